@@ -9,7 +9,7 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.attachments import Attachments, ClaimTags, Disk, Holder, Machine
+from providers.cloud.attachments import Attachments, Disk, Holder, Machine
 from tests.model import of_attachment, of_node, of_volume
 
 ADDRESS = Address.parse("attachment/train-0.data-0")
@@ -21,10 +21,9 @@ FREE = Disk(id="d", region="r", state="", size=1, tags={"fleetform:owner": "us"}
 
 
 @dataclass
-class Cloud(ClaimTags):
+class Cloud:
     """One volume, whose looks are told beforehand; the last one stays."""
 
-    regional = True
     looks: list[Disk]
     living: set[str]
     fault: Exception | None = None
@@ -37,18 +36,14 @@ class Cloud(ClaimTags):
     def of(self, have: Record) -> Disk:
         return self.looks.pop(0) if self.looks[1:] else self.looks[0]
 
-    def disk(self, volume: Disk, machines: object = None) -> Disk:
+    def disk(self, volume: Disk) -> Disk:
         return replace(volume, tags={**volume.tags, **self.tags})
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
         return {made: self.disk(self.looks[0]) for made in ids}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
-        return {
-            m: Machine(id=m, ours=True, runs=True, taken=True, node=lambda: NODE)
-            for m in ids
-            if m in self.living
-        }
+        return {m: Machine(id=m, tags={}, runs=True, outputs={}) for m in ids if m in self.living}
 
     def machine_id(self, node: Record) -> str:
         return str(node.outputs["id"])

@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "apply": "do it",
     "destroy": "delete everything but what is protected",
     "reconcile": "apply again and again, with nobody watching",
+    "serve": "a live page, metrics and health over HTTP",
     "status": "nodes, blocks, volumes and tasks as they are now",
     "logs": "what a task's ranks have printed",
     "stop": "stop a task",

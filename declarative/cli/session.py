@@ -97,6 +97,13 @@ class Session:
         except InvalidError as error:
             raise Failed(error.diagnostics) from None
 
+    @property
+    def current(self) -> Desired:
+        """What was declared when the project was last read without errors; nothing before that."""
+        from declarative.model.resource import Desired
+
+        return self._declared or Desired()
+
     def load_if_any(self) -> Loaded | None:
         """The project, or `Failed` with every error of it; None where there are no documents."""
         try:

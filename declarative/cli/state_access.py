@@ -160,6 +160,12 @@ class StateAccess:
                 self.check_project(desired)
         return self._store
 
+    def read_anew(self, desired: Desired | None) -> Store:
+        """The state, to read from once, for those who look again and again: it may be made or restored while
+        they run.
+        """
+        return self._open(self.url(desired))
+
     def folder(self, url: str) -> Path | None:
         """The folder of a state that is kept within the project's; None for one that several may share."""
         file = self._file(url)

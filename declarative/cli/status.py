@@ -76,7 +76,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
         view,
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
-            *of_nodes(_readiness(current), inventory.silent, now()),
+            *of_nodes(readiness_of_nodes(current), inventory.silent, now()),
             *of_hosts(
                 [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
             ),
@@ -87,7 +87,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     )
 
 
-def _readiness(state: State) -> list[tuple[str, Readiness]]:
+def readiness_of_nodes(state: State) -> list[tuple[str, Readiness]]:
     """How each recorded node was seen."""
     from declarative.model.state import NodeState, Readiness, readiness_of
 

@@ -5,17 +5,13 @@ All text from outside is escaped by the template. A policy in the file forbids e
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from declarative.model.state import rank_name
 from declarative.planner.types import NodePreview, Op, Plan
 from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
-from declarative.render.blocks import stretches
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.health import health_lines
 from declarative.render.plan import (
@@ -32,20 +28,8 @@ from declarative.render.plan import (
 )
 from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
 from declarative.render.unplaced import unplaced_lines
+from declarative.render.web import node_data, rendered
 
-COLORS = (
-    "#b6e3ff",
-    "#aceebb",
-    "#fae17d",
-    "#ffcfb0",
-    "#e9d0ff",
-    "#ffc9e3",
-    "#b9e6e1",
-    "#d6dfb2",
-    "#c8ccff",
-    "#f3d3c9",
-)
-"""Behind dark text: light ones, on a dark page too."""
 MOST_UNCHANGED = 1000
 """Nodes that nothing happens to, beyond which they are only counted."""
 MOST_BOXES = 60
@@ -74,26 +58,18 @@ _ROW, _COLUMN, _LETTER = 34, 60, 7.3
 
 def plan_html(plan: Plan) -> str:
     """The page. The same plan gives the same bytes."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    text = files("declarative.render").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     approval = approval_of(plan)
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     [*summary] = map(clean, summary_lines(plan, _PLAIN))
-    return (
-        environment.from_string(text).render(
-            title=_title(plan),
-            summary=summary,
-            digest=approval.digest,
-            parts=list(_parts(plan)),
-            colors=COLORS,
-            hidden=Markup(approval.hidden()),  # noqa: S704 (it holds none of HTML's characters)
-            script=Markup(SCRIPT),  # noqa: S704 (ours, and a constant)
-            script_hash=f"sha256-{digest}",
-        )
-        + "\n"
+    return rendered(
+        "report.html.jinja",
+        title=_title(plan),
+        summary=summary,
+        digest=approval.digest,
+        parts=list(_parts(plan)),
+        hidden=Markup(approval.hidden()),  # noqa: S704 (it holds none of HTML's characters)
+        script=SCRIPT,
     )
 
 
@@ -162,26 +138,13 @@ def _blocks(plan: Plan) -> dict[str, Any]:
     most = len(touched) + MOST_UNCHANGED
     colors: dict[str, int] = {}
     shown = [_node(node, ops.get(node.name, set()), colors) for node in nodes[:most]]
-    return {"nodes": shown, "hidden": max(0, len(nodes) - most)}
+    hidden = len(nodes) - most
+    return {"nodes": shown, "hidden": f"{hidden} more nodes, unchanged" if hidden > 0 else ""}
 
 
 def _node(node: NodePreview, ops: set[Op], colors: dict[str, int]) -> dict[str, Any]:
     row = node_row(node, ops, 0)
-    pieces = []
-    for first, last, holder in stretches(row) if row.holders is not None else ():
-        task = holder.rpartition("-")[0]
-        color = colors.setdefault(task, len(colors)) if holder != "idle" else -1
-        pieces.append(
-            {
-                "style": "idle" if color < 0 else f"c{color % len(COLORS)}",
-                "size": last - first + 1,
-                "holder": holder,
-                "told": f"block {ranges(range(first, last + 1))}: {holder}",
-            }
-        )
-    told = "; ".join(str(piece["told"]) for piece in pieces) or "no blocks"
-    style = "warn" if row.style == "red" else "faint"
-    return {"name": clean(node.name), "pieces": pieces, "told": told, "note": clean(row.note), "style": style}
+    return node_data(row, colors, warn=row.style == "red")
 
 
 # ----------------------------------------------------------------------------------------------- ranks

@@ -73,10 +73,11 @@ _STYLES = {"failed": "red", None: "yellow"}
 def history_text(operations: Iterable[Operation], *, color: bool) -> str:
     """An entry a line, in the order given: when, what, to what, by whom, with what result."""
     paint = Paint(color=color)
-    return seal(columns([_row(entry) for entry in operations], paint, indent=""), color=color)
+    return seal(columns([entry_cells(entry) for entry in operations], paint, indent=""), color=color)
 
 
-def _row(entry: Operation) -> tuple[Cell, ...]:
+def entry_cells(entry: Operation) -> tuple[Cell, ...]:
+    """When, what, to what, by whom, with what result."""
     was = f" (was {clean(entry.was)})" if entry.was else ""
     result = clean(entry.result or "open: read back by the next apply")
     why = entry.error or entry.reason

@@ -73,13 +73,18 @@ def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int | None) -> list[s
             node=n.name,
             total=n.total,
             holders=n.holders,
-            note=_note(n, "; ".join(filter(None, (n.reason, _silence(n.silence))))),
+            note=node_note(n),
             style=STYLES.get(n.state),
             kind=_note(n, numberless(n.reason or "")),  # reasons quote the node's address
         )
         for n in nodes
     ]
     return map_lines(rows, paint, width)
+
+
+def node_note(node: NodeView) -> str:
+    """The state of a node, why it is so, since when it does not answer, and the price where it is known."""
+    return _note(node, "; ".join(filter(None, (node.reason, _silence(node.silence)))))
 
 
 def _note(node: NodeView, why: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import ProviderError
+from declarative.provider import ProviderError, Thing
 from providers.cloud import preflight
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments
@@ -65,3 +65,14 @@ class AnyCloud(Cloud):
         """See `provider.Checks`."""
         missing = super().check(wanted)
         return [*missing, *(preflight.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
+
+    @asked
+    def inventory(self) -> tuple[Thing, ...]:
+        """See the port."""
+        machines = self._machines.listed()
+        disks = self._disks.listed()
+        return (
+            *map(self._machines.thing, machines),
+            *map(self._disks.thing, disks),
+            *self._held.things(disks, machines),
+        )

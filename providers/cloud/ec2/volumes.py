@@ -16,12 +16,13 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, living
+from providers.cloud.attachments import Disk, Holder, Machine
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
+from providers.cloud.nodes import outputs
 from providers.cloud.volume_checks import check, users
 
 TYPE = "gp3"
@@ -222,15 +223,13 @@ _TURNS = tuple(threading.Lock() for _ in range(64))
 """One attachment to an instance at a time: which devices are free is seen once the last one has its own."""
 
 
-class Ec2Attachments(ClaimTags):
+class Ec2Attachments:
     """See `attachments.Driver`."""
-
-    regional = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def disk(self, volume: Volume, machines: object = None) -> Disk:
+    def disk(self, volume: Volume) -> Disk:
         """A volume, as attachments see it."""
         return Disk(
             id=volume.id,
@@ -252,8 +251,11 @@ class Ec2Attachments(ClaimTags):
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
         """Instances that live."""
         found = self._account.region(region).instances_by_id(ids)
-        there = [i for i in found.values() if not i.gone]
-        return {i.id: living(self._account, i, runs=i.state == "running") for i in there}
+        return {
+            i.id: Machine(id=i.id, tags=i.tags, runs=i.state == "running", outputs=outputs(i))
+            for i in found.values()
+            if not i.gone
+        }
 
     def machine_id(self, node: Record) -> str:
         """The id of a node's instance."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -195,7 +195,7 @@ class Api:
 
     # -------------------------------------------------------------------------------- attachments
 
-    def attach(self, machine: str, disk: Disk) -> None:
+    def hang(self, machine: Machine, disk: Disk) -> None:
         """See `named.Api`."""
         body = {
             "source": f"projects/{_path('disks', disk.id)}",
@@ -203,13 +203,14 @@ class Api:
             "autoDelete": False,
             "mode": "READ_WRITE",
         }
-        path = f"{_path('instances', machine)}/attachDisk"
+        path = f"{_path('instances', machine.id)}/attachDisk"
         self._do(f"attach of {disk.name}", "POST", path, disk.name, body=body)
 
-    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
+    def unhang(self, machine: Machine, disk: Disk) -> None:
         """See `named.Api`."""
-        device = serials[0] if serials else disk.name
-        path = f"{_path('instances', machine)}/detachDisk"
+        found = machine.devices.get(disk.id)
+        device = found.serials[0] if found else disk.name
+        path = f"{_path('instances', machine.id)}/detachDisk"
         self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})
 
 

@@ -15,9 +15,10 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, living
+from providers.cloud.attachments import Disk, Holder, Machine
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
+from providers.cloud.nodes import outputs
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import ID, Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
@@ -240,15 +241,13 @@ _SERIAL = 20
 """Characters of a volume's id that a virtual disk has as its serial number."""
 
 
-class NovaAttachments(ClaimTags):
+class NovaAttachments:
     """See `attachments.Driver`."""
-
-    regional = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def disk(self, volume: Volume, machines: object = None) -> Disk:
+    def disk(self, volume: Volume) -> Disk:
         """A volume, as attachments see it.
 
         A disk on a node says as much of the volume's id as its bus lets it: SCSI all of it, virtio its
@@ -285,7 +284,11 @@ class NovaAttachments(ClaimTags):
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
         """Servers that live."""
         found = map(self._account.region(region).server, ids)
-        return {s.id: living(self._account, s, runs=s.status == "ACTIVE") for s in found if s and not s.gone}
+        return {
+            s.id: Machine(id=s.id, tags=s.tags, runs=s.status == "ACTIVE", outputs=outputs(s))
+            for s in found
+            if s and not s.gone
+        }
 
     def machine_id(self, node: Record) -> str:
         """The id of a node's server."""

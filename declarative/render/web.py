@@ -1,0 +1,86 @@
+"""What all our pages share: the templates, how their text is escaped, and the map of blocks.
+
+All text from outside is escaped by the templates. A policy in each page forbids every script but its own one.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from declarative.render.blocks import Row, stretches
+from declarative.render.text import clean, ranges
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+COLORS = (
+    "#b6e3ff",
+    "#aceebb",
+    "#fae17d",
+    "#ffcfb0",
+    "#e9d0ff",
+    "#ffc9e3",
+    "#b9e6e1",
+    "#d6dfb2",
+    "#c8ccff",
+    "#f3d3c9",
+)
+"""Behind dark text: light ones, on a dark page too."""
+
+
+def rendered(template: str, *, script: str, **values: Any) -> str:
+    """A page of ours. The same values give the same bytes."""
+    from markupsafe import Markup
+
+    made: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            **values,
+            colors=COLORS,
+            script=Markup(script),  # noqa: S704 (ours, and a constant)
+            script_hash=hash_of(script),
+        )
+    )
+    return made + "\n"
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(_text)
+    )
+
+
+def _text(name: str) -> str:
+    return files("declarative.render").joinpath(name).read_text(encoding="utf-8")
+
+
+def hash_of(script: str) -> str:
+    """What a page's policy calls its script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def node_data(row: Row, colors: dict[str, int], *, warn: bool) -> dict[str, Any]:
+    """A node of the block map. `colors`, the same for all rows, holds the numbers of the tasks' colours."""
+    pieces = []
+    for first, last, holder in stretches(row) if row.holders is not None else ():
+        task = holder.rpartition("-")[0]
+        color = colors.setdefault(task, len(colors)) if holder != "idle" else -1
+        pieces.append(
+            {
+                "style": "idle" if color < 0 else f"c{color % len(COLORS)}",
+                "size": last - first + 1,
+                "holder": holder,
+                "told": f"block {ranges(range(first, last + 1))}: {holder}",
+            }
+        )
+    told = "; ".join(str(piece["told"]) for piece in pieces) or "no blocks"
+    note, style = clean(row.note), "warn" if warn else "faint"
+    return {"name": clean(row.node), "pieces": pieces, "told": told, "note": note, "style": style}

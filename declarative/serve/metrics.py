@@ -1,0 +1,223 @@
+"""What Prometheus reads: the state as gauges, and counters of what this process did. Labels are bounded."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from declarative import __version__
+from declarative.model.spec import Fleet
+from declarative.model.state import NodeState, RankState
+from declarative.reconcile.round import Round
+from declarative.render.views import NodeView
+from declarative.serve.seen import Recorded, Seen
+from declarative.store import StateError
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+BLOCKS = ("busy", "idle", "reserved", "unavailable")
+SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+"""Upper ends of the buckets of a round: one that makes machines takes minutes."""
+ACTIVE = ("starting", "running")
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own."""
+
+    def __init__(self, seen: Seen, *, loop: bool) -> None:
+        """`loop`: whether there are rounds to tell of."""
+        self._registry = CollectorRegistry()
+        self._registry.register(_Recorded(seen))
+        ProcessCollector(registry=self._registry)
+        build = Gauge(
+            "fleetform_build_info", "The version, as a label.", ["version"], registry=self._registry
+        )
+        build.labels(__version__).set(1)
+        self._rounds = _Rounds(self._registry) if loop else None
+
+    def observe(self, done: Round) -> None:
+        """A round that ended."""
+        if self._rounds:
+            self._rounds.observe(done)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Recorded:
+    """What is recorded, read when it is asked for."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def describe(self) -> tuple[Metric, ...]:
+        """Nothing, so that registering reads no state."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        up = GaugeMetricFamily("fleetform_state_readable", "1 if the state could be read for this answer.")
+        try:
+            found = self._seen.recorded()
+        except StateError:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield from _fleets(found)
+        yield _prices(found)
+        tasks = Tally(task.state for task in found.view.tasks)
+        family = GaugeMetricFamily("fleetform_tasks", "Tasks by state.", labels=["state"])
+        for state in RankState:
+            _add(family, [state.value], tasks[state.value])
+        yield family
+
+
+def _add(family: GaugeMetricFamily, labels: list[str], value: float) -> None:
+    family.add_metric([_valid(label) for label in labels], value)
+
+
+def _valid(text: str) -> str:
+    """A label that can be sent."""
+    return text.encode(errors="replace").decode()
+
+
+def _fleets(found: Recorded) -> Iterator[Metric]:
+    """Nodes and blocks of each fleet, with zeros, so that an alert sees what went away."""
+    nodes = GaugeMetricFamily("fleetform_nodes", "Nodes by state.", labels=["fleet", "state"])
+    blocks = GaugeMetricFamily(
+        "fleetform_blocks", "Blocks by what they are used for.", labels=["fleet", "state"]
+    )
+    wanted = GaugeMetricFamily(
+        "fleetform_nodes_declared", "How many nodes a fleet is to have.", labels=["fleet", "bound"]
+    )
+    active = {f"rank/{t.name}-{r.rank}" for t in found.view.tasks for r in t.ranks if r.state in ACTIVE}
+    states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in found.view.nodes)
+    uses: Tally[tuple[str, str]] = Tally()
+    for node in found.view.nodes:
+        for use, count in _uses(node, active).items():
+            uses[node.fleet, use] += count
+    for fleet in found.view.fleets:
+        for state in NodeState:
+            _add(nodes, [fleet.name, state.value], states[fleet.name, state.value])
+        for use in BLOCKS:
+            _add(blocks, [fleet.name, use], uses[fleet.name, use])
+    for name in sorted(found.declared):
+        for bound, number in _bounds(found.declared[name]).items():
+            if number is not None:
+                _add(wanted, [name, bound], number)
+    yield from (nodes, blocks, wanted)
+
+
+def _bounds(fleet: Fleet) -> dict[str, int | None]:
+    """How many nodes a fleet is to have; hosts that exist are to be there all."""
+    if fleet.ssh_config is not None:
+        return dict.fromkeys(("min", "target", "max"), len(fleet.ssh_config.hosts))
+    assert fleet.nodes is not None
+    return {"min": fleet.nodes.min, "target": fleet.nodes.target, "max": fleet.nodes.max}
+
+
+def _uses(node: NodeView, active: set[str]) -> dict[str, int]:
+    """What the blocks of a node are used for; those of a node that takes no work are nobody's to have."""
+    busy = sum(holder in active for holder in node.holders.values())
+    idle = "idle" if node.state == NodeState.READY else "unavailable"
+    return {"busy": busy, "reserved": node.busy - busy, idle: node.total - node.busy}
+
+
+def _prices(found: Recorded) -> Metric:
+    labels = ["fleet", "node", "instance_type"]
+    family = GaugeMetricFamily(
+        "fleetform_node_price_dollars_per_hour",
+        "What a node costs; missing if it is not known.",
+        labels=labels,
+    )
+    for node in found.view.nodes:
+        if node.price is not None:
+            _add(family, [node.fleet, node.name, node.instance_type], node.price)
+    return family
+
+
+class _Rounds:
+    """What the loop tells of its rounds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"fleetform_{name}", text, labels, registry=registry)
+
+        self._duration = Histogram(
+            "fleetform_reconcile_duration_seconds",
+            "How long rounds took.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._success = gauge(
+            "reconcile_last_success_timestamp_seconds", "When a round last did all it had to."
+        )
+        self._errors = Counter(
+            "fleetform_reconcile_errors_total",
+            "What went wrong in rounds, by its code.",
+            ["kind"],
+            registry=registry,
+        )
+        self._restarts = Counter(
+            "fleetform_rank_restarts_total",
+            "Ranks that were started again, by the reason.",
+            ["task", "event"],
+            registry=registry,
+        )
+        self._actions = gauge("plan_actions", "Actions of the last plan.", "op")
+        self._waits = gauge("plan_waiting", "What the last plan would do and the loop may not.", "action")
+        self._drift = gauge("drift", "Differences between records and backends in the last plan.", "change")
+        self._unplaced = gauge("unplaced_ranks", "Ranks without a place in the last plan, by code.", "code")
+        self._held = gauge("lease_held", "1 if this controller leads.")
+        self._epoch = gauge("lease_epoch", "The number of the writer; it grows from leader to leader.")
+        self._month = gauge("cost_month_dollars", "What the nodes of a fleet have cost this month.", "fleet")
+
+    def observe(self, done: Round) -> None:
+        """A round that ended."""
+        self._held.set(done.held)
+        if done.epoch is not None:
+            self._epoch.set(done.epoch)
+        for error in done.errors:
+            self._errors.labels(_valid(error.code)).inc()
+        for result in done.results:
+            if result.outcome == "failed":
+                self._errors.labels(_valid(result.code or "action-failed")).inc()
+        if not done.held:
+            return
+        self._duration.observe(done.duration)
+        if done.well:
+            self._success.set(done.at + done.duration)
+        for fleet, dollars in done.spent.by_fleet:
+            self._month.labels(fleet).set(dollars)
+        _set(self._waits, Tally(wait.action for wait in done.waits))
+        self._plan(done)
+
+    def _plan(self, done: Round) -> None:
+        if done.plan is None:
+            return
+        plan = done.plan
+        ops = Tally(action.op.value for action in plan.actions)
+        _set(self._actions, {op: ops[op] for op in ("create", "update", "delete")})
+        _set(self._drift, Tally(drift.change for drift in plan.observed.drift))
+        _set(self._unplaced, {r.code: 0 for r in plan.unplaced.refusals})
+        for refusal in plan.unplaced.refusals:
+            self._unplaced.labels(refusal.code).inc(len(refusal.ranks))
+        begun = {result.id for result in done.results if result.outcome == "done"}
+        for action in plan.actions:
+            if action.address.kind == "rank" and action.op == "create" and action.id in begun:
+                task, event = action.address.name.rpartition("-")[0], action.reason.value
+                if event != "new":
+                    self._restarts.labels(task, event).inc()
+
+
+def _set(gauge: Gauge, values: dict[str, int]) -> None:
+    """These labels and no others."""
+    gauge.clear()
+    for label, value in values.items():
+        gauge.labels(label).set(value)

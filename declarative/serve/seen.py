@@ -1,0 +1,132 @@
+"""What is shown: the state as it is recorded now, and what the loop tells of its rounds.
+
+The state is read again at most every few seconds, however many ask.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from declarative.model.spec import Fleet
+from declarative.reconcile.round import Round
+from declarative.render.page import Page
+from declarative.render.views import StatusView
+from declarative.store.history import Operation
+
+FRESH = 2.0
+"""Seconds for which what was read is shown again."""
+MISSED = 3
+"""Intervals without a round after which the loop is not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the state and the project say now."""
+
+    view: StatusView
+    history: tuple[Operation, ...] = ()
+    declared: Mapping[str, Fleet] = field(default_factory=dict)
+
+
+class Seen:
+    """What all answers are made of. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        title: str,
+        look: Callable[[], Recorded],
+        clock: Callable[[], float],
+        interval: float | None = None,
+    ) -> None:
+        """`look` reads what is recorded; `interval` is that of the loop, None where there is none."""
+        self.title = title
+        self._look = look
+        self._clock = clock
+        self._interval = interval
+        self._turn = threading.Lock()
+        self._recorded: tuple[float, Recorded] | None = None
+        self._round: Round | None = None
+        self._alive = clock()
+
+    def observe(self, done: Round) -> None:
+        """A round that ended."""
+        self._alive = self._clock()
+        if done.plan is None and self._round is not None and done.held:
+            # It did not come to a plan: what waited before waits still.
+            done = replace(done, plan=self._round.plan, waits=self._round.waits)
+        self._round = done
+
+    def alive(self) -> None:
+        """A sign of life of a round that takes long."""
+        self._alive = self._clock()
+
+    @property
+    def last(self) -> Round | None:
+        """The last round; None before the first, and without a loop."""
+        return self._round
+
+    def recorded(self) -> Recorded:
+        """What is recorded, read just now or a moment ago."""
+        with self._turn:
+            now = self._clock()
+            if self._recorded is None or not 0 <= now - self._recorded[0] < FRESH:
+                self._recorded = (now, self._look())
+            return self._recorded[1]
+
+    def not_ready(self) -> str | None:
+        """Why the loop does not do its work; None if it does."""
+        if self._interval is None:
+            self.recorded()  # an error of the state is the answer
+            return None
+        if self._round is None:
+            return "no round has ended yet"
+        silent = self._clock() - self._alive
+        return f"no round for {silent:.0f} s" if silent > MISSED * self._interval else None
+
+    def page(self) -> Page:
+        """What the page shows now."""
+        found, last = self.recorded(), self._round
+        plan = last.plan if last else None
+        return Page(
+            title=self.title,
+            at=self._clock(),
+            view=found.view,
+            told=_told(last, self.not_ready()) if self._interval is not None else (),
+            history=found.history,
+            refusals=plan.unplaced.refusals if plan else (),
+            waiting=frozenset(plan.unplaced.waiting) if plan else frozenset(),
+            held=_held(last) if last else (),
+            diagnostics=last.errors if last else (),
+        )
+
+
+def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
+    """Lines about the loop."""
+    if last is None:
+        return (("odd", "The controller has not ended a round yet"),)
+    who = f"leads (epoch {last.epoch})" if last.held and last.epoch is not None else "leads"
+    role = who if last.held else "follows: another controller leads"
+    lines = [("", f"This controller {role}; round {last.number} took {last.duration:.1f} s")]
+    if last.revision:
+        lines.append(("", f"Commit {last.revision[:12]}"))
+    if last.spent.month or last.spent.hourly:
+        hourly = "unknown" if last.spent.hourly is None else f"{last.spent.hourly:.2f}"
+        lines.append(("", f"Spent {last.spent.month:.2f} USD this month, now {hourly} USD/h"))
+    if late:
+        lines.append(("bad", f"Not well: {late}"))
+    failed = [r for r in last.results if r.outcome == "failed"]
+    if failed:
+        lines.append(("bad", f"Failed in the last round: {', '.join(r.id for r in failed[:5])}"))
+    return tuple(lines)
+
+
+def _held(last: Round) -> list[str]:
+    """What the plan would do and the loop did not, in lines."""
+    lines: list[str] = []
+    for wait in last.waits:
+        lines.append(f"{wait.action} {wait.address}: {wait.why}")
+        if wait.digest:
+            lines.append(f"    fleetform approve {wait.digest}")
+    return lines

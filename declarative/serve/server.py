@@ -1,0 +1,243 @@
+"""The HTTP server: `/healthz`, `/readyz`, `/metrics` and the page. It reads, and changes nothing.
+
+The standard library's server is enough for what a probe, a Prometheus and a few people ask. It is bounded: a
+few threads, a limit for each request, and a queue beyond which connections are closed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from declarative.render.page import SCRIPT, SECONDS, page_html
+from declarative.render.web import hash_of
+from declarative.serve.metrics import CONTENT_TYPE, Metrics
+from declarative.serve.seen import Seen
+
+THREADS = 16
+LONGEST = 15.0
+"""Seconds for which one connection may last."""
+PROBES = ("/healthz", "/readyz")
+"""They say one word, and everybody may ask."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; "
+        f"base-uri 'none'; frame-ancestors 'none'; script-src '{hash_of(SCRIPT)}'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Answer(NamedTuple):
+    """What is sent."""
+
+    status: HTTPStatus
+    body: bytes
+    kind: str = "text/plain; charset=utf-8"
+
+
+class Site:
+    """What there is at which path."""
+
+    def __init__(self, seen: Seen, metrics: Metrics, token: str | None) -> None:
+        self._seen = seen
+        self._metrics = metrics
+        self._token = token.encode() if token is not None else None
+        self._pages: dict[str, Callable[[str], Answer]] = {
+            "/": self._page,
+            "/healthz": lambda _: _text(HTTPStatus.OK, "ok"),
+            "/metrics": lambda _: Answer(HTTPStatus.OK, self._metrics.text(), CONTENT_TYPE),
+            "/readyz": self._ready,
+        }
+
+    def answer(self, target: str, authorization: str | None, host: str | None) -> Answer:
+        """The answer to a request."""
+        split = urlsplit("/" + target.lstrip("/"))  # `//[` is no address
+        page = self._pages.get(split.path)
+        if split.path not in PROBES:
+            if not self._may(authorization):
+                return _text(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+            if self._token is None and not _is_loopback_host(host):
+                # Else a page of elsewhere, whose name leads here, could have a browser read this one.
+                return _text(HTTPStatus.FORBIDDEN, "without a token it answers only as localhost")
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, "there is nothing here")
+        try:
+            return page(split.query)
+        except Exception as error:  # noqa: BLE001 (one request must not end the others; secrets stay here)
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, getattr(error, "code", None) or type(error).__name__)
+
+    def _may(self, authorization: str | None) -> bool:
+        """Whether a request has the token, as `Bearer`, or as the password of `Basic` for browsers."""
+        if self._token is None:
+            return True
+        return hmac.compare_digest(_given(authorization or ""), self._token)
+
+    def _page(self, query: str) -> Answer:
+        asked = parse_qs(query).get("refresh", [])
+        refresh = SECONDS if asked == [str(SECONDS)] else None
+        html = page_html(self._seen.page(), refresh=refresh)
+        return Answer(HTTPStatus.OK, html.encode(errors="replace"), "text/html; charset=utf-8")
+
+    def _ready(self, _: str) -> Answer:
+        why = self._seen.not_ready()
+        if why is None:
+            return _text(HTTPStatus.OK, "ready")
+        return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {why}")
+
+
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return Answer(status, f"{text}\n".encode(errors="replace"))
+
+
+def _given(authorization: str) -> bytes:
+    """The token in a header; empty if there is none."""
+    scheme, _, rest = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip().encode(errors="replace")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
+
+
+def _is_loopback_host(host: str | None) -> bool:
+    try:
+        name = urlsplit(f"//{host or ''}").hostname or ""
+    except ValueError:
+        return False
+    return name == "localhost" or is_loopback(name)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, one request."""
+
+    server: Server
+    timeout = LONGEST
+
+    def do_GET(self) -> None:
+        """See `Site`."""
+        self._send(self._answered(), body=True)
+
+    def do_HEAD(self) -> None:
+        """As GET, without the body."""
+        self._send(self._answered(), body=False)
+
+    def _answered(self) -> Answer:
+        return self.server.site.answer(self.path, self.headers["Authorization"], self.headers["Host"])
+
+    def _send(self, answer: Answer, *, body: bool) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        if answer.status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="fleetform", charset="UTF-8"')
+        self.end_headers()
+        if body:
+            self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """As text, with nothing of the request in it."""
+        status = HTTPStatus(code)
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        self.close_connection = True
+        self._send(_text(status, status.phrase), body=self.command != "HEAD")
+
+    def version_string(self) -> str:
+        """No versions."""
+        return "fleetform"
+
+    def log_message(self, *_: Any) -> None:
+        """A log of requests would be the place where tokens lie about."""
+
+
+class Server(HTTPServer):
+    """Answers in a few threads of its own, until it is closed."""
+
+    request_queue_size = 64
+
+    def __init__(self, host: str, port: int, site: Site) -> None:
+        """`OSError` if it cannot listen there."""
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        self.site = site
+        self._open: dict[socket.socket, float] = {}
+        self._room = threading.BoundedSemaphore(THREADS)
+        super().__init__((host, port), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.25,), name="serve", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return int(self.socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Answer, beside whatever else this process does."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, and end what is open."""
+        if self._thread.is_alive():
+            self.shutdown()
+        self.server_close()
+        for connection in list(self._open):
+            _end(connection)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, if one is free; else the connection is closed, and its client asks again."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._open[request] = time.monotonic()
+        threading.Thread(target=self._process, args=(request, client_address), daemon=True).start()
+
+    def _process(self, request: Any, client_address: Any) -> None:
+        try:
+            with contextlib.suppress(OSError):  # the client went away
+                self.finish_request(request, client_address)
+        finally:
+            self._open.pop(request, None)
+            self.shutdown_request(request)
+            self._room.release()
+
+    def service_actions(self) -> None:
+        """Several times a second: end the connections that last too long."""
+        late = time.monotonic() - LONGEST
+        for connection, since in list(self._open.items()):
+            if since < late:
+                _end(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One request must not fill the log of all."""
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
