@@ -127,11 +127,17 @@ def suggest(word: str, known: Iterable[str], most: int = MAX_EDITS) -> str | Non
         if edits is not None and edits < len(typed):
             near = [*near, name] if edits == least else [name]
             least = edits
-    if not near and typed:
-        begun = [name for name in known if name.casefold().startswith(typed)]
-        whole = [name for name in begun if not name.casefold()[len(typed)].isalnum()]
-        near = whole or (begun if len(begun) == 1 and len(typed) > MAX_EDITS else [])
+    near = near or _beginning_with(typed, known)
     return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
+
+
+def _beginning_with(typed: str, known: Iterable[str]) -> list[str]:
+    """The words of which `typed` is the first part; or the only one that begins with these letters."""
+    if not typed:
+        return []
+    longer = [name for name in known if name.casefold().startswith(typed)]
+    first_part = [name for name in longer if not name.casefold()[len(typed)].isalnum()]
+    return first_part or (longer if len(longer) == 1 and len(typed) > MAX_EDITS else [])
 
 
 def _edits(one: str, other: str, most: int) -> int | None:

@@ -217,16 +217,23 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
         value = getattr(found, name, None)
         if isinstance(value, str) and not WORD.fullmatch(value):
             raise BadDataError("a name").at(name)
-    if isinstance(found, NodeInputs):
-        _check_shape(found.resources)
-    elif isinstance(found, ReservationInputs):
-        if not all(0 <= block < found.total_blocks for block in found.blocks):
-            raise BadDataError("a list of the node's blocks").at("blocks")
-    elif isinstance(found, VolumeInputs):
-        _notation(Size, data, "size")
-    elif isinstance(found, RankInputs):
-        _check_task(found, data)
+    match found:
+        case NodeInputs():
+            _check_shape(found.resources)
+        case ReservationInputs():
+            _check_blocks(found)
+        case VolumeInputs():
+            _notation(Size, data, "size")
+        case RankInputs():
+            _check_task(found, data)
+        case AttachmentInputs():
+            pass
     return found
+
+
+def _check_blocks(found: ReservationInputs) -> None:
+    if not all(0 <= block < found.total_blocks for block in found.blocks):
+        raise BadDataError("a list of the node's blocks").at("blocks")
 
 
 def zone_asked(found: Inputs | Mapping[str, Any]) -> str | None:

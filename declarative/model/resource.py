@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,8 @@ from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, Volume
 from declarative.model.manifest import Manifest
 from declarative.model.schema import encode
 from declarative.model.spec import Backend, Fleet, Project, Task, Volume
-from declarative.model.spec.values import Blocks, Resources, show_mib
+from declarative.model.spec.amounts import Count, Memory
+from declarative.model.spec.values import Blocks, Gpu, Resources, show_mib
 
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""
@@ -221,25 +223,32 @@ def shaped(offer: Offer, want: Resources) -> Offer:
     if not offer.shaped:
         return offer
     base = offer.shape
-    gpu = want.gpu
-    shape = Shape(
-        cpu=max(1, want.cpu.min)
-        if want.cpu and want.cpu.min
-        else _capped(base.cpu, want.cpu.max if want.cpu else None),
-        memory_mib=want.memory.min
-        if want.memory and want.memory.min
-        else _capped(base.memory_mib, want.memory.max if want.memory else None),
-        gpus=gpu.count.min if gpu else base.gpus,
-        gpu_name=gpu.names[0] if gpu and gpu.names else base.gpu_name,
-        gpu_memory_mib=gpu.memory.min if gpu and gpu.memory else base.gpu_memory_mib,
-        disk_mib=want.disk.min if want.disk and want.disk.min else base.disk_mib,
-        gpu_vendor=gpu.vendor if gpu and gpu.vendor else base.gpu_vendor,
+    disk = want.disk.min if want.disk else None
+    shape = replace(
+        base,
+        cpu=_least(want.cpu, base.cpu),
+        memory_mib=_least(want.memory, base.memory_mib),
+        disk_mib=disk or base.disk_mib,
     )
-    return replace(offer, shape=shape)
+    return replace(offer, shape=_with_gpus(shape, want.gpu) if want.gpu else shape)
 
 
-def _capped(value: int, most: int | None) -> int:
-    return value if most is None else min(value, most)
+def _least(want: Count | Memory | None, value: int) -> int:
+    """The lower bound of a range; where it has none, `value` within the range."""
+    if want is None:
+        return value
+    return want.min or (value if want.max is None else min(value, want.max))
+
+
+def _with_gpus(shape: Shape, gpu: Gpu) -> Shape:
+    """The shape with these GPUs; what is not said of them stays."""
+    return replace(
+        shape,
+        gpus=gpu.count.min,
+        gpu_name=gpu.names[0] if gpu.names else shape.gpu_name,
+        gpu_memory_mib=gpu.memory.min if gpu.memory else shape.gpu_memory_mib,
+        gpu_vendor=gpu.vendor or shape.gpu_vendor,
+    )
 
 
 def catalog_size(backend: Backend) -> int:
@@ -253,31 +262,34 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
     """The offers that a backend's `catalog` declares: each region and zone, on demand and as spot."""
     out: list[Offer] = []
     for entry in backend.catalog:
-        shape = Shape(
-            cpu=entry.cpu,
-            memory_mib=entry.memory.mib,
-            gpus=entry.gpu.count.min if entry.gpu else 0,
-            gpu_name=entry.gpu.names[0] if entry.gpu and entry.gpu.names else None,
-            gpu_memory_mib=entry.gpu.memory.min if entry.gpu and entry.gpu.memory else None,
-            disk_mib=entry.disk.mib if entry.disk else None,
-            gpu_vendor=entry.gpu.vendor if entry.gpu else None,
+        disk = entry.disk.mib if entry.disk else None
+        shape = Shape(cpu=entry.cpu, memory_mib=entry.memory.mib, disk_mib=disk)
+        on_demand = Offer(
+            backend=str(backend.name),
+            region="",
+            zone=None,
+            instance_type=entry.instance_type,
+            shape=_with_gpus(shape, entry.gpu) if entry.gpu else shape,
+            price=entry.price,
+            spot=False,
+            limit=entry.limit,
         )
-        prices = [(False, entry.price)] + ([(True, entry.spot_price)] if entry.spot_price is not None else [])
-        for region in entry.regions or backend.regions or (LOCAL,):
-            for zone in backend.availability_zones or (None,):
-                for spot, price in prices:
-                    offer = Offer(
-                        backend=str(backend.name),
-                        region=region,
-                        zone=zone,
-                        instance_type=entry.instance_type,
-                        shape=shape,
-                        price=price,
-                        spot=spot,
-                        limit=entry.limit,
-                    )
-                    out.append(offer)
+        kinds = [on_demand]
+        if entry.spot_price is not None:
+            kinds.append(replace(on_demand, price=entry.spot_price, spot=True))
+        regions, zones = entry.regions or backend.regions or (LOCAL,), backend.availability_zones or (None,)
+        places = itertools.product(regions, zones, kinds)
+        out += [replace(offer, region=region, zone=zone) for region, zone, offer in places]
     return tuple(out)
+
+
+def _zones(offers: tuple[Offer, ...]) -> dict[tuple[str, str], dict[str, None]]:
+    """The zones of each instance type and region, in order; none for what is offered in no zone."""
+    zones: dict[tuple[str, str], dict[str, None]] = {}
+    for offer in offers:
+        if offer.zone is not None:
+            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
+    return zones
 
 
 def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
@@ -286,24 +298,15 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
     """
     types = {o.instance_type for o in declared}
-    zones: dict[tuple[str, str], dict[str, None]] = {}
-    bids: set[tuple[str, bool]] = set()
-    for offer in reported:
-        if offer.instance_type in types and offer.zone is not None:
-            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
-        if offer.bids:
-            bids.add((offer.instance_type, offer.spot))
+    zones = _zones(reported)
+    bids = {(offer.instance_type, offer.spot) for offer in reported if offer.bids}
     placed: list[Offer] = []
-    for raw in declared:
-        offer = replace(raw, bids=True) if (raw.instance_type, raw.spot) in bids else raw
-        known = zones.get((offer.instance_type, offer.region))
-        if known is None or offer.zone in known:
-            placed.append(offer)
-        elif offer.zone is None:
-            placed += [replace(offer, zone=zone) for zone in known]
-    return tuple(placed) + tuple(
-        o for o in reported if o.instance_type not in types and not (declared and o.shaped)
-    )
+    for offer in declared:
+        known = zones.get((offer.instance_type, offer.region), {offer.zone: None})
+        for zone in known if offer.zone is None else {offer.zone}.intersection(known):
+            bidding = offer.bids or (offer.instance_type, offer.spot) in bids
+            placed.append(replace(offer, zone=zone, bids=bidding))
+    return (*placed, *(o for o in reported if o.instance_type not in types and not (declared and o.shaped)))
 
 
 def size_order(offer: Offer) -> tuple[object, ...]:

@@ -416,12 +416,9 @@ def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> Ran
     if master_done and states[0] is RankState.SUCCEEDED:
         others = states[1:]
         return RankState.SUCCEEDED if all(s.ended for s in others) else RankState.RUNNING
-    for state in (RankState.FAILED, RankState.LOST):
-        if state in states:
-            return state
-    for state in (RankState.RUNNING, RankState.STARTING):
-        if state in states:
-            return state
-    if all(s is RankState.SUCCEEDED for s in states):
+    if set(states) == {RankState.SUCCEEDED}:
         return RankState.SUCCEEDED
-    return RankState.STOPPED if RankState.STOPPED in states else RankState.PENDING
+    for state in (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.STARTING, RankState.STOPPED):
+        if state in states:
+            return state
+    return RankState.PENDING

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any, TypeVar
 
 from declarative.model.diagnostic import suggest
@@ -69,21 +70,29 @@ _ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
 
 
 def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None) -> Problem:
-    hint = _TYPE_HINTS[wanted]
-    if wanted == "a string" and isinstance(value, bool | int | float):
-        text = str(value).lower() if isinstance(value, bool) else value
-        hint = f'write it in quotes: "{text}"'
-    elif wanted == "a list" and isinstance(value, bool | int | float | str) and str(value).strip():
-        shown = describe(value).strip("`")
-        hint = f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else hint
-    elif wanted == "a mapping" and isinstance(value, list | tuple):
-        hint = "write `key: value` lines without `- ` before them, or `{key: value}`"
-    elif wanted == "true or false":
-        meant = _TRUE_FALSE.get(str(value).lower())
-        hint = f"write `{meant}`" if meant else hint
-    elif wanted in ("a whole number", "a number"):
-        hint = _number_hint(wanted, value, bounds or Is())
+    hint = _type_hint(wanted, value, bounds or Is()) or _TYPE_HINTS[wanted]
     return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
+
+
+def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
+    """How this value would be written as what is wanted; None if nothing is known of it."""
+    number = isinstance(value, bool | int | float)
+    match wanted:
+        case "a string" if number:
+            text = str(value).lower() if isinstance(value, bool) else value
+            return f'write it in quotes: "{text}"'
+        case "a list" if number or (isinstance(value, str) and value.strip()):
+            shown = describe(value).strip("`")
+            return f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else None
+        case "a mapping" if isinstance(value, list | tuple):
+            return "write `key: value` lines without `- ` before them, or `{key: value}`"
+        case "true or false":
+            meant = _TRUE_FALSE.get(str(value).lower())
+            return f"write `{meant}`" if meant else None
+        case "a whole number" | "a number":
+            return _number_hint(wanted, value, bounds)
+        case _:
+            return None
 
 
 def _number_hint(wanted: str, value: object, bounds: Is) -> str:
@@ -113,24 +122,28 @@ def describe(value: object) -> str:
 
 
 def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
-    if hint in _NUMBERS and isinstance(value, str) and _NUMBERS[hint].fullmatch(value.strip()):
+    if isinstance(value, str) and hint in _NUMBERS and _NUMBERS[hint].fullmatch(value.strip()):
         value = hint(value)
-    ok = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value, ok = float(value), True
-    if not ok:
+    elif hint is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
-    if isinstance(value, str) and not bounds.blank and not value.strip():
-        out.append(Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it"))
-    if isinstance(value, str) and len(value) > bounds.longest:
-        summary = f"{_field(path)}has more than {bounds.longest} characters"
-        out.append(Problem(path, "too-large", summary, "write less; check the quotes and the indentation"))
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, str):
+        out += _bad_text(value, path, bounds)
+    elif isinstance(value, int | float) and hint is not bool:
         fault = _out_of_range(value, bounds)
         if fault is not None:
             out.append(Problem(path, "out-of-range", _field(path) + fault[0], fault[1]))
     return value
+
+
+def _bad_text(value: str, path: Path, bounds: Is) -> Iterator[Problem]:
+    if not bounds.blank and not value.strip():
+        yield Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it")
+    if len(value) > bounds.longest:
+        summary = f"{_field(path)}has more than {bounds.longest} characters"
+        yield Problem(path, "too-large", summary, "write less; check the quotes and the indentation")
 
 
 def _field(path: Path) -> str:
@@ -300,18 +313,21 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
-        # A key without a value means the field's default.
-        elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
+        elif field.required or not _means_default(item, field.bounds):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
     out += _missing(cls, value, path)
     if any(not problem.warning for problem in out[before:]):
         return None
-    found, wrong = None, len(out)
     try:
-        found = cls(**given)
+        return cls(**given)
     except BadValueError as bad:
         out += _problems(bad, path)
-    return found if len(out) == wrong else None
+        return None
+
+
+def _means_default(value: Json, bounds: Is) -> bool:
+    """A key without a value means the field's default."""
+    return value is None or (value is True and bounds.true_is_default)
 
 
 def _missing(cls: type, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
@@ -341,15 +357,15 @@ def _has_notation(cls: Any) -> bool:
 def encode(value: Any) -> Any:
     """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
     cls: Any = type(value)
-    if value is None or cls in (str, int, bool, float):
+    if cls in (NoneType, str, int, bool, float):
         return value
     if isinstance(value, Enum):
         return value.value
     if _has_notation(cls):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((f.name, getattr(value, f.name), f.default) for f in fields_of(type(value)))
-        return {name: encode(item) for name, item, default in pairs if item is not None and item != default}
+        fields = [(f.name, getattr(value, f.name), f.default) for f in fields_of(type(value))]
+        return {name: encode(item) for name, item, default in fields if item not in (None, default)}
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

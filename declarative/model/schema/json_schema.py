@@ -18,6 +18,7 @@ from declarative.model.schema.marks import Field, Is, Json, Syntax, fields_of, i
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
+_NUMBER_IN_QUOTES = {int: r"^\s*-?\d+\s*$", float: r"^\s*-?\d+(\.\d+)?\s*$"}
 
 
 def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
@@ -35,12 +36,10 @@ def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
     bounds = bounds or Is()
     if hint is typing.Any:
         return {}
-    if hint in (int, float):
-        fraction = r"(\.\d+)?" if hint is float else ""
-        quoted = {"type": "string", "pattern": rf"^\s*-?\d+{fraction}\s*$"}
-        return {"anyOf": [_bounded({"type": _PLAIN[hint]}, bounds), quoted]}
     if hint in _PLAIN:
-        return _bounded({"type": _PLAIN[hint]}, bounds)
+        plain = _bounded({"type": _PLAIN[hint]}, bounds)
+        pattern = _NUMBER_IN_QUOTES.get(hint)
+        return {"anyOf": [plain, {"type": "string", "pattern": pattern}]} if pattern else plain
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return _bounded({"type": "array", "items": type_schema(args[0])}, bounds)

@@ -54,7 +54,7 @@ class Nodes:
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
-        ends: dict[str, int | None] = {}
+        ends: dict[str, int] = {}
         for key, item in value.items():
             if key not in ("min", "target", "max"):
                 hint = "write `target:`" if key in ("desired", "count", "size", "default") else None
@@ -62,16 +62,22 @@ class Nodes:
                 raise BadValueError(
                     "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
                 )
-            number = int(item) if isinstance(item, str) and _NUMBER.fullmatch(item.strip()) else item
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-                found = f"expected a whole number, found {describe(item)}"
-                raise BadValueError("wrong-type", found, cls.HINT, (key,))
-            ends[key] = number
-        if all(end is None for end in ends.values()):
+            if item is not None:
+                ends[key] = cls._number(key, item)
+        if not ends:
             raise BadValueError("bad-range", "`nodes` has neither a lower nor an upper bound", cls.HINT)
-        low = ends.get("min") or 0
-        target = ends.get("target")
-        return cls._checked(low, low if target is None else target, ends.get("max"))
+        low = ends.get("min", 0)
+        return cls._checked(low, ends.get("target", low), ends.get("max"))
+
+    @classmethod
+    def _number(cls, key: str, item: Json) -> int:
+        if isinstance(item, str) and _NUMBER.fullmatch(item.strip()):
+            return int(item)
+        if isinstance(item, int) and not isinstance(item, bool):
+            return item
+        raise BadValueError(
+            "wrong-type", f"expected a whole number, found {describe(item)}", cls.HINT, (key,)
+        )
 
     @classmethod
     def _checked(cls, low: int, target: int, high: int | None) -> Self:

@@ -161,18 +161,18 @@ class Mount:
         close = text.rfind("}}") + 2 if "}}" in text else 0
         head, colon, path = text[close:].partition(":")
         name = text[:close] + head
-        if colon and name and path.rpartition(":")[2] in ("ro", "rw"):
-            hint = f"write `{name}:{path.rpartition(':')[0]}`; volumes are attached for reading and writing"
-            raise BadValueError("bad-mount", f"`:{path.rpartition(':')[2]}` cannot be asked for", hint)
-        if not colon or not name or ":" in path:
-            if name.startswith("/") and not colon:
-                hint = (
-                    f"write `name:{name}`, with the name of a volume" if len(name) <= MAX_WORD else cls.HINT
-                )
-                raise BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
-            hint = f"write `{name}:/{name}`" if name and not colon and len(name) <= MAX_WORD else cls.HINT
-            raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
-        return name, path
+        target, _, mode = path.rpartition(":")
+        if colon and name and mode in ("ro", "rw"):
+            hint = f"write `{name}:{target}`; volumes are attached for reading and writing"
+            raise BadValueError("bad-mount", f"`:{mode}` cannot be asked for", hint)
+        if colon and name and ":" not in path:
+            return name, path
+        usable = not colon and 0 < len(name) <= MAX_WORD
+        if name.startswith("/") and not colon:
+            hint = f"write `name:{name}`, with the name of a volume" if usable else cls.HINT
+            raise BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
+        hint = f"write `{name}:/{name}`" if usable else cls.HINT
+        raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
 
     @classmethod
     def _parse_host(cls, value: Mapping[str, Json]) -> Self:
@@ -205,31 +205,20 @@ class Mount:
         faults: list[BadValueError] = []
         for key in value:
             if key == "optional":
-                summary, hint = (
-                    "`optional` goes with `instance_path` alone",
-                    "remove it: a volume is always there",
-                )
+                summary = "`optional` goes with `instance_path` alone"
+                hint = "remove it: a volume is always there"
                 faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
             elif key not in known:
                 faults.append(_unknown(key, known, *_HOST_ONLY))
         raise_all(faults)
-        raw = value.get("name")
-        names = [raw] if isinstance(raw, str) else raw
-        if (
-            not isinstance(names, list | tuple)
-            or not names
-            or not all(isinstance(n, str) and n for n in names)
-        ):
-            raise BadValueError(
-                "bad-mount",
-                "`name` is a volume's name or a list of them",
-                cls.HINT,
-                ("name",) if "name" in value else (),
-            )
+        names = _texts(value.get("name"))
+        if not names:
+            at = ("name",) if "name" in value else ()
+            raise BadValueError("bad-mount", "`name` is a volume's name or a list of them", cls.HINT, at)
         if "path" not in value:
             raise BadValueError("missing-field", "`path` is missing", cls.HINT)
         inline = cls._inline(value, len(names))
-        return cls(tuple(str(n) for n in names), _check_path(value["path"], ("path",)), inline)
+        return cls(names, _check_path(value["path"], ("path",)), inline)
 
     @classmethod
     def _inline(cls, value: Mapping[str, Json], names: int) -> Inline | None:
@@ -272,6 +261,25 @@ class Mount:
             return f"{self.names[0]}:{self.path}"
         name: Json = self.names[0] if len(self.names) == 1 else list(self.names)
         return {"name": name, "path": self.path, **(encode(self.inline) if self.inline else {})}
+
+
+def _duplicate(mounts: Sequence[Mount], index: int) -> BadValueError:
+    what, hint = (
+        "two volumes are mounted",
+        "change one of the paths; `name: [a, b]` mounts whichever is there",
+    )
+    if any(mount.instance_path for mount in mounts):
+        what, hint = "two folders or volumes are mounted", "change one of the paths"
+    summary = f"{what} at {describe(mounts[0].path)}"
+    return BadValueError("duplicate-mount", summary, hint, (index,))
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    """A text, or the texts of a list; none if one of them is empty or no text."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(text, str) and text for text in found):
+        return ()
+    return tuple(map(str, found))
 
 
 def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:
@@ -343,15 +351,11 @@ class Mounts(tuple[Mount, ...]):
     def parse(cls, value: Json) -> Mounts:
         """What `Mount` may have wrong, and `duplicate-mount`."""
         if not isinstance(value, list | tuple):
-            hint = (
-                f'write a list: `["{value}"]`'
-                if isinstance(value, str) and 0 < len(value.strip()) < 60
-                else Mount.HINT
-            )
+            short = isinstance(value, str) and 0 < len(value.strip()) < 60
+            hint = f'write a list: `["{value}"]`' if short else Mount.HINT
             raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
-        out: list[Mount] = []
         faults: list[BadValueError] = []
-        paths: set[str] = set()
+        by_path: dict[str, list[Mount]] = {}
         at: dict[int, Mount] = {}
         for i, item in enumerate(value):
             try:
@@ -359,19 +363,14 @@ class Mounts(tuple[Mount, ...]):
             except BadValueError as bad:
                 faults += bad.below(i)
                 continue
-            if mount.path in paths:
-                what = "two volumes are mounted"
-                hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
-                if mount.instance_path or any(m.instance_path for m in out if m.path == mount.path):
-                    what, hint = "two folders or volumes are mounted", "change one of the paths"
-                summary = f"{what} at {describe(mount.path)}"
-                faults.append(BadValueError("duplicate-mount", summary, hint, (i,)))
-            paths.add(mount.path)
+            others = by_path.setdefault(mount.path, [])
+            if others:
+                faults.append(_duplicate([*others, mount], i))
+            others.append(mount)
             at[i] = mount
-            out.append(mount)
         faults += _hidden(at)
         raise_all(faults)
-        return cls(out)
+        return cls(at.values())
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

@@ -56,20 +56,13 @@ class Variable:
     def accept(self, value: Json) -> Json:
         """`value`, given as text or typed, in the variable's type; `bad-variable` if it is not one."""
         kind, given = self.kind(), value
-        if kind is VariableType.NUMBER and isinstance(value, str):
-            try:
-                value = int(value)
-            except ValueError:
-                try:
-                    value = float(value)
-                except ValueError:
-                    value = None
-        elif kind is VariableType.BOOL and isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower())
+        if isinstance(value, str) and kind is not VariableType.STRING:
+            value = _typed(value, kind)
+        is_bool = isinstance(value, bool)
         ok = {
             VariableType.STRING: isinstance(value, str),
-            VariableType.NUMBER: isinstance(value, int | float) and not isinstance(value, bool),
-            VariableType.BOOL: isinstance(value, bool),
+            VariableType.NUMBER: isinstance(value, int | float) and not is_bool,
+            VariableType.BOOL: is_bool,
         }[kind]
         if not ok:
             hint = f"write a {kind.value}" + (", `true` or `false`" if kind is VariableType.BOOL else "")
@@ -79,6 +72,18 @@ class Variable:
             summary = f"expected one of {listing}, found {describe(given)}"
             raise BadValueError("bad-variable", summary, "write one of these, or add it to `allowed`")
         return value
+
+
+def _typed(text: str, kind: VariableType) -> Json:
+    """Text as a number or as true or false; None if it is not one."""
+    if kind is VariableType.BOOL:
+        return {"true": True, "false": False}.get(text.lower())
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return None
 
 
 class Variables(dict[str, Variable]):
@@ -146,13 +151,7 @@ class Removed:
         """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
-        faults = [
-            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
-            for key in value
-            if key not in ("from", "destroy")
-        ]
-        lacking = [key for key in ("from", "destroy") if key not in value]
-        faults += [BadValueError("missing-field", f"`{key}` is missing", cls.HINT) for key in lacking]
+        faults = _wrong_keys(value, ("from", "destroy"), cls.HINT)
         if "from" in value and not _VOLUME.fullmatch(str(value["from"])):
             summary = f"expected the address of a volume, found {describe(value['from'])}"
             hint = "write `volume/NAME`; nodes and tasks go with their documents and need no entry here"
@@ -223,15 +222,9 @@ class Moved:
         """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
-        faults = [
-            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
-            for key in value
-            if key not in ("from", "to")
-        ]
+        faults = _wrong_keys(value, ("from", "to"), cls.HINT)
         for key in ("from", "to"):
-            if key not in value:
-                faults.append(BadValueError("missing-field", f"`{key}` is missing", cls.HINT))
-            elif not _MOVABLE.fullmatch(str(value[key])):
+            if key in value and not _MOVABLE.fullmatch(str(value[key])):
                 summary = f"expected an address, found {describe(value[key])}"
                 hint = "write `fleet/NAME`, `task/NAME` or `volume/NAME`"
                 faults.append(BadValueError("bad-value", summary, hint, (key,)))
@@ -301,6 +294,17 @@ class Moves(tuple[Moved, ...]):
                 return None
             seen.add(address)
         return address
+
+
+def _wrong_keys(value: Mapping[str, Json], keys: tuple[str, ...], hint: str) -> list[BadValueError]:
+    """The keys that are unknown, and those that are missing."""
+    faults = [
+        BadValueError("unknown-field", f"unknown field `{key}`", hint, (key,), at_key=True)
+        for key in value
+        if key not in keys
+    ]
+    missing = (key for key in keys if key not in value)
+    return faults + [BadValueError("missing-field", f"`{key}` is missing", hint) for key in missing]
 
 
 def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:

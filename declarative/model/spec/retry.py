@@ -45,22 +45,19 @@ class Retry:
             raise BadValueError(
                 "wrong-type", f"expected true, false or a mapping, found {describe(value)}", cls.HINT
             )
-        events: tuple[RetryEvent, ...] = tuple(RetryEvent)
-        duration = Duration(3600)
-        for key, item in value.items():
-            if item is None and key in ("on_events", "duration"):
-                continue
-            if key == "on_events":
-                events = cls._events(item)
-            elif key == "duration":
-                try:
-                    duration = Duration.parse(item)
-                except BadValueError as bad:
-                    raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
-            else:
+        known = ("on_events", "duration")
+        for key in value:
+            if key not in known:
                 summary = f"`{key}` is not a field of retry"
-                hint = suggest(key, ("on_events", "duration")) if len(key) <= MAX_WORD else None
+                hint = suggest(key, known) if len(key) <= MAX_WORD else None
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
+        given, duration = value.get("on_events"), Duration(3600)
+        events = tuple(RetryEvent) if given is None else cls._events(given)
+        if value.get("duration") is not None:
+            try:
+                duration = Duration.parse(value["duration"])
+            except BadValueError as bad:
+                raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
         return cls(events, duration)
 
     @property

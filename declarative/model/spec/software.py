@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
 from declarative.model.schema import BadValueError, Doc, Json, raise_all
 from declarative.model.schema.decode import describe
@@ -50,7 +50,7 @@ class Files(tuple[File, ...]):
         else:
             raise BadValueError("wrong-type", f"expected a path, found {describe(item)}", cls.HINT)
         for text in pair:
-            if not isinstance(text, str) or not text.strip() or "\0" in text:
+            if not _is_text(text):
                 raise BadValueError("bad-path", f"{describe(text)} is not a path", cls.HINT)
             if _leads_away(text, ("/", "~")):
                 raise BadValueError("bad-path", f"`{text}` leads out of the project", cls.HINT)
@@ -106,6 +106,10 @@ class Python(str):
         return str(self)
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
+
+
 def _leads_away(path: str, starts: tuple[str, ...]) -> bool:
     return path.startswith(starts) or ".." in path.split("/")
 
@@ -150,11 +154,11 @@ class Repos(tuple[Repo, ...]):
             hint = "leave them out: a private repository is cloned by the key or the helper of its node"
             raise BadValueError("bad-credential", "the URL holds a user or a password", hint, (0,))
         given = cls._given(item)
-        if not given or not all(isinstance(v, str) and v.strip() and "\0" not in v for v in given.values()):
+        if not given or not all(map(_is_text, given.values())):
             raise BadValueError("wrong-type", "expected a repository", cls.HINT, (0,))
         repo = Repo(**given)
-        for text in (repo.branch, repo.hash):
-            if text is not None and not _REVISION.fullmatch(text):
+        for text in filter(None, (repo.branch, repo.hash)):
+            if not _REVISION.fullmatch(text):
                 raise BadValueError(
                     "bad-value", f"{describe(text)} is not a branch or a commit", cls.HINT, (0,)
                 )

@@ -244,8 +244,8 @@ class Task:
 
     def _join_groups(self) -> None:
         """One gang of all groups: how many ranks, and what each of them runs."""
-        for field_name in ("nodes", "commands"):
-            if getattr(self, field_name) != (1 if field_name == "nodes" else ()):
+        for field_name, default in (("nodes", 1), ("commands", ())):
+            if getattr(self, field_name) != default:
                 hint = f"remove it, or `groups`: each group has `{field_name}` of its own"
                 summary = f"`groups` and `{field_name}` exclude each other"
                 raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
@@ -274,13 +274,14 @@ class Task:
             object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
             object.__setattr__(self, "repos", Repos())
         self._check_topology()
-        if self.image is not None:
-            if self.privileged and self.isolation is Isolation.HARD:
-                summary = "a privileged container is held to nothing, and `isolation: hard` asks for that"
-                raise BadValueError(
-                    "bad-value", summary, "remove one of the two", ("privileged",), at_key=True
-                )
-            return
+        if self.image is None:
+            self._check_processes()
+        elif self.privileged and self.isolation is Isolation.HARD:
+            summary = "a privileged container has no limits, and `isolation: hard` asks for them"
+            raise BadValueError("bad-value", summary, "remove one of the two", ("privileged",), at_key=True)
+
+    def _check_processes(self) -> None:
+        """What a task without an image needs, and cannot have."""
         if not self.commands:
             hint = "add `commands: [python train.py]`, or an `image` whose own command runs"
             raise BadValueError("missing-field", "`commands` is missing", hint)

@@ -110,21 +110,20 @@ class NodeName(Name):
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-name`; `wrong-type` for another mapping; `dstack-field` for a fleet of another project."""
-        keys = set(value) if isinstance(value, Mapping) else set()
-        if isinstance(value, Mapping) and keys == {"fleet", "instance"}:
-            return cls._numbered(value["fleet"], value["instance"])
-        if isinstance(value, Mapping) and keys in ({"name"}, {"hostname"}):
-            (key, text), *_ = value.items()
-            try:
-                return cls(cls.HOST + cls._address(text)) if key == "hostname" else cls._named(text)
-            except BadValueError as error:
-                raise error.below(key)[0] from None
-        if isinstance(value, Mapping):
-            shown = ", ".join(f"`{str(key)[:40]}`" for key in value) or "nothing"
-            raise BadValueError("wrong-type", f"a mapping with {shown} names no node", cls.HINT)
         if isinstance(value, str) and value.startswith(cls.HOST):
             return cls(cls.HOST + cls._address(value.removeprefix(cls.HOST)))
-        return cls._named(value)
+        if not isinstance(value, Mapping):
+            return cls._named(value)
+        if set(value) == {"fleet", "instance"}:
+            return cls._numbered(value["fleet"], value["instance"])
+        if set(value) not in ({"name"}, {"hostname"}):
+            shown = ", ".join(f"`{str(key)[:40]}`" for key in value) or "nothing"
+            raise BadValueError("wrong-type", f"a mapping with {shown} names no node", cls.HINT)
+        (key, text), *_ = value.items()
+        try:
+            return cls(cls.HOST + cls._address(text)) if key == "hostname" else cls._named(text)
+        except BadValueError as error:
+            raise error.below(key)[0] from None
 
     @classmethod
     def _named(cls, text: Json) -> Self:

@@ -75,23 +75,21 @@ class Gpu:
         if isinstance(value, Mapping):
             return cls._parse_mapping(value)
         if isinstance(value, bool) or not isinstance(value, int | str):
-            models = [v for v in value if isinstance(v, str)] if isinstance(value, list | tuple) else []
-            hint = f"write `{','.join(models)}`" if 0 < len(",".join(models)) <= MAX_SHOWN else cls.HINT
-            raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", hint)
-        if not str(value).strip():
+            raise BadValueError(
+                "wrong-type", f"expected GPUs, found {describe(value)}", cls._list_hint(value)
+            )
+        text = str(value)
+        if not text.strip():
             raise BadValueError("bad-gpu", "expected GPUs, found empty text", cls.HINT)
-        if len(str(value)) > MAX_GPU:
+        if len(text) > MAX_GPU:
             raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
         found: dict[str, Any] = {}
-        for part in str(value).split(":"):
+        for part in text.split(":"):
             key, item = cls._part(part.strip(), value)
             if key in found:
-                counts = re.fullmatch(r"(.+):(\d{2,3}):(\d{1,3})", str(value)) if key == "count" else None
-                hint = (
-                    f"write `{counts[1]}:{counts[2]}GB:{counts[3]}`: memory has a unit"
-                    if counts
-                    else cls.HINT
-                )
+                hint, counts = cls.HINT, re.fullmatch(r"(.+):(\d{2,3}):(\d{1,3})", text)
+                if counts and key == "count":
+                    hint = f"write `{counts[1]}:{counts[2]}GB:{counts[3]}`: memory has a unit"
                 raise BadValueError("bad-gpu", f"`{value}` names two {_PARTS[key]}", hint)
             found[key] = item
         return cls._make(found)
@@ -131,6 +129,13 @@ class Gpu:
         if not _MODEL.fullmatch(name):
             raise BadValueError("bad-gpu", f"{describe(name)} in {describe(value)} is not a model", cls.HINT)
         return name
+
+    @classmethod
+    def _list_hint(cls, value: Json) -> str:
+        """The texts of a list as one value."""
+        items = value if isinstance(value, list | tuple) else ()
+        models = ",".join(item for item in items if isinstance(item, str))
+        return f"write `{models}`" if 0 < len(models) <= MAX_SHOWN else cls.HINT
 
     @classmethod
     def _models(cls, item: Json) -> list[str]:
