@@ -126,12 +126,16 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
     for action in plan.actions:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         before, after = old and old.before, action.after
-        if not (isinstance(before, RankInputs) and isinstance(after, RankInputs)):
-            continue
-        same = before.files and after.files and before.files.paths == after.files.paths
-        if same and before.file_sums is not None and after.file_sums is not None:
-            out[after.task] = files_told(files_changed(before.file_sums, after.file_sums))
+        if isinstance(before, RankInputs) and isinstance(after, RankInputs) and _comparable(before, after):
+            out[after.task] = files_told(files_changed(before.file_sums or {}, after.file_sums or {}))
     return out
+
+
+def _comparable(before: RankInputs, after: RankInputs) -> bool:
+    """Whether both have the sums of the same files."""
+    if before.file_sums is None or after.file_sums is None or not before.files or not after.files:
+        return False
+    return before.files.paths == after.files.paths
 
 
 def grouped(entries: list[Entry]) -> Iterator[list[Entry]]:
@@ -183,14 +187,20 @@ def _again(action: Action, ids: set[str]) -> str:
     return ": had ended, runs again" if ended else ": stops and starts again"
 
 
+def _because(action: Action) -> str:
+    """What an action was caused by: addresses as they are, fields in backticks."""
+    return ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
+
+
 def _words(action: Action) -> str:
     """The reason as people say it."""
     inputs = action.before or action.typed
     kind = action.address.kind
-    because = ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
+    because = _because(action)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
     task = clean(f"task/{action.task}")
     adopted = clean(inputs.volume_id) if isinstance(inputs, VolumeInputs) else ""
+    are = "are" if len(action.because) > 1 else "is"
     removed = {"volume": "not declared any more", "node": f"{fleet} is not declared any more"}
     plain = {
         Reason.NEW: "new",
@@ -207,9 +217,7 @@ def _words(action: Action) -> str:
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
         Reason.UNFIT: clean(action.because[0]) if action.because else "unfit",
-        Reason.CASCADE: f"{because} {'are' if len(action.because) > 1 else 'is'} replaced"
-        if because
-        else "something that it needs is replaced",
+        Reason.CASCADE: f"{because or 'something that it needs'} {are} replaced",
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
     return plain[action.reason] + _left(action)

@@ -34,18 +34,19 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
     room = math.inf if width is None else max(24, width - other)
     small = [r for r in rows if r.total <= CELLS and r.holders is not None]
     each = max((cells(_holder(row, block)) for row in small for block in range(row.total)), default=0)
-    table = [
-        [
-            Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
-            Cell(_blocks(row, each, room)),
-            Cell(_busy(row), right=True),
-            Cell(clean(row.note), row.style),
-        ]
-        for row in rows
-    ]
+    table = [_cells(row, each, room) for row in rows]
     kinds = [clean(row.note if row.kind is None else row.kind) for row in rows]
     loosely = kinds if any(row.kind is not None for row in rows) else ()
     return columns(folded(table, loosely), paint, indent=indent)
+
+
+def _cells(row: Row, each: int, room: float) -> list[Cell]:
+    return [
+        Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
+        Cell(_blocks(row, each, room)),
+        Cell(_busy(row), right=True),
+        Cell(clean(row.note), row.style),
+    ]
 
 
 def _holder(row: Row, block: int) -> str:

@@ -55,25 +55,17 @@ def _headline(address: str, status: str, rest: str, paint: Paint) -> str:
 
 
 def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
-    rest = f" ({answer.reason}" if answer.reason and answer.status == "placed" else ""
-    rest += (": " + ", ".join(map(clean, answer.because)) if answer.because else "") if rest else ""
-    yield _headline(answer.address, answer.status, rest + (")" if rest else ""), paint)
+    yield _headline(answer.address, answer.status, _reason(answer), paint)
     yield ""
     if answer.refusal:
         yield from _refusal(answer.refusal, paint)
     placed = [r for r in answer.ranks if r.place]
     if placed:
-        yield from columns(_rank_rows(placed), paint)
-        more = answer.ranks_count - len(answer.ranks)
-        if more > 0 and len(answer.ranks) > 1:
-            yield f"  … {more} more: `fleetform explain rank/{clean(answer.task)}-{len(answer.ranks)}`"
-        yield ""
-    alone = len(answer.ranks) == 1
-    for rank in placed:
-        yield from _rank(rank, placed, paint, alone=alone)
-    for rank in answer.ranks:
-        if not rank.place and answer.status in ("ended", "removed", "kept"):
-            yield f"  rank/{clean(rank.name)}: {clean(rank.state)}"
+        yield from _placed(answer, placed, paint)
+    if answer.status in ("ended", "removed", "kept"):
+        for rank in answer.ranks:
+            if not rank.place:
+                yield f"  rank/{clean(rank.name)}: {clean(rank.state)}"
     if answer.places:
         yield from _places(answer.places, paint)
     yield from _elsewhere(answer.elsewhere, answer.ranks_count, paint)
@@ -104,6 +96,26 @@ def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
     if not any(row[5].text for row in rows[1:]):
         rows[0][5] = Cell("")
     return rows
+
+
+def _reason(answer: TaskAnswer) -> str:
+    """Why a task is placed anew, in brackets; nothing for other tasks."""
+    if not answer.reason or answer.status != "placed":
+        return ""
+    because = ": " + ", ".join(map(clean, answer.because)) if answer.because else ""
+    return f" ({answer.reason}{because})"
+
+
+def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> Iterator[str]:
+    """The table of the ranks that have a place, and why each is there."""
+    yield from columns(_rank_rows(placed), paint)
+    shown = len(answer.ranks)
+    more = answer.ranks_count - shown
+    if more > 0 and shown > 1:
+        yield f"  … {more} more: `fleetform explain rank/{clean(answer.task)}-{shown}`"
+    yield ""
+    for rank in placed:
+        yield from _rank(rank, placed, paint, alone=shown == 1)
 
 
 def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
@@ -210,18 +222,25 @@ def _node(answer: NodeAnswer, paint: Paint, width: int | None) -> Iterator[str]:
     yield from _looked(answer.looked, answer.not_asked, paint)
 
 
+def _work(answer: NodeAnswer) -> str | None:
+    """Whether the node takes work, if that is not a matter of course."""
+    if answer.closed:
+        return f"takes no new work: {sentence(answer.closed)}"
+    if answer.status in ("new", "replaced") or answer.readiness.state is NodeState.READY:
+        return None
+    if answer.readiness.state in BOOTING:
+        return "starts once it is ready"
+    return "takes no new work: only `ready` nodes do"
+
+
 def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
     kind, ready = answer.kind, answer.readiness
     state = ready.state.value + (f": {sentence(ready.reason)}" if ready.reason else "")
     if ready.observed_at is not None:
         state += f" (seen {iso(ready.observed_at)})"
     yield "state", state
-    if answer.closed:
-        yield "work", f"takes no new work: {sentence(answer.closed)}"
-    elif ready.state in BOOTING and answer.status not in ("new", "replaced"):
-        yield "work", "starts once it is ready"
-    elif ready.state is not NodeState.READY and answer.status not in ("new", "replaced"):
-        yield "work", "takes no new work: only `ready` nodes do"
+    if work := _work(answer):
+        yield "work", work
     yield "fleet", clean(f"fleet/{kind.fleet}")
     yield "where", clean(f"{kind.backend}/{kind.region}" + (f", zone {kind.zone}" if kind.zone else ""))
     yield "type", clean(kind.instance_type) + (", spot" if kind.spot else "")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.model.state import rank_name
-from declarative.planner.types import NodePreview, Op, Plan
+from declarative.planner.types import Action, NodePreview, Op, Plan
 from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import diagnostics_text
@@ -165,20 +165,39 @@ def _ranks(plan: Plan) -> list[tuple[str, ...]]:
 # -------------------------------------------------------------------------------- the graph of the actions
 
 
+_Key = tuple[str, str, str]
+"""What the actions of one box have in common: op, kind, and the name without its number."""
+
+
+def _box_of_each(actions: Sequence[Action]) -> dict[str, _Key]:
+    keys = {a.id: (a.op.value, a.address.kind, numberless(a.address.name)) for a in actions}
+    if len(set(keys.values())) > MOST_BOXES:
+        keys = {a.id: (a.op.value, a.address.kind, "") for a in actions}
+    return keys
+
+
+def _edges(actions: Sequence[Action], keys: Mapping[str, _Key]) -> set[tuple[_Key, _Key]]:
+    """The boxes of which one waits for the other."""
+    pairs = {(keys[need], keys[action.id]) for action in actions for need in action.needs if need in keys}
+    return {(before, after) for before, after in pairs if before != after}
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 200} more" if len(names) > 200 else ""
+    return ", ".join(host_lists(map(clean, names[:200]))) + more
+
+
 def _graph(plan: Plan) -> dict[str, Any]:
     """Boxes of alike actions in columns, each to the right of all that it waits for."""
+    keys = _box_of_each(plan.actions)
     depth: dict[str, int] = {}
+    members: dict[_Key, list[str]] = {}
+    column: dict[_Key, int] = {}
     for action in plan.actions:
+        key = keys[action.id]
         depth[action.id] = 1 + max((depth.get(need, 0) for need in action.needs), default=-1)
-    keys = {a.id: (a.op.value, a.address.kind, numberless(a.address.name)) for a in plan.actions}
-    if len(set(keys.values())) > MOST_BOXES:
-        keys = {a.id: (a.op.value, a.address.kind, "") for a in plan.actions}
-    members: dict[tuple[str, str, str], list[str]] = {}
-    for action in plan.actions:
-        members.setdefault(keys[action.id], []).append(str(action.address))
-    column = dict.fromkeys(members, 0)
-    for action in plan.actions:
-        column[keys[action.id]] = max(column[keys[action.id]], depth[action.id])
+        members.setdefault(key, []).append(str(action.address))
+        column[key] = max(column.get(key, 0), depth[action.id])
     order = {number: at for at, number in enumerate(sorted(set(column.values())))}
     texts = {key: _box_text(key[0], names) for key, names in members.items()}
     width = max(int(max(map(len, texts.values())) * _LETTER) + 16, 80)
@@ -188,19 +207,13 @@ def _graph(plan: Plan) -> dict[str, Any]:
         boxes[key] = {
             "style": key[0],
             "text": texts[key],
-            "told": f"{key[0]} {', '.join(host_lists(map(clean, names[:200])))}"
-            + (f" and {len(names) - 200} more" if len(names) > 200 else ""),
+            "told": f"{key[0]} {_listed(names)}",
             "x": at * (width + _COLUMN),
             "y": used[at] * _ROW + 2,
             "width": width,
         }
         used[at] += 1
-    edges = {
-        (keys[need], keys[action.id])
-        for action in plan.actions
-        for need in action.needs
-        if need in keys and keys[need] != keys[action.id]
-    }
+    edges = _edges(plan.actions, keys)
     return {
         "boxes": list(boxes.values()),
         "lines": [_line(boxes[a], boxes[b]) for a, b in sorted(edges)],

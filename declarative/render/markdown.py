@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from declarative.model.spec.limits import HOURS_A_MONTH
-from declarative.planner.types import Cost, Plan
+from declarative.planner.types import Cost, NodePreview, Plan
 from declarative.render.actions import SYMBOLS, Entry, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
@@ -21,12 +21,14 @@ from declarative.render.health import health_lines
 from declarative.render.plan import (
     backend_lines,
     block_lines,
+    blocks_in_use,
     cost_line,
     drift_lines,
     moved_lines,
     note_lines,
     part_lines,
     rank_lines,
+    renames,
     suggestion_lines,
 )
 from declarative.render.text import Paint, clean, host_lists, money, plural
@@ -90,15 +92,14 @@ def plan_markdown(plan: Plan, max_chars: int) -> str:
 def _title(plan: Plan) -> str:
     if plan.result == "error":
         return "the plan has errors"
-    renamed = sum(len(move.addresses) for move in plan.scope.moved)
-    summary = {**plan.summary(), "rename": renamed}
-    counts = ", ".join(f"{count} to {change}" for change, count in summary.items() if count)
-    refused = len(plan.unplaced.refusals)
-    lacking = f"{plural(refused, 'task')} cannot be placed" if refused else ""
-    found = len(plan.observed.drift)
     if plan.scope.refresh_only:
+        found = len(plan.observed.drift)
         return f"{plural(found, 'difference')} from what is recorded" if found else "no drift"
-    return ", ".join(text for text in (counts, lacking) if text) or "no changes"
+    summary = {**plan.summary(), "rename": renames(plan)}
+    texts = [f"{count} to {change}" for change, count in summary.items() if count]
+    if refused := len(plan.unplaced.refusals):
+        texts.append(f"{plural(refused, 'task')} cannot be placed")
+    return ", ".join(texts) or "no changes"
 
 
 def _summary(plan: Plan) -> list[str]:
@@ -203,7 +204,7 @@ def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
     """In the order in which they get their room."""
     waiting = frozenset(plan.unplaced.waiting)
     refusals = plan.unplaced.refusals
-    short = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
+    headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
     findings = diagnostics_text(plan.diagnostics, color=False).splitlines()
     found = count_text(plan.diagnostics) if findings else ""
     drift = plan.observed.drift
@@ -216,7 +217,7 @@ def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
         Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
         Section(
             f"Cannot be placed: {plural(len(refusals), 'task')}",
-            (*reasons, short, [plural(len(refusals), "task")] if refusals else []),
+            (*reasons, headlines, [plural(len(refusals), "task")] if refusals else []),
             open=True,
         ),
         Section(
@@ -278,11 +279,12 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
 def _fleets(plan: Plan) -> list[str]:
     """A line for each fleet: how many of its nodes are new, kept or deleted, and how many blocks are busy."""
     lines = []
-    for fleet in sorted({node.fleet for node in plan.preview.nodes}):
-        nodes = [node for node in plan.preview.nodes if node.fleet == fleet]
+    by_fleet: dict[str, list[NodePreview]] = {}
+    for node in plan.preview.nodes:
+        by_fleet.setdefault(node.fleet, []).append(node)
+    for fleet, nodes in sorted(by_fleet.items()):
         counts = Counter(node.status for node in nodes)
-        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        there = [node for node in nodes if node.status != "deleted"]
-        busy, total = sum(len(node.holders) for node in there), sum(node.total for node in there)
-        lines.append(f"fleet/{clean(fleet)}: {told}; {busy}/{total} blocks busy")
+        listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        busy, total = blocks_in_use([node for node in nodes if node.status != "deleted"])
+        lines.append(f"fleet/{clean(fleet)}: {listed}; {busy}/{total} blocks busy")
     return lines

@@ -6,9 +6,10 @@ Diagnostics of the plan are not part of it: they go to stderr, through `diagnost
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
@@ -91,34 +92,45 @@ def note_lines(plan: Plan, paint: Paint) -> list[str]:
 
 def summary_lines(plan: Plan, paint: Paint) -> list[str]:
     """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
-    lines: list[str] = []
-    if plan.actions or plan.preview.cost.before != plan.preview.cost.after:
-        lines.append(cost_line(plan.preview.cost))
-        if plan.preview.cost.priced_on:
-            lines.append(paint("dim", prices_line(plan.preview.cost.priced_on)))
     if plan.scope.refresh_only and plan.result != "error":
-        found = len(plan.observed.drift)
-        well = f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
-        what = f"{plural(found, 'difference')} from what is recorded." if found else well
-        return [paint("bold", what)]
+        return [paint("bold", _drift_summary(plan))]
+    lines = _cost_lines(plan, paint)
     if plan.changes:
-        renamed = sum(len(move.addresses) for move in plan.scope.moved)
-        and_renamed = f", {renamed} to rename" if renamed else ""
-        lines.append(paint("bold", f"Plan: {counts(plan)}{and_renamed}."))
+        renamed = f", {renames(plan)} to rename" if renames(plan) else ""
+        lines.append(paint("bold", f"Plan: {counts(plan)}{renamed}."))
     if plan.restarts:
-        count = f"{plural(plan.restarts, 'rank')} {'restarts' if plan.restarts == 1 else 'restart'}"
-        lines.append(paint("yellow", f"{count}: running now, stopped and started again."))
+        lines.append(paint("yellow", f"{_restart(plan.restarts)}: running now, stopped and started again."))
     if plan.unplaced.refusals:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result in ("none", "unhealthy"):
-        rest = (
-            f"Nothing is changed, but {unwell(plan.health)}." if plan.health else f"No changes. {_rest(plan)}"
-        )
-        lines.append(paint("bold", rest))
+        unhealthy = f"Nothing is changed, but {unwell(plan.health)}." if plan.health else ""
+        lines.append(paint("bold", unhealthy or f"No changes. {_rest(plan)}"))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
     return lines
+
+
+def renames(plan: Plan) -> int:
+    """How many records `moved` gives another address."""
+    return sum(len(move.addresses) for move in plan.scope.moved)
+
+
+def _cost_lines(plan: Plan, paint: Paint) -> list[str]:
+    cost = plan.preview.cost
+    if not plan.actions and cost.before == cost.after:
+        return []
+    return [cost_line(cost), *([paint("dim", prices_line(cost.priced_on))] if cost.priced_on else [])]
+
+
+def _drift_summary(plan: Plan) -> str:
+    if found := len(plan.observed.drift):
+        return f"{plural(found, 'difference')} from what is recorded."
+    return f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
+
+
+def _restart(count: int) -> str:
+    return f"{plural(count, 'rank')} {'restarts' if count == 1 else 'restart'}"
 
 
 def _rest(plan: Plan) -> str:
@@ -261,24 +273,39 @@ def _how_many(move: Renamed) -> str:
 
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
+    ops = _ops(plan, "node")
+    restarts = Counter(r.node for r in plan.reservations if r.restart)
+    hidden = _unchanged_nodes(plan, ops.keys())
+    names = {node.name for node in hidden}
+    shown = [node for node in plan.preview.nodes if node.name not in names]
+    lines = map_lines([node_row(n, ops.get(n.name, set()), restarts[n.name]) for n in shown], paint, width)
+    if hidden:
+        busy, total = blocks_in_use(hidden)
+        lines.append(f"  … {len(hidden)} more nodes, unchanged, {busy}/{total} busy")
+    return ["Blocks after apply:", "", *lines, ""] if lines else []
+
+
+def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
+    """The nodes that nothing happens to, nor to a rank on them; none if they are few."""
+    outcomes = outcome_of_ranks(plan)
+    changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | set(acted_on)
+    kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
+    found = [node for node in kept if node.name not in changing]
+    return found if len(found) > MOST_UNCHANGED else []
+
+
+def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
+    """How many blocks of the nodes are reserved, and how many there are."""
+    return sum(len(node.holders) for node in nodes), sum(node.total for node in nodes)
+
+
+def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
+    """What is done to each thing of a kind, by its name."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
-        if action.address.kind == "node":
+        if action.address.kind == kind:
             ops.setdefault(action.address.name, set()).add(action.op)
-    outcomes = outcome_of_ranks(plan)
-    touched = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | ops.keys()
-    nodes = plan.preview.nodes
-    still = [n for n in nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
-    hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
-    restarts = Counter(r.node for r in plan.reservations if r.restart)
-    rows = [node_row(n, ops.get(n.name, set()), restarts[n.name]) for n in nodes if n.name not in hidden]
-    if not rows and not hidden:
-        return []
-    lines = map_lines(rows, paint, width)
-    if hidden:
-        busy, total = sum(len(n.holders) for n in still), sum(n.total for n in still)
-        lines.append(f"  … {len(still)} more nodes, unchanged, {busy}/{total} busy")
-    return ["Blocks after apply:", "", *lines, ""]
+    return ops
 
 
 def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
@@ -296,7 +323,7 @@ def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
 
 
 def _restarts(count: int) -> str:
-    return f", {plural(count, 'rank')} {'restarts' if count == 1 else 'restart'}" if count else ""
+    return f", {_restart(count)}" if count else ""
 
 
 def _launch(node: NodePreview) -> str:
@@ -311,18 +338,23 @@ def _name(item: Reservation) -> str:
 
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
-    ops: dict[str, set[Op]] = {}
-    for action in plan.actions:
-        if action.address.kind == "rank":
-            ops.setdefault(action.address.name, set()).add(action.op)
+    ops = _ops(plan, "rank")
     out: dict[str, str] = {}
     for item in plan.reservations:
-        done = ops.get(_name(item), set())
-        what = "restarts" if item.restart else "changes" if Op.UPDATE in done else ""
-        if item.status is ReservationStatus.KEPT and done and not what:
-            what = "starts" if Op.CREATE in done else "stops"
-        out[_name(item)] = ", ".join(word for word in (item.status.value, what) if word)
+        what = _outcome(item, ops.get(_name(item), set()))
+        out[_name(item)] = f"{item.status.value}, {what}" if what else item.status.value
     return out
+
+
+def _outcome(item: Reservation, ops: set[Op]) -> str:
+    """What becomes of a rank, if its blocks do not say it."""
+    if item.restart:
+        return "restarts"
+    if Op.UPDATE in ops:
+        return "changes"
+    if not ops or item.status is not ReservationStatus.KEPT:
+        return ""
+    return "starts" if Op.CREATE in ops else "stops"
 
 
 def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
@@ -364,33 +396,35 @@ def _rank_table(
     paint: Paint,
     width: int | None,
 ) -> list[str]:
-    if not shown:
-        return []
     volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
-    fixed = max(cells(r.task) + cells(r.node) for r in shown) + 44
+    fixed = max((cells(r.task) + cells(r.node) for r in shown), default=0) + 44
     widest = max((cells(", ".join(found)) for found in volumes), default=0)
     one_each = width is not None and fixed + widest > width
     head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
-    for i, (item, found) in enumerate(zip(shown, volumes, strict=True)):
-        first, rest = (found[:1], found[1:]) if one_each else ([", ".join(found)], [])
-        rows.append(_rank_row(item, first[0] if first else "", outcomes[_name(item)]))
-        rows += [[Cell(text if at == 4 else "") for at in range(7)] for text in rest]
-        if item.task in sums and (i + 1 == len(shown) or shown[i + 1].task != item.task):
-            rows.append(_sum_row(item.task, sums[item.task]))
-    return columns(folded(rows), paint)
+    tasks = itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task)
+    for task, ranks in tasks:
+        for item, found in ranks:
+            texts = found if one_each else [", ".join(found)]
+            rows += _rank_rows(item, texts, outcomes[_name(item)])
+        if task in sums:
+            rows.append(_sum_row(task, sums[task]))
+    return columns(folded(rows), paint) if shown else []
 
 
-def _rank_row(item: Reservation, volume: str, outcome: str) -> list[Cell]:
-    return [
+def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:
+    """The row of a rank with its first volume, and one row for each further volume."""
+    first = [
         Cell(clean(item.task)),
         Cell(str(item.rank), right=True),
         Cell(clean(item.node)),
         Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
-        Cell(volume),
+        Cell(volumes[0] if volumes else ""),
         Cell(share(item.price), right=True),
         Cell(outcome, "yellow" if outcome == "kept, restarts" else STATUS[item.status]),
     ]
+    none = Cell("")
+    return [first, *([none, none, none, none, Cell(text), none, none] for text in volumes[1:])]
 
 
 def _sum_row(task: str, price: str) -> list[Cell]:

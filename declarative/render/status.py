@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.state import Silence
 from declarative.render.blocks import Row, map_lines
@@ -160,12 +160,23 @@ def _tasks(view: StatusView, paint: Paint) -> list[str]:
 
 def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cell]:
     where = clean(f"node/{rank.node}") if rank.node else "-"
-    code = f"exit code {rank.exit_code}"
-    said = [] if rank.exit_code is None or code in (rank.cause or "") else [code]
-    said += [f"attempt {rank.attempt}"] if rank.attempt > 1 else []
-    said += [sentence(rank.cause)] if rank.cause else []
-    said += [f"limits {clean(rank.confinement)}"] if rank.confinement and rank.state in LIMITED else []
-    node = silent.get(rank.node or "")
-    said += [f"as last seen: its node is {node}"] if node and rank.state in LIMITED else []
     name = clean(f"rank/{task.name}-{rank.rank}")
-    return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(", ".join(said))]
+    notes = ", ".join(_notes(rank, silent.get(rank.node or "")))
+    return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(notes)]
+
+
+def _notes(rank: RankView, silence: str | None) -> Iterator[str]:
+    """What there is to say about a rank; `silence` is the state of a node that does not answer."""
+    code, cause = f"exit code {rank.exit_code}", rank.cause or ""
+    if rank.exit_code is not None and code not in cause:
+        yield code
+    if rank.attempt > 1:
+        yield f"attempt {rank.attempt}"
+    if cause:
+        yield sentence(cause)
+    if rank.state not in LIMITED:
+        return
+    if rank.confinement:
+        yield f"limits {clean(rank.confinement)}"
+    if silence:
+        yield f"as last seen: its node is {silence}"

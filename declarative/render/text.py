@@ -183,18 +183,28 @@ def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tupl
     """Rows as one that count the same at two places; the second place is empty then."""
     found: dict[tuple[int, int, tuple[Numbers, ...]], list[tuple[Numbers, ...]]] = {}
     for row in rows:
-        pairs = ((a, b) for b in range(len(row)) for a in range(b) if row[a] == row[b] and len(row[a]) == 1)
-        first, again = next(((a, b) for a, b in pairs if digits[a] == digits[b]), (0, 0))
-        rest = tuple(numbers for at, numbers in enumerate(row) if not again or at not in {first, again})
-        found.setdefault((first, again, rest), []).append(row)
+        first, second = _same_counts(row, digits)
+        rest = row
+        if second:
+            rest = tuple(numbers for at, numbers in enumerate(row) if at not in {first, second})
+        found.setdefault((first, second, rest), []).append(row)
     out: list[tuple[Numbers, ...]] = []
-    for (first, again, _), same in found.items():
+    for (first, second, _), same in found.items():
         merged = list(same[0])
         if len(same) > 1:
             merged[first] = tuple(n for row in same for n in row[first])
-            merged[again] = ()
+            merged[second] = ()
         out.append(tuple(merged))
     return out
+
+
+def _same_counts(row: tuple[Numbers, ...], digits: Sequence[int]) -> tuple[int, int]:
+    """The first two places with the same single number in as many digits; twice 0 if there are none."""
+    for second, numbers in enumerate(row):
+        for first in range(second if len(numbers) == 1 else 0):
+            if row[first] == numbers and digits[first] == digits[second]:
+                return first, second
+    return 0, 0
 
 
 def _host_list(texts: Sequence[str], digits: Sequence[int], row: Sequence[Numbers]) -> str:

@@ -34,15 +34,11 @@ def unplaced_lines(
     if not refusals:
         return []
     out = ["Cannot be placed:", ""]
-    groups = [
-        part
-        for alike in together_alike(refusals)
-        for part in (
-            [r for r in alike if r.task not in waiting],
-            [r for r in alike if r.task in waiting],
-        )
-        if part
-    ]
+    groups: list[list[Refusal]] = []
+    for alike in together_alike(refusals):
+        groups.append([r for r in alike if r.task not in waiting])
+        groups.append([r for r in alike if r.task in waiting])
+    groups = [group for group in groups if group]
     most = len(groups) if whole else DETAILED
     for alike in groups[:most]:
         out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
@@ -139,15 +135,21 @@ def _group(found: Sequence[Rejection]) -> str:
     Where some are only counted, the bounds of all are not known, but how far the nearest is off.
     """
     single = [r for r in found if r.count == 1]
-    names = ", ".join(clean(r.target) for r in single[:NAMED])
-    rest = sum(r.count for r in found) - len(single[:NAMED])
-    more = (f" and {rest} more" if names else f"{rest} of them") if rest else ""
+    named = [clean(r.target) for r in single[:NAMED]]
+    names, rest = ", ".join(named), sum(r.count for r in found) - len(named)
+    if rest:
+        names = f"{names} and {rest} more" if names else f"{rest} of them"
     nearest = min(found, key=lambda r: (_shortage(r), r.count == 1))
-    detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
-    if len(found) > 1 and len({r.detail for r in found}) > 1:
-        detail = f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
     bounds = found if len(single) == len(found) else [nearest]
-    return f"{names}{more}: {sentence(detail)}{_missing(bounds)}"
+    return f"{names}: {sentence(_detail(nearest, found))}{_missing(bounds)}"
+
+
+def _detail(nearest: Rejection, found: Sequence[Rejection]) -> str:
+    """What is said of the nearest target, marked as such where others differ."""
+    detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
+    if all(r.detail == nearest.detail for r in found):
+        return detail
+    return f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
 
 
 def _shortage(item: Rejection) -> float:

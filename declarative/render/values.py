@@ -79,19 +79,25 @@ def short(key: str, value: Any, *, quote: bool = False, inside: bool = False) ->
         return json.dumps(value)
     if isinstance(value, int) and key.endswith("_mib"):
         return show_mib(value)
+    if isinstance(value, str):
+        return reference(value) or _text(value, quote=quote, inside=inside)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    return _collection(key, value)
+
+
+def _collection(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = (
             f"{_inside(str(k)).removesuffix('_mib')}: {short(str(k), v, inside=True)}"
             for k, v in value.items()
         )
         return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, (list, tuple)):
-        if key == "blocks" and all(isinstance(b, int) for b in value):
-            return ranges(value)
-        return "[" + ", ".join(short(key, item, inside=True) for item in value) + "]"
-    if isinstance(value, str):
-        return reference(value) or _text(value, quote=quote, inside=inside)
-    return str(value).removesuffix(".0") if isinstance(value, float) else clean(value)
+    if not isinstance(value, (list, tuple)):
+        return clean(value)
+    if key == "blocks" and all(isinstance(block, int) for block in value):
+        return ranges(value)
+    return "[" + ", ".join(short(key, item, inside=True) for item in value) + "]"
 
 
 def _text(value: str, *, quote: bool, inside: bool) -> str:
@@ -223,19 +229,25 @@ def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
         was, now = ([quoted(text, ascii=True) for text in texts] for texts in (old, new))
     for op, a, b, c, d in _opcodes(was, now):
         if op == "equal":
-            first, last = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
-            if b - a <= first + last + 1:
-                first, last = b - a, 0
-            yield from ((None, f"    {line}") for line in was[a : a + first])
-            if b - a > first + last:
-                yield None, f"    … {b - a - first - last} unchanged"
-            yield from ((None, f"    {line}") for line in was[b - last : b])
+            before, after = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
+            yield from _unchanged_lines(was[a:b], before, after)
             continue
         gone, come = was[a:b], now[c:d]
         if _look_alike(gone, come):
-            gone, come = ([ascii(line) for line in lines] for lines in (gone, come))
+            gone, come = list(map(ascii, gone)), list(map(ascii, come))
         yield from (("red", f"  - {line}") for line in gone)
         yield from (("green", f"  + {line}") for line in come)
+
+
+def _unchanged_lines(lines: Sequence[str], first: int, last: int) -> Iterator[Line]:
+    """The first and the last of some lines, and between them how many there are."""
+    between = len(lines) - first - last
+    if between <= 1:
+        first, last, between = len(lines), 0, 0
+    yield from ((None, f"    {line}") for line in lines[:first])
+    if between:
+        yield None, f"    … {between} unchanged"
+    yield from ((None, f"    {line}") for line in lines[len(lines) - last :])
 
 
 def _opcodes(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:

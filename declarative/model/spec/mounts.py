@@ -264,10 +264,8 @@ class Mount:
 
 
 def _duplicate(mounts: Sequence[Mount], index: int) -> BadValueError:
-    what, hint = (
-        "two volumes are mounted",
-        "change one of the paths; `name: [a, b]` mounts whichever is there",
-    )
+    what = "two volumes are mounted"
+    hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
     if any(mount.instance_path for mount in mounts):
         what, hint = "two folders or volumes are mounted", "change one of the paths"
     summary = f"{what} at {describe(mounts[0].path)}"
