@@ -9,7 +9,7 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.attachments import Attachments, Disk, Holder, Machine
+from providers.cloud.attachments import Attachments, ClaimTags, Disk, Holder, Machine
 from tests.model import of_attachment, of_node, of_volume
 
 ADDRESS = Address.parse("attachment/train-0.data-0")
@@ -17,13 +17,23 @@ VOLUME = Record(address=Address("volume", "data-0"), backend="b", inputs=of_volu
 NODE = Record(address=Address("node", "gpu-0"), backend="b", inputs=of_node(), outputs={"id": "m"})
 NEEDS = {VOLUME.address: VOLUME, NODE.address: NODE}
 INPUTS = of_attachment("a-0", "gpu-0", "data-0")
-FREE = Disk(id="d", region="r", state="", size=1, tags={"fleetform:owner": "us"}, free=True, gone=False)
+FREE = Disk(
+    id="d",
+    region="r",
+    state="",
+    size=1,
+    tags={"fleetform:owner": "us"},
+    free=True,
+    gone=False,
+    adopted=lambda: False,
+)
 
 
 @dataclass
-class Cloud:
+class Cloud(ClaimTags):
     """One volume, whose looks are told beforehand; the last one stays."""
 
+    regional = True
     looks: list[Disk]
     living: set[str]
     fault: Exception | None = None
@@ -36,14 +46,18 @@ class Cloud:
     def of(self, have: Record) -> Disk:
         return self.looks.pop(0) if self.looks[1:] else self.looks[0]
 
-    def disk(self, volume: Disk) -> Disk:
+    def disk(self, volume: Disk, machines: object = None) -> Disk:
         return replace(volume, tags={**volume.tags, **self.tags})
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
         return {made: self.disk(self.looks[0]) for made in ids}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
-        return {m: Machine(id=m, tags={}, runs=True, outputs={}) for m in ids if m in self.living}
+        return {
+            m: Machine(id=m, ours=True, runs=True, taken=True, node=lambda: NODE)
+            for m in ids
+            if m in self.living
+        }
 
     def machine_id(self, node: Record) -> str:
         return str(node.outputs["id"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
 from declarative.model.spec.clouds import ANYWHERE, ImageFilter
@@ -38,6 +38,26 @@ SURE = 3
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 3.0
 """Seconds between two looks at it."""
+
+
+class Tagged(Protocol):
+    """A machine or a disk, as its cloud tells of it."""
+
+    @property
+    def id(self) -> str:
+        """What the state records."""
+
+    @property
+    def zone(self) -> str | None:
+        """None if it is in no single zone."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """All that is written on it."""
 
 
 class Account:
@@ -84,6 +104,10 @@ class Account:
     def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
         """What is written on a thing of ours."""
         return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs))
+
+    def read(self, thing: Tagged) -> Mark:
+        """What a thing of ours says of itself; `PermanentError` if somebody damaged it."""
+        return marks.read(thing.tags, thing.id)
 
     def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
         """What is not on a thing any more of what was written there, or is another's; see `Thing.actual`.

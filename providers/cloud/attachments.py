@@ -1,17 +1,19 @@
-"""Attachments: a volume on a machine, for one rank, in clouds that let volumes carry tags.
+"""Attachments: a volume on a machine, for one rank.
 
-An attachment has no tags of its own, so the volume says it: under a key of the machine's own, so that who
-loses the race for a volume does not overwrite what the winner wrote. The claim is written first, and holds
-only with the disk.
+No cloud keeps texts on an attachment, so a claim (see `claims`) is written on the volume: under a key of the
+machine's own, so that who loses the race for a volume does not overwrite what the winner wrote. The claim is
+written first, and holds only with the disk. A cloud is a `Driver`: its calls, and where it keeps claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import (
     PermanentError,
@@ -21,11 +23,41 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import claims, marks, regions
-from providers.cloud.account import look_up, pauses
-from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
+from providers.cloud import claims, marks, nodes, volumes
+from providers.cloud.account import Account, look_up, pauses
+from providers.cloud.claims import Claim, id_of, is_of, last_part, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.hosts import OnNode
-from providers.cloud.volume_checks import gone, was_adopted
+from providers.cloud.volume_checks import gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine that has not ended, and is not about to."""
+
+    id: str
+    ours: bool
+    runs: bool
+    taken: bool
+    """It was ready once."""
+    node: Callable[[], Record]
+    """Its record, by what is written on it; `PermanentError` if somebody damaged that."""
+
+
+def adopted(account: Account, disk: volumes.Disk) -> bool:
+    """Whether a disk of ours says that somebody else made it."""
+    return VOLUME_ID in account.read(disk).inputs
+
+
+def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
+    """A machine that carries tags, as attachments see it."""
+    backend = account.config.backend
+    return Machine(
+        id=machine.id,
+        ours=machine.tags.get(marks.OWNER) == account.owner,
+        runs=runs,
+        taken=bool(machine.tags.get(marks.TAKEN)),
+        node=lambda: marks.node(account.read(machine), backend, nodes.outputs(machine)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,38 +74,37 @@ class Holder:
     busy: bool = False
     """It was asked to, and has it in use: it may keep it."""
     serials: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A volume, as far as attachments go; its size is in GiB."""
+    """A volume, as far as attachments go; its size is in GiB, None if its cloud does not say it."""
 
     id: str
     region: str
     state: str
     """In the cloud's own words."""
-    size: int
+    size: int | None
     tags: Mapping[str, str]
     free: bool
     """It can be attached."""
     gone: bool
     """It has ended, or is about to."""
+    adopted: Callable[[], bool]
+    """Whether somebody else made it; `PermanentError` if that cannot be read."""
     damage: str = ""
     """Why it cannot be attached ever; empty if it can."""
     attaching: bool = False
     """A machine is about to have it, though none may be told yet."""
     holders: tuple[Holder, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A machine that has not ended, and is not about to."""
-
-    id: str
-    tags: Mapping[str, str]
-    runs: bool
-    outputs: Mapping[str, Any]
+    living: Mapping[str, Machine] | None = None
+    """Those of its holders that live, where they were looked at with it."""
+    mute: bool = False
+    """Its cloud writes no claims: whoever has it, has it for the attachment that is recorded."""
+    source: Any = field(default=None, compare=False, repr=False)
+    """As the cloud has it, for the driver alone."""
 
 
 V = TypeVar("V")
@@ -94,8 +125,11 @@ class Volumes(Protocol[V_co]):
 class Driver(Protocol[V_contra]):
     """What a cloud is asked about attachments. Faults are the port's; BUSY is where one has to look again."""
 
-    def disk(self, volume: V_contra) -> Disk:
-        """A volume, as attachments see it."""
+    regional: bool
+    """Whether the region has to be known, to look at a disk."""
+
+    def disk(self, volume: V_contra, machines: Mapping[str, Any] | None = None) -> Disk:
+        """A volume, as attachments see it. `machines`, by their ids: those that live, if they are known."""
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
         """Those that there are, by their ids."""
@@ -106,11 +140,14 @@ class Driver(Protocol[V_contra]):
     def machine_id(self, node: Record) -> str:
         """The id of a recorded node's machine; empty if it has none that could be one."""
 
-    def tag(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """Set tags of a disk, and leave the others."""
+    def claim(self, disk: Disk, machine: str) -> Claim | None:
+        """What is written of a disk on a machine; None if nothing is."""
 
-    def untag(self, disk: Disk, keys: Sequence[str]) -> None:
-        """Take tags away from a disk."""
+    def write(self, disk: Disk, machine: str, claim: Claim) -> None:
+        """Write it, in place of those for other machines."""
+
+    def erase(self, disk: Disk, machine: str) -> None:
+        """Take it away."""
 
     def attach(self, disk: Disk, machine: str, about: str) -> None:
         """Ask for it once. What became of it, the next look says."""
@@ -119,47 +156,88 @@ class Driver(Protocol[V_contra]):
         """Ask for it once, if it can be asked for just now."""
 
 
+class ClaimTags(ABC):
+    """Claims as tags of the disk, for drivers of clouds that set and take away single tags."""
+
+    @abstractmethod
+    def tag(self, disk: Disk, tags: Mapping[str, str]) -> None:
+        """Set tags of a disk, and leave the others."""
+
+    @abstractmethod
+    def untag(self, disk: Disk, keys: Sequence[str]) -> None:
+        """Take tags away from a disk."""
+
+    def claim(self, disk: Disk, machine: str) -> Claim | None:
+        """See `Driver`."""
+        return of_tags(disk.tags, disk.id, machine)
+
+    def write(self, disk: Disk, machine: str, claim: Claim) -> None:
+        """See `Driver`."""
+        mine = to_tags(claim, machine)
+        self.untag(disk, [key for key in disk.tags if key.startswith(claims.ON) and key not in mine])
+        self.tag(disk, mine)
+
+    def erase(self, disk: Disk, machine: str) -> None:
+        """See `Driver`."""
+        self.untag(disk, claims.keys_of(disk.tags, machine))
+
+
 class Attachments(Generic[V]):
     """The attachments of one account."""
 
-    def __init__(self, account: regions.Account[Any], volumes: Volumes[V], driver: Driver[V]) -> None:
+    def __init__(self, account: Account, volumes: Volumes[V], driver: Driver[V]) -> None:
         self._account = account
         self._volumes = volumes
         self._driver = driver
         self._asked: set[str] = set()
         """Tokens of attachments that may have come of an earlier try."""
 
-    def things(self, volumes: Iterable[V], living: Iterable[str]) -> list[Thing]:
-        """All that hold, given volumes of ours and the ids of living machines of ours."""
-        alive = set(living)
+    def things(self, volumes: Iterable[V], machines: Iterable[Any]) -> list[Thing]:
+        """All that hold, given volumes and living machines of ours."""
+        alive = {machine.id: machine for machine in machines}
+        return [t for v in volumes for t in self._holding(self._driver.disk(v, alive), alive)]
+
+    def _holding(self, disk: Disk, living: Collection[str]) -> list[Thing]:
         out: list[Thing] = []
-        for disk in map(self._driver.disk, volumes):
-            for holder in disk.holders:
-                claim = of_tags(disk.tags, disk.id, holder.machine) if holder.machine in alive else None
-                if claim and not holder.leaving:
-                    out.append(thing_of(claim, _outputs(claim, disk, holder)))
+        for holder in disk.holders:
+            claim = self._driver.claim(disk, holder.machine) if holder.machine in living else None
+            if claim and not holder.leaving:
+                out.append(thing_of(claim, _outputs(claim, disk, holder)))
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
         for volume in self._volumes.listed(address=str(Address("volume", volume_of(address)))):
             disk = self._driver.disk(volume)
-            living = self._driver.machines(disk.region, [h.machine for h in disk.holders])
-            for thing in self.things([volume], living):
+            living = self._living(disk, [holder.machine for holder in disk.holders])
+            if disk.mute:
+                claim = {"address": str(address), "token": token, "inputs": {}}
+                holder = next((h for h in disk.holders if h.machine in living), None)
+                return thing_of(claim, _outputs(claim, disk, holder), known=False) if holder else None
+            for thing in self._holding(disk, living):
                 if (thing.address, thing.token) == (address, token):
                     return thing
         return None
 
+    def _living(self, disk: Disk, machines: Sequence[str]) -> Mapping[str, Machine]:
+        """Those of its holders that live."""
+        if disk.living is None:
+            return self._driver.machines(disk.region, machines)
+        return {made: disk.living[made] for made in machines if made in disk.living}
+
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
         """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
+        by_region: dict[str, list[tuple[Record, str, str]]] = {}
+        for record in records:
+            region, made, machine = self._recorded(record)
+            if made:
+                by_region.setdefault(region, []).append((record, made, machine))
         out: dict[Address, Thing | None] = {}
-        for region, found in self._account.by_region(records):
-            ids = [str(record.outputs.get("volume") or "") for record in found]
-            disks = self._driver.disks(region.name, [made for made in ids if made])
-            for record, made in zip(found, ids, strict=True):
+        for region, found in sorted(by_region.items()):
+            disks = self._driver.disks(region, [made for _, made, _ in found])
+            for record, made, machine in found:
                 if made in disks:
-                    holders = _on(disks[made], str(record.outputs.get("instance")))
-                    held = any(h.busy or not h.leaving for h in holders)
+                    held = any(h.busy or not h.leaving for h in _on(disks[made], machine))
                     out[record.address] = marks.again(record) if held else None
         return out
 
@@ -171,23 +249,28 @@ class Attachments(Generic[V]):
         else:
             region, made, machine = self._place(have)
             disk = self._disk(region, made) if made else None
-            claim = of_tags(disk.tags, disk.id, machine) if disk else None
-            mine = disk and claim and is_of(have, claim, disk.id, machine)
+            mine = disk is not None and self._is_of(have, disk, machine)
             holder = next(iter(_on(disk, machine)), None) if disk and mine else None
         if disk is None or holder is None or holder.leaving:
             return None
-        found = self._driver.machines(disk.region, [holder.machine]).get(holder.machine)
-        if found is None or not found.runs or found.tags.get(marks.OWNER) != self._account.owner:
+        found = self._living(disk, [holder.machine]).get(holder.machine)
+        if found is None or not found.runs or not found.ours:
             return None
         return OnNode(
-            id=disk.id,
-            node=marks.node(found.tags, found.id, self._account.config.backend, found.outputs),
+            id=last_part(disk.id),
+            node=found.node(),
             size=disk.size,
-            ours=not was_adopted(disk.tags, disk.id),
-            taken=bool(found.tags.get(marks.TAKEN)),
+            ours=not disk.adopted(),
+            taken=found.taken,
             serials=holder.serials,
+            links=holder.links,
             names=holder.names,
         )
+
+    def _is_of(self, have: Record, disk: Disk, machine: str) -> bool:
+        """Whether the disk is on the machine, if at all, for the recorded attachment."""
+        claim = self._driver.claim(disk, machine)
+        return disk.mute or (claim is not None and is_of(have, claim, disk.id, machine))
 
     # ------------------------------------------------------------------------------------- create
 
@@ -210,25 +293,24 @@ class Attachments(Generic[V]):
                 self._attach(disk, machine, claim)
         raise AssertionError("pauses end with a fault")
 
-    def _holder(self, disk: Disk, machine: str, claim: Mapping[str, Any]) -> Holder | None:
+    def _holder(self, disk: Disk, machine: str, claim: Claim) -> Holder | None:
         """Who has the disk, if that is us or somebody who lets go of it; else a fault."""
         if disk.damage:
             raise PermanentError(PermanentKind.INVALID, disk.damage, about=claim["address"])
         holder = next(iter(disk.holders), None)
         if holder is None or holder.leaving:
             return holder
-        theirs = of_tags(disk.tags, disk.id, holder.machine)
-        if holder.machine == machine and theirs and theirs["token"] == claim["token"]:
+        theirs = self._driver.claim(disk, holder.machine)
+        if holder.machine == machine and (disk.mute or (theirs and theirs["token"] == claim["token"])):
             return holder
-        if not self._driver.machines(disk.region, [holder.machine]):
+        if not self._living(disk, [holder.machine]):
             return holder
-        raise claims.held(disk.tags.get(marks.ADDRESS), theirs, holder.machine)
+        raise claims.held(disk.tags.get(marks.ADDRESS), theirs, last_part(holder.machine))
 
-    def _attach(self, disk: Disk, machine: str, claim: Mapping[str, Any]) -> None:
+    def _attach(self, disk: Disk, machine: str, claim: Claim) -> None:
         """Ask for it once. What became of it, the next look says."""
-        mine, token = to_tags(claim, machine), claim["token"]
-        self._driver.untag(disk, [key for key in disk.tags if key.startswith(ON) and key not in mine])
-        self._driver.tag(disk, mine)
+        token = claim["token"]
+        self._driver.write(disk, machine, claim)
         again = token in self._asked
         self._asked.add(token)
         try:
@@ -252,20 +334,18 @@ class Attachments(Generic[V]):
             disk = self._disk(region, made)
             if disk is None or disk.gone or disk.tags.get(marks.OWNER) != self._account.owner:
                 return
-            claim = of_tags(disk.tags, disk.id, machine)
-            if claim is None or not is_of(have, claim, disk.id, machine):
+            if not self._is_of(have, disk, machine):
                 return
             holder = next(iter(_on(disk, machine)), None)
             if holder is None and not disk.attaching:
-                self._driver.untag(disk, [key for key in disk.tags if key.startswith(ON + machine)])
+                self._driver.erase(disk, machine)
                 return
-            if holder and holder.leaving:
-                if wait:
-                    continue
+            if not (holder and holder.leaving):
+                if not self._living(disk, [machine]):
+                    return  # its end is that of its attachments
+                self._detach(disk, machine)
+            if not wait:
                 return
-            if not self._driver.machines(region, [machine]):
-                return  # its end is that of its attachments
-            self._detach(disk, machine)
 
     def _detach(self, disk: Disk, machine: str) -> None:
         try:
@@ -281,30 +361,44 @@ class Attachments(Generic[V]):
     def _disk(self, region: str, made: str) -> Disk | None:
         return self._driver.disks(region, [made]).get(made)
 
+    def _recorded(self, have: Record) -> tuple[str, str, str]:
+        """The region, the volume's id and the machine's of a recorded attachment; empty if they are not all
+        known.
+        """
+        on = have.outputs.get("instance") or have.outputs.get("machine")
+        region, made = have.outputs.get("region") or "", have.outputs.get("volume")
+        if not all(isinstance(key, str) for key in (region, made, on)):
+            return NOWHERE
+        known = made and on and (region or not self._driver.regional)
+        return (str(region), str(made), str(on)) if known else NOWHERE
+
     def _place(self, have: Record) -> tuple[str, str, str]:
-        """Where a recorded attachment is: the region, the volume's id, the machine's; empty if nowhere."""
-        region, made, machine = (have.outputs.get(key) for key in ("region", "volume", "instance"))
-        if all(isinstance(key, str) and key for key in (region, made, machine)):
-            return str(region), str(made), str(machine)
-        if not have.outputs.get("id"):
-            volumes = self._volumes.listed(address=str(Address("volume", volume_of(have.address))))
-            for disk in map(self._driver.disk, volumes):
-                for holder in disk.holders:
-                    claim = of_tags(disk.tags, disk.id, holder.machine)
-                    if claim and claim["address"] == str(have.address):
-                        return disk.region, disk.id, holder.machine
-        return "", "", ""
+        """The same; where nothing is recorded yet, by the claims on volumes."""
+        place = self._recorded(have)
+        if place != NOWHERE or have.outputs.get("id"):
+            return place
+        volumes = self._volumes.listed(address=str(Address("volume", volume_of(have.address))))
+        for disk in map(self._driver.disk, volumes):
+            for holder in disk.holders:
+                claim = self._driver.claim(disk, holder.machine)
+                if claim and claim["address"] == str(have.address):
+                    return disk.region, disk.id, holder.machine
+        return NOWHERE
+
+
+NOWHERE = ("", "", "")
 
 
 def _on(disk: Disk, machine: str) -> list[Holder]:
     return [holder for holder in disk.holders if holder.machine == machine]
 
 
-def _outputs(claim: Mapping[str, Any], disk: Disk, holder: Holder) -> dict[str, Any]:
-    return {
+def _outputs(claim: Claim, disk: Disk, holder: Holder) -> dict[str, Any]:
+    found = {
         "id": id_of(claim, disk.id, holder.machine),
         "region": disk.region,
         "volume": disk.id,
         "instance": holder.machine,
         "device": holder.device,
     }
+    return {key: value for key, value in found.items() if value}

@@ -1,5 +1,6 @@
-"""What is written about an attachment, for clouds that have no tags for them: by which create a disk is on a
-machine, and for what. It holds only together with the disk: see `Attachments` of each driver.
+"""What is written about an attachment: by which create a disk is on a machine, and for what.
+
+Disks and machines go by the last parts of their ids here: GCE and Azure have paths for ids.
 """
 
 from __future__ import annotations
@@ -41,14 +42,24 @@ def parse(written: str, disk: str) -> Claim:
     return claim
 
 
+def last_part(made: str) -> str:
+    """Of an id."""
+    return made.rpartition("/")[2]
+
+
 def to_tags(claim: Claim, machine: str) -> dict[str, str]:
     """A claim as tags of the disk."""
-    return marks.pack(ON + machine, text_of(claim), Address.parse(claim["address"]))
+    return marks.pack(ON + last_part(machine), text_of(claim), Address.parse(claim["address"]))
+
+
+def keys_of(found: Mapping[str, str], machine: str) -> list[str]:
+    """The keys of a disk's tags that are of its attachment to a machine."""
+    return [key for key in found if key.startswith(ON + last_part(machine))]
 
 
 def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
     """What a disk's tags say of its attachment to a machine; None if they say nothing."""
-    key = ON + machine
+    key = ON + last_part(machine)
     if key not in found:
         return None
     try:
@@ -60,7 +71,7 @@ def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
 
 def id_of(claim: Claim, disk: str, machine: str) -> str:
     """What an attachment is recorded as: two of one disk to one machine differ by their tokens."""
-    return f"{disk}:{machine}:{str(claim['token'])[:12]}"
+    return f"{last_part(disk)}:{last_part(machine)}:{str(claim['token'])[:12]}"
 
 
 def is_of(have: Record, claim: Claim, disk: str, machine: str) -> bool:

@@ -41,6 +41,8 @@ class Mark:
     address: Address
     token: str
     inputs: Mapping[str, Any]
+    known: bool = True
+    """See `provider.Thing`: where the thing cannot say its inputs, they are empty here."""
 
     @property
     def node(self) -> NodeInputs:
@@ -88,28 +90,23 @@ def read(tags: Mapping[str, str], thing: str) -> Mark:
 
 
 def thing(
-    tags: Mapping[str, str],
-    made: str,
-    outputs: Mapping[str, Any],
-    actual: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    mark: Mark, outputs: Mapping[str, Any], actual: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Thing:
-    """What the port calls a thing of ours (its id is `made`) that has these tags.
-
-    `actual` says what others changed, given the inputs that it was made with. Faults are those of `read`.
+    """What the port calls a thing of ours. `actual` says what others changed, given the inputs that it was
+    made with.
     """
-    mark = read(tags, made)
     return Thing(
         address=mark.address,
         token=mark.token,
         inputs=mark.inputs,
         outputs=outputs,
         actual=actual(mark.inputs),
+        known=mark.known,
     )
 
 
-def node(tags: Mapping[str, str], made: str, backend: str, outputs: Mapping[str, Any]) -> Record:
-    """The record of a node whose machine (its id is `made`) has these tags. Faults are those of `read`."""
-    mark = read(tags, made)
+def node(mark: Mark, backend: str, outputs: Mapping[str, Any]) -> Record:
+    """The record of a node, by what its machine says of itself."""
     return Record(address=mark.address, backend=backend, inputs=mark.inputs, outputs=outputs)
 
 

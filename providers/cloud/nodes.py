@@ -14,7 +14,7 @@ from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
 from providers.cloud import cloud_init, marks
-from providers.cloud.account import Account
+from providers.cloud.account import Account, Tagged
 from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
@@ -26,16 +26,8 @@ FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "r
 """Inputs of a node that are those of its machine: it is made anew to change them."""
 
 
-class Machine(Protocol):
+class Machine(Tagged, Protocol):
     """A machine as its cloud tells of it. Texts are empty where there is nothing to say."""
-
-    @property
-    def id(self) -> str:
-        """What the state records."""
-
-    @property
-    def zone(self) -> str | None:
-        """None if it is in no single zone."""
 
     @property
     def address(self) -> str:
@@ -50,16 +42,8 @@ class Machine(Protocol):
         """The id of the image that it started from, if that is recorded."""
 
     @property
-    def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
-
-    @property
     def why_gone(self) -> str:
         """Why it has ended, as far as the cloud says it."""
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """All that is written on it."""
 
 
 M = TypeVar("M", bound=Machine)
@@ -116,7 +100,7 @@ class Nodes(Generic[M]):
 
     def thing(self, machine: M) -> Thing:
         """A machine of ours as a thing."""
-        return marks.thing(machine.tags, machine.id, outputs(machine), partial(self._actual, machine))
+        return marks.thing(self._account.read(machine), outputs(machine), partial(self._actual, machine))
 
     def _actual(self, machine: M, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, and the type, which can be another one once it was stopped."""
@@ -161,7 +145,7 @@ class Nodes(Generic[M]):
             mark = self._account.mark(have.address, token, inputs)
             self._driver.retag(machine, mark, have, marks.of_node(have.outputs))
             return have.outputs
-        made = marks.read(machine.tags, machine.id)
+        made = self._account.read(machine)
         return self._driver.retag(machine, self._account.mark(made.address, made.token, inputs), have, {})
 
     def delete(self, have: Record) -> None:

@@ -30,6 +30,12 @@ from providers.cloud.keys import Keys
 class Nodes(Protocol):
     """The machines of a driver. Faults are those of the port; see `provider.Provider` for the methods."""
 
+    def listed(self) -> Sequence[Any]:
+        """All machines that are ours and alive."""
+
+    def thing(self, machine: Any, /) -> Thing:
+        """One of them as a thing."""
+
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
 
@@ -55,6 +61,12 @@ class Nodes(Protocol):
 class Volumes(Protocol):
     """The disks of a driver."""
 
+    def listed(self) -> Sequence[Any]:
+        """All disks that are ours."""
+
+    def thing(self, disk: Any, /) -> Thing:
+        """One of them as a thing."""
+
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
 
@@ -73,6 +85,9 @@ class Volumes(Protocol):
 
 class Attachments(Protocol):
     """Disks on machines."""
+
+    def things(self, volumes: Sequence[Any], machines: Sequence[Any], /) -> list[Thing]:
+        """All that hold, given disks and machines of ours."""
 
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
@@ -122,7 +137,7 @@ def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
 
 
 class Cloud:
-    """What all drivers have in common; each adds `offers` and `inventory`."""
+    """What all drivers have in common; each adds `offers`."""
 
     ADOPTS = False
     """Whether volumes that somebody else made can be taken on."""
@@ -144,6 +159,16 @@ class Cloud:
         self._silent: set[str] = set()
 
     # ------------------------------------------------------------------------------------- things
+
+    @asked
+    def inventory(self) -> tuple[Thing, ...]:
+        """See the port."""
+        machines, disks = self._nodes.listed(), self._volumes.listed()
+        return (
+            *map(self._nodes.thing, machines),
+            *map(self._volumes.thing, disks),
+            *self._attachments.things(disks, machines),
+        )
 
     @asked
     def find(self, address: Address, token: str) -> Thing | None:

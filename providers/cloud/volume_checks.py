@@ -89,11 +89,6 @@ def check_tags(
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
-def was_adopted(tags: Mapping[str, str], made: str) -> bool:
-    """Whether the volume's own tags say so."""
-    return VOLUME_ID in marks.read(tags, made).inputs
-
-
 def taken_on(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """All tags of a volume once it is ours: what nobody reads of an older mark goes."""
     return {**{key: value for key, value in have.items() if not key.startswith(marks.OURS)}, **ours}

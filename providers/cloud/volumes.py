@@ -14,33 +14,25 @@ from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from providers.cloud import marks
-from providers.cloud.account import Account, gibibytes
+from providers.cloud.account import Account, Tagged, gibibytes
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
-from providers.cloud.volume_checks import absent, check_fixed, check_tags, gone, is_free, size_of, was_adopted
+from providers.cloud.volume_checks import absent, check_fixed, check_tags, gone, is_free, size_of, sized
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
 
 
-class Disk(Protocol):
-    """A disk as its cloud tells of it; its size is in GiB."""
-
-    @property
-    def id(self) -> str:
-        """What the state records."""
+class Disk(Tagged, Protocol):
+    """A disk as its cloud tells of it."""
 
     @property
     def name(self) -> str:
         """What messages call it."""
 
     @property
-    def zone(self) -> str | None:
-        """None if it is in no single zone."""
-
-    @property
-    def size(self) -> int:
-        """In GiB."""
+    def size(self) -> int | None:
+        """In GiB; None if the cloud does not say it."""
 
     @property
     def type(self) -> str:
@@ -49,14 +41,6 @@ class Disk(Protocol):
     @property
     def state(self) -> str:
         """In the cloud's own words."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """All that is written on it."""
 
 
 D = TypeVar("D", bound=Disk)
@@ -84,8 +68,8 @@ class Driver(Protocol[D]):
     def make_once(self, mark: Mark) -> D:
         """The disk that carries this mark, made now or by an earlier try. It can be attached, or will be."""
 
-    def named(self, asked: VolumeInputs) -> D | None:
-        """The disk that somebody else made and `asked` names."""
+    def named(self, mark: Mark) -> D | None:
+        """The disk that somebody else made and the mark's inputs name."""
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
         """Where such a disk is looked for, and the hint if it is not there."""
@@ -131,13 +115,13 @@ class Volumes(Generic[D]):
 
     def thing(self, disk: D) -> Thing:
         """A disk of ours as a thing."""
-        return marks.thing(disk.tags, disk.id, outputs(disk), partial(self._actual, disk))
+        return marks.thing(self._account.read(disk), outputs(disk), partial(self._actual, disk))
 
     def _actual(self, disk: D, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, the size, the type."""
         found = self._account.strange(disk.tags, made)
         size = made.get("size")
-        if isinstance(size, str) and disk.size != gibibytes(Address("volume", disk.name), size):
+        if isinstance(size, str) and disk.size and disk.size != gibibytes(Address("volume", disk.name), size):
             found["size"] = f"{disk.size}GB"
         kind = made.get("volume_type") or (disk.type if VOLUME_ID in made else self._driver.usual_type)
         if kind and disk.type and disk.type != kind:
@@ -174,7 +158,7 @@ class Volumes(Generic[D]):
         is declared. There is no `token` with a plan.
         """
         mark = self._account.mark(address, token, inputs)
-        disk = self._driver.named(mark.volume)
+        disk = self._driver.named(mark)
         if disk is None or disk.gone:
             raise absent(mark, *self._driver.whereabouts(mark.volume))
         free = is_free(self._account, mark, disk.tags, disk.name)
@@ -189,11 +173,13 @@ class Volumes(Generic[D]):
         if self._account.lost(disk.tags):
             made = self._account.mark(have.address, token, have.inputs)
         else:
-            made = marks.read(disk.tags, disk.id)
-        check_fixed(have.address, made.inputs, inputs, FIXED)
-        check_tags(have.address, inputs, made.inputs, disk.tags, disk.name)
-        size = size_of(have.address, made.inputs, inputs, disk.size)
-        if size > disk.size:
+            made = self._account.read(disk)
+        before = made.inputs if made.known else have.inputs
+        check_fixed(have.address, before, inputs, FIXED)
+        check_tags(have.address, inputs, before, disk.tags, disk.name)
+        has = disk.size or sized(have.address, before, 0)
+        size = size_of(have.address, before, inputs, has)
+        if size > has:
             self._driver.grow(disk, size, have.address)
         self._driver.retag(disk, self._account.mark(made.address, made.token, inputs), have)
         return outputs(disk)
@@ -206,7 +192,7 @@ class Volumes(Generic[D]):
         else:
             there = self.listed(address=str(have.address))
         for disk in there:
-            theirs = VOLUME_ID in have.inputs or was_adopted(disk.tags, disk.id)
+            theirs = VOLUME_ID in have.inputs or VOLUME_ID in self._account.read(disk).inputs
             self._check_free(disk, have.address, theirs=theirs)
             if theirs:
                 self._driver.let_go(disk)

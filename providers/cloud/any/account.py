@@ -11,16 +11,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
-from declarative.model.state import Address
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud import account, regions
-from providers.cloud.account import look_up
-from providers.cloud.any.site import Disk, Machine, Site, Written
+from declarative.model.state import ANOTHERS, TAGS, Address, Record
+from declarative.provider import (
+    Config,
+    Ended,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+)
+from providers.cloud import account, cloud_init, marks, regions
+from providers.cloud.account import Tagged, look_up
+from providers.cloud.any.site import IS, TAKEN, Disk, Machine, Site, What, Written
 from providers.cloud.bad_answers import reading
+from providers.cloud.keys import Keys
+from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import Shared
+from providers.ownership import key_of
 
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
@@ -46,6 +58,7 @@ class Account(account.Account):
         """`open_site` opens the API of a region, which is the same one for all unless they are `regional`."""
         super().__init__(config, options)
         self.CLOUD = cloud
+        self.keys = Keys(self)
         self._open = open_site
         self._regional = regional
         self._sites: dict[str, At] = {}
@@ -57,7 +70,7 @@ class Account(account.Account):
         key = name if self._regional else ""
         with self._turn:
             if key not in self._sites:
-                self._sites[key] = At(self._open(self, name))
+                self._sites[key] = At(self, self._open(self, name))
             return self._sites[key]
 
     def regions(self) -> tuple[str, ...]:
@@ -68,13 +81,50 @@ class Account(account.Account):
         """What is found at all sites, side by side; one that cannot be asked is an error."""
         return regions.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
 
+    # -------------------------------------------------------------------------------------- marks
+
+    def read(self, thing: Tagged) -> Mark:
+        """See `account.Account`. Some clouds keep no more than a name."""
+        assert isinstance(thing, Machine | Disk)
+        have = thing.written
+        inputs, known = have.inputs or {}, have.inputs is not None
+        return Mark(owner=have.owner, address=have.address, token=have.token, inputs=inputs, known=known)
+
+    def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
+        """See `account.Account`. The user's tags are not looked at."""
+        owner = tags.get(marks.OWNER)
+        if owner is None:
+            return {TAGS: {}}
+        return {} if owner == self.owner else {ANOTHERS: owner}
+
+    def completed(self, site: Site, machine: Machine) -> Machine:
+        """A machine with what its cloud cannot keep: who logs in, its host key, whether it was ready once."""
+        have, texts = machine.written, machine.written.texts
+        if "machine" not in site.keeps and self.note(machine.id).exists():
+            texts = {**texts, TAKEN: "yes"}
+        return replace(machine, written=replace(have, own=have.own or self._access(have.token), texts=texts))
+
+    def _access(self, token: str) -> dict[str, str]:
+        """Who logs in on a machine, and its host key, computed anew; without the key, that is unknown."""
+        user = self.config.ssh_user or cloud_init.USER
+        try:
+            return {"user": user, "host_key": self.keys.host_key(token).public}
+        except PermanentError:
+            return {"user": user}
+
+    def note(self, made: str) -> Path:
+        """The file that says of a machine that it was ready once, where the cloud can keep nothing. Another
+        computer finds out for itself.
+        """
+        return self.config.project_dir / ".fleetform" / "taken" / key_of(f"{self.owner}\0{made}")
+
     # --------------------------------------------------------------------------------------- once
 
     def only(
         self,
-        kind: Literal["machine", "disk"],
+        kind: What,
         at: At,
-        mark: Written,
+        mark: Mark,
         make: Callable[[], T],
         look: Callable[[], Sequence[T]],
     ) -> T:
@@ -115,24 +165,72 @@ class Account(account.Account):
 class At:
     """A site, and its listings."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, account: Account, site: Site) -> None:
+        self._account = account
         self.site = site
         self._machines: Shared[Machine] = Shared(site.machines)
         self._disks: Shared[Disk] = Shared(site.disks)
 
     def machines(self) -> list[Machine]:
         """All that are ours and alive, the oldest first."""
-        return sorted((m for m in self._machines.fresh() if not m.gone), key=_age)
+        found = sorted((m for m in self._machines.fresh() if not m.gone), key=_age)
+        return [self._account.completed(self.site, machine) for machine in found]
 
     def disks(self) -> list[Disk]:
         """All that are ours, the oldest first."""
         return sorted(self._disks.fresh(), key=_age) if self.site.volumes else []
 
 
-def same(thing: Machine | Disk, mark: Written) -> bool:
+def recalled(
+    account: Account, kind: What, records: Sequence[Record]
+) -> Iterator[tuple[Record, Written | Ended]]:
+    """What recorded things say of themselves by their ids alone; without those that nobody knows."""
+    by_site: dict[At, list[Record]] = {}
+    for record in records:
+        by_site.setdefault(account.at(getattr(record.typed, "region", None)), []).append(record)
+    for at, found in by_site.items():
+        owners = at.site.owners(kind)
+        for record in found:
+            made = str(record.outputs.get("id") or "")
+            if made in owners:
+                yield record, Written(owner=owners[made] or "", token="", address=record.address)
+            elif made and (reason := at.site.ended(kind, made)):
+                yield record, Ended(reason=reason)
+
+
+def unmarked(at: At, kind: What, made: str) -> bool:
+    """Whether a thing is there that says of nobody that it is theirs."""
+    owners = at.site.owners(kind)
+    return made in owners and owners[made] is None
+
+
+def rewrite(at: At, thing: Machine | Disk, mark: Mark, own: Mapping[str, Any]) -> None:
+    """Write a new mark on a thing, where its cloud keeps any. `own`: see `Written`, of one that has none."""
+    kind: What = "machine" if isinstance(thing, Machine) else "disk"
+    have = thing.written
+    if not have.owner:
+        new = Written(
+            owner=mark.owner, token=mark.token, address=mark.address, inputs=dict(mark.inputs), own=own
+        )
+        at.site.mend(kind, thing.id, new, mark.tags)
+        return
+    if kind not in at.site.keeps:
+        return
+    before = marks.tags_in(have.inputs or {})
+    if before != mark.tags:
+        at.site.retag(thing, before, mark.tags)  # first: which they were stands in the old mark
+    at.site.write(thing, {IS: replace(have, inputs=dict(mark.inputs)).text()})
+
+
+def same(thing: Machine | Disk, mark: Mark) -> bool:
     """Whether a thing is what the create with this mark makes."""
     have = thing.written
     return (have.owner, have.token, have.address) == (mark.owner, mark.token, mark.address)
+
+
+def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
+    """The things that the create with this mark made, as they are sorted."""
+    return [thing for thing in things if same(thing, mark)]
 
 
 def first_of_each(things: Sequence[T]) -> list[T]:

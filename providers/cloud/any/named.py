@@ -283,7 +283,7 @@ class Named(Site):
         holder, state = volume.extra[self._kind.holder], str(getattr(volume, "state", ""))
         return Disk(
             id=str(volume.id),
-            name=str(volume.name),
+            label=str(volume.name),
             region=self._region or self._account.regions()[0],
             size=_number(volume.size),
             on=(str(holder),) if holder else (),

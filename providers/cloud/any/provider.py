@@ -7,15 +7,15 @@ from typing import Any
 
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import ProviderError, Thing
+from declarative.provider import ProviderError
 from providers.cloud import preflight
 from providers.cloud.any.account import Account
-from providers.cloud.any.attachments import Attachments
-from providers.cloud.any.nodes import Nodes
+from providers.cloud.any.nodes import SiteNodes
 from providers.cloud.any.site import Size
-from providers.cloud.any.volumes import Volumes
+from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
+from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.keys import Keys
+from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 
 
@@ -26,11 +26,9 @@ class AnyCloud(Cloud):
         """`adopts`: see `Site.adopts`."""
         self.ADOPTS = adopts
         self._account = account
-        keys = Keys(account)
-        self._machines = Nodes(account, keys)
-        self._disks = Volumes(account)
-        self._held = Attachments(account, self._disks, self._machines)
-        super().__init__(account.config, keys, self._machines, self._disks, self._held)
+        self._disks = Volumes(account, SiteVolumes(account))
+        held = Attachments(account, self._disks, SiteAttachments(account))
+        super().__init__(account.config, account.keys, Nodes(account, SiteNodes(account)), self._disks, held)
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
@@ -65,14 +63,3 @@ class AnyCloud(Cloud):
         """See `provider.Checks`."""
         missing = super().check(wanted)
         return [*missing, *(preflight.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
-
-    @asked
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        machines = self._machines.listed()
-        disks = self._disks.listed()
-        return (
-            *map(self._machines.thing, machines),
-            *map(self._disks.thing, disks),
-            *self._held.things(disks, machines),
-        )

@@ -22,10 +22,13 @@ from declarative.model.blocks import Shape
 from declarative.model.state import Address, NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
+from providers.cloud.claims import ON
 from providers.ownership import key_of
 
 IS = "is"
 """The text that says what a thing is: JSON with its address, its inputs, and what else is known of it."""
+TAKEN = "taken"
+"""The text of a machine that was ready to be a node once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,22 @@ class Written:
     inputs: Mapping[str, Any] | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What the bases of `cloud` go by, as other clouds have it on their things. An owner that is empty
+        stands for a thing that says of nobody that it is theirs.
+        """
+        if not self.owner:
+            return {}
+        more = {marks.USER: self.own.get("user"), marks.HOST_KEY: self.own.get("host_key")}
+        return {
+            marks.OWNER: self.owner,
+            marks.TOKEN: self.token,
+            marks.ADDRESS: str(self.address),
+            **{key: value for key, value in more.items() if value},
+            **({marks.TAKEN: "yes"} if TAKEN in self.texts else {}),
+        }
 
     def text(self) -> str:
         """The text under `IS`."""
@@ -93,10 +112,23 @@ class Machine:
     raw: Any = field(default=None, compare=False)
     """What the site itself wants to know of it."""
 
+    image: str = ""
+    """Not recorded."""
+
     @property
     def gone(self) -> bool:
         """Whether it has ended, or is about to."""
         return self.state is NodeState.TERMINATING
+
+    @property
+    def why_gone(self) -> str:
+        """Why it has ended."""
+        return self.reason or "it has ended"
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """See `Written.tags`."""
+        return self.written.tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +144,7 @@ class Disk:
     """It is on its way: being made, attached or detached."""
     broken: str | None = None
     """Why it will never be of use."""
-    name: str = ""
+    label: str = ""
     """What it is called there: the end of its link in `/dev/disk/by-id`, in some clouds."""
     device: str | None = None
     """Where a machine that has it sees it: a link below `/dev/disk` that names this disk, and stays. Without
@@ -121,6 +153,27 @@ class Disk:
     written: Written
     made_at: str = ""
     raw: Any = field(default=None, compare=False)
+    theirs: Mapping[str, str] = field(default_factory=dict)
+    """Tags of its own, of one that is to be adopted."""
+    type: str = ""
+    """Not told."""
+    gone: bool = False
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.id
+
+    @property
+    def state(self) -> str:
+        """As far as it is told."""
+        return "on its way" if self.busy else "there"
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """See `Written.tags`; also for which machines it has claims, by the keys of `claims`."""
+        claimed = {ON + made: "" for made in self.on if claim_key(made) in self.written.texts}
+        return {**self.theirs, **self.written.tags, **claimed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

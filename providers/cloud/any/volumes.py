@@ -1,94 +1,78 @@
-"""Volumes: disks of a site."""
+"""The calls for volumes and attachments of sites: see `cloud.volumes` and `cloud.attachments`.
+
+Where something can be written on disks, the disk says which attachment it is in, else the machine. Where
+there are names alone, a disk of ours on a machine of ours is the attachment that is recorded: the state lets
+a volume have one holder at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from declarative.model.inputs import inputs_of
+from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import VOLUME_ID
-from declarative.model.state import Address, Record
-from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from providers.cloud import marks
+from declarative.model.state import Address, NodeState, Record
+from declarative.provider import Ended, PermanentError, PermanentKind
+from providers.cloud import attachments, marks, volumes
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.any.account import Account, At, first_of_each
-from providers.cloud.any.nodes import mended, recalled, rewrite
-from providers.cloud.any.site import Disk, Found, Wanted, Written, claim_key
-from providers.cloud.volume_checks import absent, check, check_fixed, gone, is_free, size_of, sized
-from providers.cloud.volumes import FIXED
+from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
+from providers.cloud.any.site import Disk, Machine, Wanted, Written, claim_key
+from providers.cloud.claims import Claim, parse, text_of
+from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import check, gone
 
 
-class Volumes:
-    """The disks of one account."""
+class SiteVolumes:
+    """See `volumes.Driver`. A site lists only what is ours, so nothing is asked for by its id."""
+
+    usual_type = ""
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def listed(self) -> list[Disk]:
-        """All that are ours, at all sites."""
-        return first_of_each(self._account.each(At.disks))
+    def listed(self, **narrow: str) -> list[Disk]:
+        """All that are ours, at all sites, without those that were made twice."""
+        told = {marks.OURS + key: value for key, value in narrow.items()}
+        found = first_of_each(self._account.each(At.disks))
+        return [disk for disk in found if told.items() <= disk.tags.items()]
 
-    def thing(self, disk: Disk) -> Thing:
-        """A disk of ours as a thing."""
-        mark = disk.written
-        inputs, known = mark.inputs or {}, mark.inputs is not None
-        return Thing(
-            address=mark.address, token=mark.token, inputs=inputs, outputs=outputs(disk), known=known
-        )
+    def candidates(self, address: Address, token: str) -> Iterable[Disk]:
+        """See `volumes.Driver`."""
+        return self.listed(address=str(address), token=token)
 
-    def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
-        found = (d for d in self.listed() if (d.written.address, d.written.token) == (address, token))
-        return next(map(self.thing, found), None)
+    def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Disk | None]]:
+        """Those that are there by their ids, and do not say that they are ours."""
+        for record, found in recalled(self._account, "disk", records):
+            if not isinstance(found, Ended):
+                yield record, _disk(record, found)
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
-        return recalled(self._account, "disk", records)
+    def disk(self, have: Record, *, ending: bool) -> Disk | None:
+        """By the id, also one that says nothing of itself any more, unless it is `ending`."""
+        at, made = self._account.at(have.volume.region), str(have.outputs.get("id") or "")
+        found = next((d for d in at.disks() if d.id == made), None)
+        if found or ending or not made or not unmarked(at, "disk", made):
+            return found
+        return _disk(have, Written(owner="", token="", address=have.address))
 
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the disk is there."""
-        asked = inputs_of("volume", inputs)
+    # ------------------------------------------------------------------------------------- create
+
+    def make_once(self, mark: Mark) -> Disk:
+        """It ends when the disk is there. It deletes one that failed, and one that was made twice."""
+        asked = mark.volume
         at = self._account.at(asked.region)
-        written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
-        if VOLUME_ID in inputs:
-            disk, free = self.seen(address, token, inputs)
-            if free:
-                at.site.take(disk.id, written, marks.tags_in(inputs))
-            return {"id": disk.id}
         wanted = Wanted(
             region=asked.region,
             zone=asked.zone,
-            written=written,
-            tags=marks.tags_in(inputs),
-            gib=gibibytes(address, asked.size),
+            written=_written(mark),
+            tags=mark.tags,
+            gib=gibibytes(mark.address, asked.size),
             volume_type=asked.volume_type,
         )
-        made = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
-        return outputs(self._made(at, made))
-
-    def seen(self, address: Address, token: str, inputs: Mapping[str, Any]) -> tuple[Found, bool]:
-        """The disk that is named, and whether it is still to be taken; `PermanentError` where it is not what
-        is declared. There is no `token` with a plan.
-        """
-        mark = self._account.mark(address, token, inputs)
-        asked = mark.volume
-        at, made = self._account.at(asked.region), str(asked.volume_id)
-        disk = at.site.found(made)
-        if disk is None:
-            raise absent(mark, self._account.CLOUD, "write its id, as its API has it")
-        begun = (
-            token and disk.said.get(marks.TOKEN) == token
-        )  # by a try that was cut short: its tags are ours
-        own = () if begun else marks.tags_in(inputs).items() & disk.tags
-        free = is_free(self._account, mark, {**dict(own), **disk.said}, made)
-        check(mark, made, size=disk.size, kind=None, region=(asked.region, disk.region))
-        return disk, free
-
-    def _made(self, at: At, disk: Disk) -> Disk:
-        """The disk once it is there. One that fails instead is deleted; so is one that was made twice."""
-        for _ in pauses(f"{disk.id} is still being made", str(disk.written.address)):
-            found = look_up(partial(_of, at, disk.written))
+        disk = self._account.only(
+            "disk", at, mark, lambda: at.site.make(wanted), lambda: of_mark(at.disks(), mark)
+        )
+        for _ in pauses(f"{disk.id} is still being made", str(mark.address)):
+            found = look_up(lambda: of_mark(at.disks(), mark))
             disk = found[0] if found else disk
             if disk.broken:
                 at.site.remove(disk)
@@ -100,81 +84,215 @@ class Volumes:
                 return disk
         raise AssertionError("pauses end with a fault")
 
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port."""
-        at, disk = self.of(have)
-        if disk is None and mended(at, self._account.owner, "disk", have, token):
-            at, disk = self.of(have)
-        if disk is None:
-            raise gone(have.address)
-        made = have.inputs if disk.written.inputs is None else disk.written.inputs
-        check_fixed(have.address, made, inputs, FIXED)
-        has = disk.size or sized(have.address, made, 0)  # some clouds do not tell it
-        size = size_of(have.address, made, inputs, has)
-        if size > has:
-            if not at.site.grows:
-                summary = f"{have.address}: {self._account.CLOUD} cannot make it larger in place"
-                hint = "make a volume of another name, and copy what is in this one"
-                raise PermanentError(PermanentKind.INVALID, summary, about="size", hint=hint)
-            at.site.grow(disk, size)
-        rewrite(at, disk, inputs)
-        return outputs(disk)
+    # ----------------------------------------------------------------------------------- adoption
+
+    def named(self, mark: Mark) -> Disk | None:
+        """By its id. What an earlier try wrote, which was cut short, is ours."""
+        found = self._account.at(mark.volume.region).site.found(str(mark.volume.volume_id))
+        if found is None:
+            return None
+        said, token = found.said, found.said.get(marks.TOKEN, "")
+        address = Address.parse(said[marks.ADDRESS]) if marks.ADDRESS in said else mark.address
+        begun = mark.token and token == mark.token
+        return Disk(
+            id=found.id,
+            region=found.region,
+            size=found.size,
+            written=Written(owner=said.get(marks.OWNER, ""), token=token, address=address),
+            theirs={} if begun else dict(mark.tags.items() & found.tags),
+        )
+
+    def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
+        """See `volumes.Driver`."""
+        return self._account.CLOUD, "write its id, as its API has it"
+
+    def check_adopted(self, mark: Mark, disk: Disk) -> None:
+        """See `volumes.Driver`."""
+        check(mark, disk.id, size=disk.size or 0, kind=None, region=(mark.volume.region, disk.region))
+
+    def take(self, disk: Disk, mark: Mark) -> None:
+        """See `volumes.Driver`."""
+        self._account.at(disk.region).site.take(disk.id, _written(mark), mark.tags)
+
+    def let_go(self, disk: Disk) -> None:
+        """See `volumes.Driver`."""
+        self._account.at(disk.region).site.let_go(disk.id, marks.tags_in(disk.written.inputs or {}))
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def grow(self, disk: Disk, size: int, about: Address) -> None:
+        """See `volumes.Driver`."""
+        site = self._account.at(disk.region).site
+        if not site.grows:
+            summary = f"{about}: {self._account.CLOUD} cannot make it larger in place"
+            hint = "make a volume of another name, and copy what is in this one"
+            raise PermanentError(PermanentKind.INVALID, summary, about="size", hint=hint)
+        site.grow(disk, size)
+
+    def retag(self, disk: Disk, mark: Mark, have: Record) -> None:
+        """See `volumes.Driver`."""
+        rewrite(self._account.at(disk.region), disk, mark, {})
+
+    def remove(self, disk: Disk, about: Address) -> None:
+        """With those that were made of the same create."""
+        at = self._account.at(disk.region)
+        for made in (d for d in at.disks() if d.written.token == disk.written.token):
+            try:
+                at.site.remove(made)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+    def holders(self, disk: Disk) -> Sequence[str]:
+        """See `volumes.Driver`."""
+        return disk.on
+
+    def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
+        """Whether they live is not asked."""
+        return machines[0]
+
+    def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
+        """See `volumes.Driver`."""
+        return f"it is {disk.state}" if disk.busy else ""
+
+
+class Volumes(volumes.Volumes[Disk]):
+    """The volumes of one account."""
+
+    def __init__(self, account: Account, driver: SiteVolumes) -> None:
+        super().__init__(account, driver)
+        self._sites = account
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a machine has is refused. What was adopted is let go."""
-        adopted, made = VOLUME_ID in have.inputs, have.outputs.get("id")
-        at = self._account.at(have.volume.region)
-        there = self._made_for(at, have)
-        for disk in there:
-            inputs = disk.written.inputs or {}
-            theirs = adopted or VOLUME_ID in inputs
-            _check_free(disk, have.address, theirs=theirs)
-            if theirs:
-                at.site.let_go(disk.id, marks.tags_in(inputs))
-            else:
-                _remove(at, disk)
-        if adopted and made and not there:
-            # An earlier try was cut short.
-            at.site.let_go(str(made), marks.tags_in(have.inputs))
-
-    def _made_for(self, at: At, have: Record) -> list[Disk]:
-        """The disk of a record, and what its create made besides; without an id, those of its address."""
-        if not have.outputs.get("id"):
-            return [d for d in at.disks() if d.written.address == have.address]
-        _, disk = self.of(have)
-        return [d for d in at.disks() if disk and d.written.token == disk.written.token]
-
-    def of(self, have: Record) -> tuple[At, Disk | None]:
-        """The disk of a record, if it is there."""
-        at = self._account.at(have.volume.region)
+        """See the port. One whose mark is off already may have other tags of ours: an earlier try was cut
+        short.
+        """
         made = have.outputs.get("id")
-        return at, next((d for d in at.disks() if d.id == made), None)
+        if VOLUME_ID in have.inputs and made and self._driver.disk(have, ending=True) is None:
+            site = self._sites.at(have.volume.region).site
+            site.let_go(str(made), marks.tags_in(have.inputs))
+        else:
+            super().delete(have)
 
 
-def outputs(disk: Disk) -> dict[str, Any]:
-    """What is recorded of a disk."""
-    return {"id": disk.id, **({"zone": disk.zone} if disk.zone else {})}
+def _written(mark: Mark) -> Written:
+    return Written(owner=mark.owner, token=mark.token, address=mark.address, inputs=mark.inputs)
 
 
-def _of(at: At, mark: Written) -> list[Disk]:
-    """The disks that the create with this mark made, the oldest first."""
-    wanted = (mark.token, mark.address)
-    return [d for d in at.disks() if (d.written.token, d.written.address) == wanted]
+def _disk(record: Record, said: Written) -> Disk:
+    """A disk of which no more is known than its id and what it says of itself."""
+    made = str(record.outputs.get("id") or "")
+    return Disk(id=made, region=record.volume.region, size=None, written=said)
 
 
-def _check_free(disk: Disk, address: Address, *, theirs: bool) -> None:
-    """What was adopted (`theirs`) others may have, but not a machine that got it from us."""
-    ours = [m for m in disk.on if not theirs or claim_key(m) in disk.written.texts]
-    if ours:
-        summary = f"{address} is on {ours[0]}"
-        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint="detach it first")
-    if disk.busy:
-        raise TransientError(TransientKind.BUSY, f"{disk.id} is not free yet", about=str(address))
+class SiteAttachments:
+    """See `attachments.Driver`."""
+
+    regional = True
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachments.Disk:
+        """Where no link names the disk, it is known by its id or its label."""
+        at = self._account.at(volume.region)
+        if machines is None:
+            machines = {machine.id: machine for machine in at.machines()}
+        told = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
+        return attachments.Disk(
+            id=volume.id,
+            region=volume.region,
+            state=volume.state,
+            size=volume.size,
+            tags=volume.tags,
+            free=not volume.on and not volume.busy,
+            gone=False,
+            adopted=lambda: VOLUME_ID in (volume.written.inputs or {}),
+            damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
+            attaching=volume.busy,
+            holders=tuple(
+                attachments.Holder(
+                    machine=made,
+                    device=volume.device or "",
+                    attached=not volume.busy,
+                    leaving=False,
+                    serials=() if volume.device else tuple(told),
+                    links=(volume.device,) if volume.device else (),
+                )
+                for made in volume.on
+            ),
+            living={made: self._machine(machine, volume) for made, machine in machines.items()},
+            mute=not at.site.keeps,
+            source=(volume, machines),
+        )
+
+    def _machine(self, machine: Machine, volume: Disk | None = None) -> attachments.Machine:
+        """As long as the disk is on its way, nobody looks for it."""
+        runs = machine.state is NodeState.READY and not (volume and volume.busy)
+        return attachments.living(self._account, machine, runs=runs)
+
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Disk]:
+        """One listing of both."""
+        at = self._account.at(region)
+        found = [disk for disk in at.disks() if disk.id in ids]
+        machines = {machine.id: machine for machine in at.machines()} if found else {}
+        return {disk.id: self.disk(disk, machines) for disk in found}
+
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Machine]:
+        """See `attachments.Driver`."""
+        return {m.id: self._machine(m) for m in self._account.at(region).machines() if m.id in ids}
+
+    def machine_id(self, node: Record) -> str:
+        """See `attachments.Driver`."""
+        return str(node.outputs["id"])
+
+    # ------------------------------------------------------------------------------------- claims
+
+    def claim(self, disk: attachments.Disk, machine: str) -> Claim | None:
+        """On the disk, or on the machine."""
+        volume, machines = _parts(disk)
+        text = volume.written.texts.get(claim_key(machine))
+        if text is None and machine in machines:
+            text = machines[machine].written.texts.get(claim_key(volume.id))
+        return None if text is None else parse(text, volume.id)
+
+    def write(self, disk: attachments.Disk, machine: str, claim: Claim) -> None:
+        """See `attachments.Driver`."""
+        self._say(disk, machine, text_of(claim))
+
+    def erase(self, disk: attachments.Disk, machine: str) -> None:
+        """See `attachments.Driver`."""
+        self._say(disk, machine, None)
+
+    def _say(self, disk: attachments.Disk, machine: str, claim: str | None) -> None:
+        """Write a claim, or take it away: on the disk, if there is room for texts, else on the machine."""
+        volume, machines = _parts(disk)
+        site = self._account.at(volume.region).site
+        on_disk = "disk" in site.keeps
+        thing = volume if on_disk else machines.get(machine)
+        if thing is None or not site.keeps:
+            return
+        key, texts = claim_key(machine if on_disk else volume.id), thing.written.texts
+        if texts.get(key) != claim:
+            old = [k for k in texts if on_disk and k.startswith("on-") and k != key]
+            site.write(thing, {**dict.fromkeys(old), key: claim})
+
+    # ---------------------------------------------------------------------------- attach, detach
+
+    def attach(self, disk: attachments.Disk, machine: str, about: str) -> None:
+        """See `attachments.Driver`."""
+        volume, machines = _parts(disk)
+        if machine not in machines:
+            raise gone(machine)
+        self._account.at(volume.region).site.attach(volume, machines[machine])
+
+    def detach(self, disk: attachments.Disk, machine: str) -> None:
+        """See `attachments.Driver`."""
+        volume, machines = _parts(disk)
+        if not volume.busy:
+            self._account.at(volume.region).site.detach(volume, machines[machine])
 
 
-def _remove(at: At, disk: Disk) -> None:
-    try:
-        at.site.remove(disk)
-    except PermanentError as error:
-        if error.kind is not PermanentKind.NOT_FOUND:
-            raise
+def _parts(disk: attachments.Disk) -> tuple[Disk, Mapping[str, Machine]]:
+    found: tuple[Disk, Mapping[str, Machine]] = disk.source
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -302,19 +302,19 @@ class Api:
 
     # -------------------------------------------------------------------------------- attachments
 
-    def hang(self, machine: Machine, disk: Disk) -> None:
+    def attach(self, machine: str, disk: Disk) -> None:
         """See `named.Api`. Azure picks the LUN."""
         one = {"diskId": self._path("disks", disk.id), "caching": "None", "deleteOption": "Detach"}
         self._change(f"attach of {disk.name}", machine, {"dataDisksToAttach": [one]})
 
-    def unhang(self, machine: Machine, disk: Disk) -> None:
+    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
         """See `named.Api`."""
         one = {"diskId": self._path("disks", disk.id)}
         self._change(f"detach of {disk.name}", machine, {"dataDisksToDetach": [one]})
 
-    def _change(self, what: str, machine: Machine, body: Mapping[str, Any]) -> None:
-        path = f"{self._path('virtualMachines', machine.id)}/attachDetachDataDisks"
-        self._account.ask(what, "POST", path, COMPUTE, about=machine.name, body=body)
+    def _change(self, what: str, machine: str, body: Mapping[str, Any]) -> None:
+        path = f"{self._path('virtualMachines', machine)}/attachDetachDataDisks"
+        self._account.ask(what, "POST", path, COMPUTE, about=machine.rpartition("/")[2], body=body)
 
 
 def _check_tags(

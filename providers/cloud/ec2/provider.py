@@ -11,7 +11,7 @@ from declarative.model.diagnostic import suggest
 from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
@@ -56,17 +56,6 @@ class Ec2(Cloud):
     def offers(self) -> tuple[Offer, ...]:
         """From the catalog, without asking anybody."""
         return offers(self._account)
-
-    @asked
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        instances = self._instances.listed()
-        volumes = self._disks.listed()
-        return (
-            *map(self._instances.thing, instances),
-            *map(self._disks.thing, volumes),
-            *self._held.things(volumes, (i.id for i in instances)),
-        )
 
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:

@@ -16,13 +16,12 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.attachments import Disk, Holder, Machine
+from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, adopted, living
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
-from providers.cloud.nodes import outputs
 from providers.cloud.volume_checks import check, users
 
 TYPE = "gp3"
@@ -139,10 +138,10 @@ class Ec2Volumes:
 
     # ----------------------------------------------------------------------------------- adoption
 
-    def named(self, asked: VolumeInputs) -> Volume | None:
+    def named(self, mark: Mark) -> Volume | None:
         """By its id."""
-        made = str(asked.volume_id)
-        region = self._account.region(asked.region)
+        made = str(mark.volume.volume_id)
+        region = self._account.region(mark.volume.region)
         return region.volume(made) if re.fullmatch(r"vol-[0-9a-f]{4,32}", made) else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
@@ -223,13 +222,15 @@ _TURNS = tuple(threading.Lock() for _ in range(64))
 """One attachment to an instance at a time: which devices are free is seen once the last one has its own."""
 
 
-class Ec2Attachments:
+class Ec2Attachments(ClaimTags):
     """See `attachments.Driver`."""
+
+    regional = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def disk(self, volume: Volume) -> Disk:
+    def disk(self, volume: Volume, machines: object = None) -> Disk:
         """A volume, as attachments see it."""
         return Disk(
             id=volume.id,
@@ -239,6 +240,7 @@ class Ec2Attachments:
             tags=volume.tags,
             free=volume.state == "available",
             gone=volume.gone,
+            adopted=partial(adopted, self._account, volume),
             damage=f"{volume.id} is damaged: EC2 says `error`" if volume.state == "error" else "",
             holders=tuple(_holder(volume, held) for held in volume.held),
         )
@@ -251,11 +253,8 @@ class Ec2Attachments:
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
         """Instances that live."""
         found = self._account.region(region).instances_by_id(ids)
-        return {
-            i.id: Machine(id=i.id, tags=i.tags, runs=i.state == "running", outputs=outputs(i))
-            for i in found.values()
-            if not i.gone
-        }
+        there = [i for i in found.values() if not i.gone]
+        return {i.id: living(self._account, i, runs=i.state == "running") for i in there}
 
     def machine_id(self, node: Record) -> str:
         """The id of a node's instance."""

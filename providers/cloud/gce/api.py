@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -195,7 +195,7 @@ class Api:
 
     # -------------------------------------------------------------------------------- attachments
 
-    def hang(self, machine: Machine, disk: Disk) -> None:
+    def attach(self, machine: str, disk: Disk) -> None:
         """See `named.Api`."""
         body = {
             "source": f"projects/{_path('disks', disk.id)}",
@@ -203,14 +203,13 @@ class Api:
             "autoDelete": False,
             "mode": "READ_WRITE",
         }
-        path = f"{_path('instances', machine.id)}/attachDisk"
+        path = f"{_path('instances', machine)}/attachDisk"
         self._do(f"attach of {disk.name}", "POST", path, disk.name, body=body)
 
-    def unhang(self, machine: Machine, disk: Disk) -> None:
+    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
         """See `named.Api`."""
-        found = machine.devices.get(disk.id)
-        device = found.serials[0] if found else disk.name
-        path = f"{_path('instances', machine.id)}/detachDisk"
+        device = serials[0] if serials else disk.name
+        path = f"{_path('instances', machine)}/detachDisk"
         self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -231,11 +231,11 @@ class Api(Protocol):
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
         """Let these be its tags, and no others."""
 
-    def hang(self, machine: Machine, disk: Disk) -> None:
-        """Give the disk to the machine. BUSY where one has to look again."""
+    def attach(self, machine: str, disk: Disk) -> None:
+        """Give the disk to a machine, by its id. BUSY where one has to look again."""
 
-    def unhang(self, machine: Machine, disk: Disk) -> None:
-        """Take it away again. BUSY as above."""
+    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
+        """Take it away again. BUSY as above. `serials` are those of its `Device`, if the machine has one."""
 
 
 def name_of(address: Address, token: str) -> str:

@@ -8,15 +8,16 @@ from typing import Any
 
 from declarative.model.inputs import inputs_of
 from declarative.model.state import Address
-from declarative.provider import ProviderError, Thing
+from declarative.provider import ProviderError
 from providers.cloud import preflight
 from providers.cloud.account import Account
+from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.faults import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.nodes import NamedNodes
-from providers.cloud.named.volumes import Attachments, NamedVolumes
+from providers.cloud.named.volumes import NamedAttachments, NamedVolumes
 from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes
@@ -36,7 +37,7 @@ class Named(Cloud):
         self._node_calls = NamedNodes(account, keys, api, kinds)
         self._machines = Nodes(account, self._node_calls)
         self._disks = Volumes(account, NamedVolumes(account, api))
-        self._held = Attachments(account, self._disks, api)
+        self._held = Attachments(account, self._disks, NamedAttachments(account, api))
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 
     @asked
@@ -56,14 +57,3 @@ class Named(Cloud):
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
         self._node_calls.clear(address, token, inputs)
-
-    @asked
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        machines = self._machines.listed()
-        disks = self._disks.listed()
-        return (
-            *map(self._machines.thing, machines),
-            *map(self._disks.thing, disks),
-            *self._held.things(disks, machines),
-        )

@@ -1,28 +1,23 @@
-"""The calls for volumes of clouds that take a name once, see `cloud.volumes`; and their attachments.
-
-The disk says which attachment it is in, under a key of the machine's own: who loses the race for a disk
-does not overwrite what the winner wrote. The claim is written first, and holds only with the disk.
+"""The calls for volumes of clouds that take a name once, see `cloud.volumes`, and for their attachments, see
+`cloud.attachments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from declarative.model.inputs import VolumeInputs
 from declarative.model.state import Address, Record
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from providers.cloud import claims, marks
-from providers.cloud.account import Account, gibibytes, look_up, pauses
-from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
-from providers.cloud.hosts import OnNode
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud import attachments, marks
+from providers.cloud.account import Account, gibibytes, look_up
+from providers.cloud.claims import ON, Claim, keys_of, of_tags, to_tags
 from providers.cloud.marks import Mark
-from providers.cloud.named.api import Api, Device, Disk, Machine, Phase, Wanted, name_of
+from providers.cloud.named.api import Api, Disk, Machine, Phase, Wanted, name_of
 from providers.cloud.named.nodes import leaving, retagged, tags_of
-from providers.cloud.nodes import outputs
-from providers.cloud.volume_checks import check, gone, left, taken_on, was_adopted
-from providers.cloud.volumes import Volumes
+from providers.cloud.volume_checks import check, gone, left, taken_on
 
 
 class NamedVolumes:
@@ -89,9 +84,9 @@ class NamedVolumes:
 
     # ----------------------------------------------------------------------------------- adoption
 
-    def named(self, asked: VolumeInputs) -> Disk | None:
+    def named(self, mark: Mark) -> Disk | None:
         """By its name or its id."""
-        made = self._api.disk_called(str(asked.volume_id), asked)
+        made = self._api.disk_called(str(mark.volume.volume_id), mark.volume)
         return self._api.disk(made) if made else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
@@ -142,186 +137,95 @@ class NamedVolumes:
         return "a machine is letting go of it" if machines else ""
 
 
-class Attachments:
-    """The attachments of one account."""
+class NamedAttachments:
+    """See `attachments.Driver`. A machine says where it finds its disks, and its disks only who has them."""
 
-    def __init__(self, account: Account, volumes: Volumes[Disk], api: Api) -> None:
+    regional = False
+
+    def __init__(self, account: Account, api: Api) -> None:
         self._account = account
-        self._volumes = volumes
         self._api = api
 
-    def things(self, disks: Iterable[Disk], machines: Iterable[Machine]) -> list[Thing]:
-        """All that hold, given disks and machines of ours."""
-        known = {disk.id: disk for disk in disks}
-        out: list[Thing] = []
-        for machine in machines:
-            for made, device in machine.devices.items():
-                claim = of_tags(known[made].tags, known[made].id, machine.name) if made in known else None
-                if claim:
-                    out.append(thing_of(claim, _outputs(claim, known[made], machine, device)))
-        return out
-
-    def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
-        about = str(Address("volume", volume_of(address)))
-        disks = [d for d in self._volumes.listed(address=about) if d.holders]
-        ids = {made for disk in disks for made in disk.holders}
-        machines = [m for m in map(self._api.machine, sorted(ids)) if m and m.phase is not Phase.ENDING]
-        things = self.things(disks, machines)
-        return next((t for t in things if (t.address, t.token) == (address, token)), None)
-
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
-        """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
-        out: dict[Address, Thing | None] = {}
-        for record in records:
-            for made, on in self._places(record):
-                if self._api.disk(made) is None:
-                    continue
-                machine = self._api.machine(on)
-                out[record.address] = marks.again(record) if machine and made in machine.devices else None
-        return out
-
-    def on_node(self, have: Record) -> OnNode | None:
-        """See `provider.Attachments`."""
-        if have.address.kind == "volume":
-            disk = self._volumes.of(have)
-            places = [(disk.id, made) for made in disk.holders] if disk else []
-        else:
-            places = self._places(have)
-        for made, on in places:
-            disk, machine = self._api.disk(made), self._api.machine(on)
-            if disk is None or machine is None or made not in machine.devices:
-                continue
-            claim = of_tags(disk.tags, disk.id, machine.name)
-            mine = claim is not None and is_of(have, claim, disk.name, machine.name)
-            ours = machine.tags.get(marks.OWNER) == self._account.owner
-            if machine.phase is Phase.RUNS and ours and (mine or have.address.kind == "volume"):
-                return self._on_node(disk, self._api.with_addresses(machine))
-        return None
-
-    def _on_node(self, disk: Disk, machine: Machine) -> OnNode:
-        device = machine.devices[disk.id]
-        return OnNode(
-            id=disk.name,
-            node=marks.node(machine.tags, machine.id, self._account.config.backend, outputs(machine)),
-            size=disk.size,
-            ours=not was_adopted(disk.tags, disk.id),
-            taken=bool(machine.tags.get(marks.TAKEN)),
-            serials=device.serials,
-            links=device.links,
+    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachments.Disk:
+        """Its holders are asked for one by one, unless `machines` are known."""
+        if machines is None:
+            there = {made: self._api.machine(made) for made in volume.holders}
+            machines = {made: m for made, m in there.items() if m and m.phase is not Phase.ENDING}
+        also = [made for made, machine in machines.items() if volume.id in machine.devices]
+        return attachments.Disk(
+            id=volume.id,
+            region="",
+            state=volume.state,
+            size=volume.size,
+            tags=volume.tags,
+            free=volume.phase is Phase.RUNS,
+            gone=volume.gone,
+            adopted=partial(attachments.adopted, self._account, volume),
+            holders=tuple(
+                _holder(made, machines.get(made), volume) for made in dict.fromkeys((*volume.holders, *also))
+            ),
+            living={made: self._machine(machine) for made, machine in machines.items()},
+            source=volume,
         )
 
-    # ------------------------------------------------------------------------------------- create
+    def _machine(self, found: Machine) -> attachments.Machine:
+        seen = attachments.living(self._account, found, runs=found.phase is Phase.RUNS)
+        return replace(seen, node=lambda: self._node(found))
 
-    def create(
-        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
-    ) -> Mapping[str, Any]:
-        """See the port. It ends when the machine has the disk."""
-        volume, node, claim = claims.asked(address, token, inputs, needs)
-        asked = False
-        for _ in pauses(f"{address}: {volume.address} is not on {node.address} yet", str(volume.address)):
-            look = partial(self._look, volume, node)
-            disk, machine = look_up(look) if asked else look()
-            theirs = of_tags(disk.tags, disk.id, machine.name)
-            mine = theirs is not None and theirs["token"] == token
-            if disk.id in machine.devices and mine:
-                return _outputs(claim, disk, machine, machine.devices[disk.id])
-            if not self._waits(disk, machine, theirs, mine=mine) and disk.phase is Phase.RUNS:
-                self._hang(disk, machine, claim)
-                asked = True
-        raise AssertionError("pauses end with a fault")
+    def _node(self, found: Machine) -> Record:
+        seen = attachments.living(self._account, self._api.with_addresses(found), runs=True)
+        return seen.node()
 
-    def _look(self, volume: Record, node: Record) -> tuple[Disk, Machine]:
-        disk = self._volumes.of(volume)
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Disk]:
+        """Asked for one by one."""
+        return {disk.id: self.disk(disk) for disk in map(self._api.disk, ids) if disk}
+
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Machine]:
+        """Asked for one by one."""
+        found = {made: self._api.machine(made) for made in ids}
+        return {made: self._machine(m) for made, m in found.items() if m and m.phase is not Phase.ENDING}
+
+    def machine_id(self, node: Record) -> str:
+        """That of one which is there and ours."""
         machine = self._api.machine(str(node.outputs["id"]))
-        for found, record in ((disk, volume), (machine, node)):
-            if found is None or found.phase is Phase.ENDING:
-                raise gone(record.address)
-        assert disk is not None
-        assert machine is not None
+        if machine is None or machine.phase is Phase.ENDING:
+            raise gone(node.address)
         self._account.check_owner(machine.tags, node, machine.id)
-        return disk, machine
+        return machine.id
 
-    def _waits(self, disk: Disk, machine: Machine, theirs: Mapping[str, Any] | None, *, mine: bool) -> bool:
-        """Whether one has to wait for whoever has the disk: it comes, or its holder ends. Else a fault."""
-        for made in disk.holders:
-            if made == machine.id and mine:
-                continue
-            holder = machine if made == machine.id else self._api.machine(made)
-            if holder is None or holder.phase is Phase.ENDING:
-                continue
-            claim = theirs if made == machine.id else of_tags(disk.tags, disk.id, holder.name)
-            raise claims.held(disk.tags.get(marks.ADDRESS), claim, holder.name)
-        return bool(disk.holders)
+    def claim(self, disk: attachments.Disk, machine: str) -> Claim | None:
+        """See `attachments.Driver`."""
+        return of_tags(disk.tags, disk.id, machine)
 
-    def _hang(self, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
-        """Ask for it once. What became of it, the next look says."""
-        mine = to_tags(claim, machine.name)
-        tags = {**{k: v for k, v in disk.tags.items() if not k.startswith(ON)}, **mine}
-        try:
-            if tags != dict(disk.tags):
-                self._api.tag_disk(disk, tags)
-            self._api.hang(machine, disk)
-        except TransientError as error:
-            if error.kind is not TransientKind.BUSY:
-                raise
+    def write(self, disk: attachments.Disk, machine: str, claim: Claim) -> None:
+        """All tags of a disk are written together."""
+        others = {key: value for key, value in disk.tags.items() if not key.startswith(ON)}
+        tags = {**others, **to_tags(claim, machine)}
+        if tags != disk.tags:
+            self._api.tag_disk(disk.source, tags)
 
-    # ------------------------------------------------------------------------------------- delete
+    def erase(self, disk: attachments.Disk, machine: str) -> None:
+        """All tags of a disk are written together."""
+        mine = keys_of(disk.tags, machine)
+        self._api.tag_disk(disk.source, {key: value for key, value in disk.tags.items() if key not in mine})
 
-    def delete(self, have: Record, *, wait: bool = True) -> None:
-        """See the port. It ends when the disk is free. Nothing is done for one that another holds now."""
-        for made, on in self._places(have):
-            self._delete(have, made, on, wait=wait)
+    def attach(self, disk: attachments.Disk, machine: str, about: str) -> None:
+        """See `attachments.Driver`."""
+        self._api.attach(machine, disk.source)
 
-    def _delete(self, have: Record, made: str, on: str, *, wait: bool) -> None:
-        for _ in pauses(f"{have.address}: the disk is not off its machine yet", str(have.address)):
-            disk = self._api.disk(made)
-            if disk is None or disk.tags.get(marks.OWNER) != self._account.owner:
-                return
-            machine = self._api.machine(on)
-            if machine is None or machine.phase is Phase.ENDING:
-                return  # its end is that of its attachments
-            claim = of_tags(disk.tags, disk.id, machine.name)
-            if claim is None or not is_of(have, claim, disk.name, machine.name):
-                return
-            if made not in machine.devices and on not in disk.holders:
-                rest = {k: v for k, v in disk.tags.items() if not k.startswith(ON + machine.name)}
-                self._api.tag_disk(disk, rest)
-                return
-            self._unhang(machine, disk)
-            if not wait:
-                return
-
-    def _unhang(self, machine: Machine, disk: Disk) -> None:
-        """Ask for it once, as above."""
-        try:
-            self._api.unhang(machine, disk)
-        except (TransientError, PermanentError) as error:
-            if error.kind not in (TransientKind.BUSY, PermanentKind.NOT_FOUND):
-                raise
-
-    def _places(self, have: Record) -> list[tuple[str, str]]:
-        """The ids of the disk and the machine of a recorded attachment."""
-        keys = [have.outputs.get(key) for key in ("volume", "instance")]
-        if all(isinstance(key, str) and key for key in keys):
-            return [(str(keys[0]), str(keys[1]))]
-        if have.outputs.get("id"):
-            return []
-        about = str(Address("volume", volume_of(have.address)))
-        out: list[tuple[str, str]] = []
-        for disk in self._volumes.listed(address=about):
-            for made in disk.holders:
-                machine = self._api.machine(made)
-                claim = of_tags(disk.tags, disk.id, machine.name) if machine else None
-                if claim and claim["address"] == str(have.address):
-                    out.append((disk.id, made))
-        return out
+    def detach(self, disk: attachments.Disk, machine: str) -> None:
+        """See `attachments.Driver`."""
+        serials = next((h.serials for h in disk.holders if h.machine == machine), ())
+        self._api.detach(machine, disk.source, serials)
 
 
-def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> dict[str, Any]:
-    return {
-        "id": id_of(claim, disk.name, machine.name),
-        "volume": disk.id,
-        "instance": machine.id,
-        "device": device.links[0],
-    }
+def _holder(made: str, machine: Machine | None, disk: Disk) -> attachments.Holder:
+    device = machine.devices.get(disk.id) if machine else None
+    return attachments.Holder(
+        machine=made,
+        device=device.links[0] if device else "",
+        attached=device is not None,
+        leaving=machine is not None and device is None,
+        serials=device.serials if device else (),
+        links=device.links if device else (),
+    )

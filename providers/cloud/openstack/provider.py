@@ -11,7 +11,7 @@ from declarative.model.blocks import Shape
 from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
@@ -55,17 +55,6 @@ class OpenStack(Cloud):
     def offers(self) -> tuple[Offer, ...]:
         """The flavors, as nova has them now."""
         return offers(self._account)
-
-    @asked
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        servers = self._servers.listed()
-        volumes = self._disks.listed()
-        return (
-            *map(self._servers.thing, servers),
-            *map(self._disks.thing, volumes),
-            *self._held.things(volumes, (s.id for s in servers)),
-        )
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:

@@ -15,10 +15,9 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.attachments import Disk, Holder, Machine
+from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, adopted, living
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
-from providers.cloud.nodes import outputs
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import ID, Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
@@ -138,10 +137,10 @@ class CinderVolumes:
 
     # ----------------------------------------------------------------------------------- adoption
 
-    def named(self, asked: VolumeInputs) -> Volume | None:
+    def named(self, mark: Mark) -> Volume | None:
         """By its id: names stay whose they are."""
-        made = str(asked.volume_id)
-        region = self._account.region(asked.region)
+        made = str(mark.volume.volume_id)
+        region = self._account.region(mark.volume.region)
         return region.volume(made) if re.fullmatch(ID, made) else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
@@ -241,13 +240,15 @@ _SERIAL = 20
 """Characters of a volume's id that a virtual disk has as its serial number."""
 
 
-class NovaAttachments:
+class NovaAttachments(ClaimTags):
     """See `attachments.Driver`."""
+
+    regional = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def disk(self, volume: Volume) -> Disk:
+    def disk(self, volume: Volume, machines: object = None) -> Disk:
         """A volume, as attachments see it.
 
         A disk on a node says as much of the volume's id as its bus lets it: SCSI all of it, virtio its
@@ -262,6 +263,7 @@ class NovaAttachments:
             tags=volume.tags,
             free=volume.state == "available",
             gone=volume.gone,
+            adopted=partial(adopted, self._account, volume),
             damage=bad if volume.state in BAD else "",
             attaching=volume.state in ("reserved", "attaching"),
             holders=tuple(
@@ -284,11 +286,7 @@ class NovaAttachments:
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
         """Servers that live."""
         found = map(self._account.region(region).server, ids)
-        return {
-            s.id: Machine(id=s.id, tags=s.tags, runs=s.status == "ACTIVE", outputs=outputs(s))
-            for s in found
-            if s and not s.gone
-        }
+        return {s.id: living(self._account, s, runs=s.status == "ACTIVE") for s in found if s and not s.gone}
 
     def machine_id(self, node: Record) -> str:
         """The id of a node's server."""
