@@ -162,11 +162,13 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
     for name in typed:
         if not name.startswith("--") and f"-{name}" in known:
             return name, f"write `-{name}`"
+    refused = error.option_name
     for name in typed:
-        hint = _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known)
-        if hint and name not in known and error.option_name in (name, name[:2]):
+        if name in known or refused not in (name, name[:2]):
+            continue
+        if hint := _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known):
             return name, hint
-    return error.option_name, suggest(error.option_name, ["--help", *(n for n in known if n[:2] == "--")])
+    return refused, suggest(refused, ["--help", *filter(re.compile("--").match, known)])
 
 
 def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:

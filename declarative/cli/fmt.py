@@ -45,19 +45,14 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     """
     root = Path(ctx.obj["directory"])
     findings = Findings()
-    named = [(name, Path(name)) for name in files] if files else _project(root, findings)
+    targets: dict[Path, str] = {}
+    for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings):
+        with _reporting(name, findings):
+            targets.setdefault(_target(path, root), name)
     changed = 0
-    seen: set[Path] = set()
-    for name, path in named:
-        try:
-            target = _target(path, root)
-            if target not in seen:
-                seen.add(target)
-                changed += _one(name, target, findings, check=check, diff=diff)
-        except _RefusedError as refused:
-            findings.add(refused.code, refused.summary, refused.hint, span=Span(name, 1, 1, 1, 1))
-        except OSError as error:
-            findings.add("unreadable", f"`{name}`: {error.strerror}", span=Span(name, 1, 1, 1, 1))
+    for target, name in targets.items():
+        with _reporting(name, findings):
+            changed += _one(name, target, findings, check=check, diff=diff)
     found = in_order(findings.items)
     if any(item.severity is Severity.ERROR for item in found):
         raise Failed(found)
@@ -80,6 +75,17 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
         files.included(project.document, project.spec.include)
     refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
     return [(name, root / name) for name in files.names() if name not in refused]
+
+
+@contextlib.contextmanager
+def _reporting(name: str, findings: Findings) -> Iterator[None]:
+    """What goes wrong with a file becomes a finding."""
+    try:
+        yield
+    except _RefusedError as refused:
+        findings.add(refused.code, refused.summary, refused.hint, span=Span(name, 1, 1, 1, 1))
+    except OSError as error:
+        findings.add("unreadable", f"`{name}`: {error.strerror}", span=Span(name, 1, 1, 1, 1))
 
 
 def _one(name: str, path: Path, findings: Findings, *, check: bool, diff: bool) -> bool:

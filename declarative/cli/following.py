@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 
 if TYPE_CHECKING:
+    from declarative.apply.graph_walk import ActionResult
     from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import Due, Retries
     from declarative.model.state import RankState
@@ -124,19 +125,26 @@ def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bo
         results = run.perform(plan, writer, stop)[0] if plan.actions else ()
         retries.leave(writer.state())
         idle.leave(writer.state())
-    undone = {r.address for r in results if r.outcome != "done"}
-    starts = {
-        str(a.address): a.typed.task
-        for a in plan.actions
-        if a.op == "create" and isinstance(a.typed, RankInputs)
-    }
-    broken = {task for address, task in starts.items() if address in undone}
+    started, broken = _started(plan, results)
     lacks = lacking(plan, results)
     causes = {task: lacks[task].what if task in lacks else None for task in broken}
-    retries.tried(tasks, {*starts.values()} - broken, causes)
+    retries.tried(tasks, started, causes)
     if not stop.is_set():
         run.say_waits(retries.waits(tasks))
     return not stop.is_set()
+
+
+def _started(plan: Plan, results: Iterable[ActionResult]) -> tuple[set[str], set[str]]:
+    """The tasks whose ranks were all started, and those of which one was not."""
+    undone = {r.address for r in results if r.outcome != "done"}
+    tasks: set[str] = set()
+    broken: set[str] = set()
+    for action in plan.actions:
+        if action.op == "create" and isinstance(action.typed, RankInputs):
+            tasks.add(action.typed.task)
+            if str(action.address) in undone:
+                broken.add(action.typed.task)
+    return tasks - broken, broken
 
 
 def _give_back(run: Run, retries: Retries, idle: Idle) -> bool:

@@ -88,10 +88,11 @@ def _set_drained(
         nodes = {r.address: r for r in (find_node(state, target) for target in targets)}
         for address, node in nodes.items():
             have = drain_of(node)
-            if not drained:
-                if have:
-                    writer.drain(address, None, reason)
-                result = f"takes work again; it was {have}" if have else "is not drained"
+            if not drained and have is None:
+                result = "is not drained"
+            elif not drained:
+                writer.drain(address, None, reason)
+                result = f"takes work again; it was {have}"
             elif have and reason in (None, have.reason):
                 result = f"is {have}"
             else:
@@ -124,7 +125,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     from declarative.apply.inventory import look
     from declarative.apply.orphans import delete_orphans
     from declarative.apply.settle import VanishedError, check_vanished, settle
-    from declarative.apply.watch import ranks_of, state_of, stop_task
+    from declarative.apply.watch import ranks_of, stop_task
     from declarative.model.state import Address, RankStatus
     from declarative.render.progress import Progress
 
@@ -156,13 +157,21 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
         stop_task(writer, backends, task, now, note, silent=silent)
         results = delete_orphans(strays, state, backends, progress, threading.Event())
         state = writer.state()
+    left = _report_stop(state, task, silent)
+    return 4 if left or any(result.outcome != "done" for result in results) else 0
+
+
+def _report_stop(state: State, task: str, silent: Mapping[str, Silence]) -> list[str]:
+    """Say what became of the task; the ranks that have not ended."""
+    from declarative.apply.watch import ranks_of, state_of
+
     names = ranks_of(state, task)
     left = [name for name in names if not has_ended(state, name)]
     for name in left:
         sys.stderr.write(f"{_left(state, task, name, silent)}\n")
     if names:
         emit_text(f"task/{task} is {state_of(state, task).value}.\n")
-    return 4 if left or any(result.outcome != "done" for result in results) else 0
+    return left
 
 
 def _is_rank_of(address: Address, task: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,25 +229,29 @@ def schema_command(kind: str | None, write: bool, check: bool, directory: str) -
     With --write or --check it is about a directory of schemas, for editors and third parties.
     """
     every = {name: json.dumps(s, indent=2, ensure_ascii=False) + "\n" for name, s in schemas().items()}
-    folder = Path(directory)
     if write:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in every.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        _write_schemas(every, Path(directory))
         emit_text(f"Wrote {len(every)} schemas to {directory}/.\n")
-    elif check:
-        stale = [n for n, text in every.items() if _content(folder / n) != text]
+        return 0
+    if check:
+        stale = [name for name, text in every.items() if _content(Path(directory) / name) != text]
         if stale:
             hint = "run `fleetform schema --write`"
             raise failed("stale-schema", f"{', '.join(stale)} in {directory}/ differ", hint)
         emit_text(f"The {len(every)} schemas in {directory}/ are current.\n")
-    else:
-        name = f"{kind or 'document'}.schema.json"
-        if name not in every:
-            known = ", ".join(n.removesuffix(".schema.json") for n in every)
-            raise failed("usage", f"no document type `{kind}`", f"known: {known}")
-        emit_text(every[name])
+        return 0
+    name = f"{kind or 'document'}.schema.json"
+    if name not in every:
+        known = ", ".join(n.removesuffix(".schema.json") for n in every)
+        raise failed("usage", f"no document type `{kind}`", f"known: {known}")
+    emit_text(every[name])
     return 0
+
+
+def _write_schemas(every: Mapping[str, str], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in every.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _content(path: Path) -> str | None:

@@ -23,6 +23,7 @@ from declarative.render.text import is_terminal, plural
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
+    from declarative.apply.inventory import Seen
     from declarative.apply.retry_schedule import Due, Lack
     from declarative.model.resource import Desired
     from declarative.model.state import Address, RankState, RankStatus, State
@@ -110,7 +111,7 @@ class Run:
         from declarative.apply.interrupted import taken_up
         from declarative.apply.inventory import look
         from declarative.apply.preflight import foresee
-        from declarative.apply.settle import check_vanished, settle
+        from declarative.apply.settle import settle
         from declarative.planner.hosts import hosts_of
         from declarative.planner.make import make
         from declarative.planner.rehearsal import may_rehearse
@@ -121,8 +122,7 @@ class Run:
         backends = self.session.backends(self.desired, state)
         gpus = may_rehearse(self.desired, state)
         seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
-        if not self.options["accept_vanished"]:
-            check_vanished(state, seen)
+        self.check_vanished(state, seen)
         settled = settle(writer, backends, seen, now, self.note)
         self._taken = taken_up(seen)
         # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
@@ -153,6 +153,13 @@ class Run:
         )
         return foresee(plan, backends, self.desired.places)
 
+    def check_vanished(self, state: State, seen: Seen) -> None:
+        """`VanishedError` if so much is gone that the user has to say that it may be."""
+        from declarative.apply.settle import check_vanished
+
+        if not self.options["accept_vanished"]:
+            check_vanished(state, seen)
+
     def _renamed(self, renames: Declared) -> tuple[Backends, State]:
         """The backends and the state under the new names, which are recorded once the plan is approved."""
         self._names = renames.names
@@ -162,7 +169,7 @@ class Run:
     def _refresh_only(self, writer: Writer) -> int:
         """Look, ask, and record what happened by itself; the exit code."""
         from declarative.apply.inventory import look
-        from declarative.apply.settle import check_vanished, settle
+        from declarative.apply.settle import settle
         from declarative.planner.refresh import refreshed
 
         state = writer.state()
@@ -172,8 +179,7 @@ class Run:
         self._show(plan)
         if plan.result == "error":
             return 1
-        if not self.options["accept_vanished"]:
-            check_vanished(state, seen)
+        self.check_vanished(state, seen)
         if plan.changes:
             self.ask()
             self._keep(state)
@@ -233,14 +239,7 @@ class Run:
         from declarative.apply.gate import waiting
         from declarative.apply.interrupted import clear, unwanted
 
-        name = self.desired.project.name
-        if (
-            self.doing == "apply"
-            and name
-            and self.store.project() is None
-            and (plan.actions or state.lineage)
-        ):
-            writer.claim(name)
+        self._claim(plan, writer, state)
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False
@@ -260,10 +259,21 @@ class Run:
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
             self._say_lacking()
-            if plan.unread and not self.as_json:
-                then = "what is there was not compared with what is declared. Fix that, and apply again"
-                sys.stderr.write(f"{', '.join(plan.unread)} could not be read: {then}\n")
+            self._say_unread(plan)
         return code
+
+    def _claim(self, plan: Plan, writer: Writer, state: State) -> None:
+        """Write the project's name into a state that has none; a plan that changes nothing makes no state."""
+        name = self.desired.project.name
+        if self.doing != "apply" or not name or self.store.project() is not None:
+            return
+        if plan.actions or state.lineage:
+            writer.claim(name)
+
+    def _say_unread(self, plan: Plan) -> None:
+        if plan.unread and not self.as_json:
+            then = "what is there was not compared with what is declared. Fix that, and apply again"
+            sys.stderr.write(f"{', '.join(plan.unread)} could not be read: {then}\n")
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""

@@ -20,7 +20,6 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
-from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from declarative.planner.saved import Saved
     from declarative.planner.types import Plan
     from declarative.store import Writer
+    from declarative.store.rename import Declared
 
 SENSIBLE = frozenset(
     (
@@ -105,11 +105,9 @@ class SavedRun(Run):
     ) -> Plan:
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply.inventory import look
-        from declarative.apply.settle import check_vanished, settle
-        from declarative.model.spec.project import Moved, Moves
+        from declarative.apply.settle import settle
         from declarative.planner.assumptions import again, differences
         from declarative.planner.hosts import hosts_of_plan
-        from declarative.store.rename import as_declared
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
@@ -118,13 +116,8 @@ class SavedRun(Run):
         backends = self.session.backends(self.desired, state)
         if plan.scope.moved:
             first = look(state, backends, offers=False)
-            if not self.options["accept_vanished"]:
-                check_vanished(state, first)
-            settled = settle(writer, backends, first, now, self.note)
-            moves = Moves(Moved(move.source, move.target) for move in plan.scope.moved)
-            renames = as_declared(settled, moves, {})
-            if renames.diagnostics or renames.moved != plan.scope.moved:
-                raise Failed(renames.diagnostics or (_renames_differ(),))
+            self.check_vanished(state, first)
+            renames = _renames(plan, settle(writer, backends, first, now, self.note))
             backends, state = self._renamed(renames)
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
@@ -132,8 +125,7 @@ class SavedRun(Run):
         found = differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness)
         if found:
             raise Failed(found)
-        if not self.options["accept_vanished"]:
-            check_vanished(state, seen)
+        self.check_vanished(state, seen)
         if not plan.scope.moved:
             settle(writer, backends, seen, now, self.note)
         return plan
@@ -142,9 +134,18 @@ class SavedRun(Run):
         """Nobody is asked: the user who saved the plan has seen it."""
 
 
-def _renames_differ() -> Diagnostic:
-    summary = "what is recorded under names that the plan changes is not what it was"
-    return Diagnostic(code="plan-outdated", summary=summary, hint="plan again: `fleetform plan --out FILE`")
+def _renames(plan: Plan, state: State) -> Declared:
+    """What the plan's renames make of the state; `Failed` if it is not what the plan was made of."""
+    from declarative.model.spec.project import Moved, Moves
+    from declarative.store.rename import as_declared
+
+    renames = as_declared(state, Moves(Moved(move.source, move.target) for move in plan.scope.moved), {})
+    if renames.diagnostics:
+        raise Failed(renames.diagnostics)
+    if renames.moved != plan.scope.moved:
+        summary = "what is recorded under names that the plan changes is not what it was"
+        raise failed("plan-outdated", summary, "plan again: `fleetform plan --out FILE`")
+    return renames
 
 
 def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | None:

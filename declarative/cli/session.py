@@ -271,10 +271,12 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
 
 def _replaceable(desired: Desired, state: State | None) -> tuple[list[str], set[str]]:
     """The addresses that `--replace` takes, and those of hosts, which cannot be made anew."""
-    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
-    launched = [str(r.address) for r in nodes if not r.node.host]
-    volumes = [name for name in desired.volumes if state is None or state.get("volume", name)]
-    known = [f"task/{name}" for name in desired.tasks] + launched + [f"volume/{name}" for name in volumes]
+    known = [f"task/{name}" for name in desired.tasks]
+    if state is None:
+        return known + [f"volume/{name}" for name in desired.volumes], set()
+    nodes = [r for r in state.of("node") if r.node.fleet in desired.fleets]
+    known += [str(r.address) for r in nodes if not r.node.host]
+    known += [f"volume/{name}" for name in desired.volumes if state.get("volume", name)]
     return known, {str(r.address) for r in nodes if r.node.host}
 
 
@@ -305,9 +307,6 @@ def part_of(
 
     if not any(asked):
         return limited(plan, desired)
-    from fnmatch import fnmatchcase
-
-    from declarative.model.diagnostic import suggest
     from declarative.planner.observe import effective
     from declarative.planner.partial import addresses_of, partial
 
@@ -318,11 +317,20 @@ def part_of(
     }
     for kind, names in (("task", desired.tasks), ("fleet", desired.fleets), ("volume", desired.volumes)):
         known |= {f"{kind}/{name}" for name in names}
-    for pattern in (p for patterns in asked for p in patterns):
-        if not any(fnmatchcase(name, pattern) for name in known):
-            hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
-            raise failed("unknown-address", f"`{pattern}` names nothing in this project", hint)
-    return limited(partial(plan, effective(state, inventory), *asked), desired)
+    targets, excludes = asked
+    for pattern in (*targets, *excludes):
+        _check_pattern(pattern, known)
+    return limited(partial(plan, effective(state, inventory), targets, excludes), desired)
+
+
+def _check_pattern(pattern: str, known: set[str]) -> None:
+    from fnmatch import fnmatchcase
+
+    from declarative.model.diagnostic import suggest
+
+    if not any(fnmatchcase(name, pattern) for name in known):
+        hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
+        raise failed("unknown-address", f"`{pattern}` names nothing in this project", hint)
 
 
 def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:

@@ -144,21 +144,22 @@ class StateAccess:
 
         `typed` refuses damaged records; commands that show or correct records leave it out.
         """
-        if self._store is None:
-            url = self.url(desired)
-            if offline and not self.named:
-                self._check_within(url)
-            lost = None if anew else self._lost(url)
-            if lost and write:
-                raise failed("no-state", *lost)
-            self._store = self._open(url, write=write, create=write and create, typed=typed)
-            if not write and not offline:
-                self._warn_of_copy(url)
-            if lost:
-                _note(f"warning: {lost[0]}; {lost[1]}")
-            if write and typed and desired is not None:
-                self.check_project(desired)
-        return self._store
+        if self._store is not None:
+            return self._store
+        url = self.url(desired)
+        if offline and not self.named:
+            self._check_within(url)
+        lost = None if anew else self._lost(url)
+        if lost and write:
+            raise failed("no-state", *lost)
+        store = self._store = self._open(url, write=write, create=write and create, typed=typed)
+        if not write and not offline:
+            self._warn_of_copy(url)
+        if lost:
+            _note(f"warning: {lost[0]}; {lost[1]}")
+        if write and typed and desired is not None:
+            self.check_project(desired)
+        return store
 
     def read_anew(self, desired: Desired | None) -> Store:
         """The state, to read from once, for those who look again and again: it may be made or restored while
