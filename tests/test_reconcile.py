@@ -1,10 +1,20 @@
-"""`fleetform reconcile`: what a person would do with `apply`, done by nobody."""
+"""`fleetform reconcile`: what a person would do with `apply`, done by nobody, and no more than may be."""
 
+import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli import Project, fleet, task
+from tests.cli import Process, Project, ended, events_of, fleet, hold, kill_ranks, lines, task, until, volume
+
+FAST = {"interval": "1s"}
+
+
+def project_document(**reconcile: Any) -> dict[str, Any]:
+    return {"type": "project", "name": "lab", "reconcile": {**FAST, **reconcile}}
 
 
 @pytest.fixture
@@ -12,6 +22,34 @@ def project(tmp_path: Path):
     made = Project(tmp_path)
     yield made
     made.clean_up()
+
+
+class Log:
+    """What a loop has said so far."""
+
+    def __init__(self, project: Project, *args: str) -> None:
+        self.file = project.path.parent / f"{project.path.name}.log"
+        with self.file.open("w") as out:
+            self.process: Process = project.start("reconcile", "--json", *args, stdout=out, stderr=out)
+
+    def text(self) -> str:
+        return self.file.read_text()
+
+    def says(self, text: str) -> None:
+        until(lambda: text in self.text(), f"{text!r} in\n{self.text()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        os.kill(self.process.pid, number)
+        return self.process.wait(60)
+
+
+def waiting(project: Project) -> dict[str, dict[str, Any]]:
+    """What waits for approval, by its first action."""
+    found = project.run("approve", "--json").json["waiting"]
+    return {item["actions"][0]: item for item in found}
+
+
+# ------------------------------------------------------------------------------------------ one round
 
 
 def test_a_round_does_what_apply_does(project: Project):
@@ -32,3 +70,183 @@ def test_a_broken_file_is_an_error_of_a_single_round(project: Project):
     project.declare(fleet(nodes="many"))
     done = project.run("reconcile", "--once", code=1)
     assert "main.yaml:" in done.err
+
+
+def test_what_is_not_allowed_waits_until_it_is_approved(project: Project):
+    """A volume that is declared no more is not deleted by a loop; once approved it is, and once only."""
+    project.declare(fleet(nodes=1), volume())
+    project.run("reconcile", "--once")
+    project.declare(fleet(nodes=1))
+    said = project.run("reconcile", "--once").err
+    assert project.data("data").exists()
+    digest = waiting(project)["delete:volume/data"]["digest"]
+    assert f"fleetform approve {digest}" in said
+    project.run("approve", digest)
+    assert waiting(project)["delete:volume/data"]["approved_at"] is not None
+    project.run("reconcile", "--once")
+    assert not project.data("data").exists()
+    assert waiting(project) == {}
+
+
+def test_an_approval_is_of_these_actions_alone(project: Project):
+    """What is added after it waits for an approval of its own, and holds the approved back in nothing."""
+    project.declare(fleet(nodes=1), volume("one"), volume("two"))
+    project.run("reconcile", "--once")
+    project.declare(fleet(nodes=1), volume("two"))
+    project.run("reconcile", "--once")
+    project.run("approve", waiting(project)["delete:volume/one"]["digest"])
+    project.declare(fleet(nodes=1))
+    project.run("reconcile", "--once")
+    assert not project.data("one").exists()
+    assert project.data("two").exists()
+    assert list(waiting(project)) == ["delete:volume/two"]
+
+
+def test_a_digest_of_which_nothing_waits_is_refused(project: Project):
+    project.declare(fleet(nodes=1))
+    project.run("reconcile", "--once")
+    assert "unknown-digest" in project.run("approve", "sha256:00", code=1).err
+
+
+def test_a_running_task_is_replaced_only_once_approved(project: Project):
+    ran = project.path / "ran"
+    project.declare(fleet(nodes=1), task("train", hold(ran)))
+    project.run("reconcile", "--once")
+    project.declare(fleet(nodes=1), task("train", hold(ran), env={"A": "1"}))
+    project.run("reconcile", "--once")
+    assert project.ranks("train")[0]["attempt"] == 1
+    (found,) = waiting(project).values()
+    assert {"delete:rank/train-0", "create:rank/train-0"} <= set(found["actions"])
+    project.run("approve", found["digest"].removeprefix("sha256:")[:12])
+    project.run("reconcile", "--once")
+    assert project.ranks("train")[0]["attempt"] == 2
+
+
+def test_what_neither_list_names_is_only_shown(project: Project):
+    project.declare(project_document(allow=["idle"], approve=["delete"]), fleet(nodes=1))
+    said = project.run("reconcile", "--once").err
+    assert "node/gpu-0 (create) is left to people" in said
+    assert waiting(project) == {}
+    assert project.status()["nodes"] == []
+
+
+def test_what_is_allowed_takes_along_what_it_needs(project: Project):
+    """A retry gets the node that it needs, although nothing else may be made."""
+    rules = project_document(allow=["retry"], approve=[])
+    project.declare(fleet(nodes="0..2", idle_duration=0), task("job", "exit 1", retry=True))
+    project.apply()
+    until(lambda: project.ranks("job")[0]["state"] == "failed")
+    project.declare(rules, fleet(nodes="0..2"), task("job", "exit 1", retry=True), task("new", "true"))
+
+    def again() -> bool:
+        project.run("reconcile", "--once")
+        return bool(project.ranks("job")[0]["attempt"] > 1)
+
+    until(again)
+    assert project.ranks("new")[0]["attempt"] == 0
+
+
+def test_a_protected_thing_holds_nothing_else_up(project: Project):
+    project.declare(fleet(nodes=1), volume(prevent_destroy=True))
+    project.apply()
+    project.declare(fleet(nodes=2))
+    said = project.run("reconcile", "--once").err
+    assert "volume/data (delete) is protected" in said
+    assert project.data("data").exists()
+    assert len(project.status()["nodes"]) == 2
+
+
+def test_a_budget_counts_across_restarts(project: Project):
+    """Two nodes in an hour: a new process does not begin to count anew."""
+    rules = project_document(budgets=[{"nodes": 2, "per": "1h", "reasons": ["idle"]}])
+    project.declare(rules, fleet(nodes=5))
+    project.run("reconcile", "--once")
+    project.declare(rules, fleet(nodes="0..5", idle_duration=0))
+    for _ in range(3):
+        said = project.run("reconcile", "--once").err
+    assert len(project.status()["nodes"]) == 3
+    assert "waits for a budget: 2 nodes in 1h" in said
+    assert waiting(project) == {}
+
+
+def test_a_budget_without_a_time_is_of_each_round(project: Project):
+    rules = project_document(budgets=[{"nodes": 2}, {"nodes": 1, "reasons": ["create"]}])
+    project.declare(rules, fleet(nodes=3))
+    counts = []
+    for _ in range(3):
+        project.run("reconcile", "--once")
+        counts.append(len(project.status()["nodes"]))
+    assert counts == [1, 2, 3]
+
+
+def test_a_missing_variable_holds_its_task_and_no_other(project: Project):
+    project.declare(fleet(nodes=1), task("one", "true", env=["FLEETFORM_TEST_X"]), task("two", "true"))
+    said = project.run("reconcile", "--once").err
+    assert "task/one (create) lacks the environment variable `FLEETFORM_TEST_X`" in said
+    assert project.ranks("two")[0]["attempt"] == 1
+
+
+# ------------------------------------------------------------------------------------------- the loop
+
+
+def test_the_loop_runs_until_it_is_told_to_stop(project: Project):
+    project.declare(project_document(), fleet(nodes=1), task("hello", "true"))
+    log = Log(project)
+    until(lambda: project.ranks("hello")[0]["state"] == "succeeded")
+    assert log.stop() == 0
+    project.no_changes()
+
+
+def test_a_file_that_changes_is_taken_up_and_a_broken_one_is_told_once(project: Project):
+    project.declare(project_document(), fleet(nodes=1))
+    log = Log(project)
+    until(lambda: len(project.status()["nodes"]) == 1)
+    project.declare(project_document(), fleet(nodes="many"))
+    log.says("what they declared before holds")
+    kill_ranks(project.path)
+    project.declare(project_document(), fleet(nodes=1), task("hello", "true"), file="more.yaml")
+    until(lambda: log.text().count("main.yaml:") >= 1)
+    project.declare(project_document(), fleet(nodes=2))
+    (project.path / "more.yaml").unlink()
+    until(lambda: len(project.status()["nodes"]) == 2)
+    assert log.stop() == 0
+
+
+def test_a_task_that_fails_runs_again_later_and_later(project: Project):
+    ran = project.path / "ran"
+    project.declare(project_document(), fleet(nodes=1), task("job", f"echo >> {ran}; exit 1", retry=True))
+    log = Log(project)
+    until(lambda: len(lines(ran)) == 2)
+    log.says("runs again later")
+    assert log.stop() == 0
+
+
+def test_people_apply_and_stop_beside_it(project: Project):
+    """Neither waits long, and the loop takes back nothing of what they did."""
+    ran = project.path / "ran"
+    project.declare(project_document(), fleet(nodes=1), task("train", hold(ran)))
+    log = Log(project)
+    until(lambda: project.ranks("train")[0]["state"] == "running")
+    project.run("stop", "train")
+    project.apply()
+    project.run("stop", "train")
+    assert project.ranks("train")[0]["state"] == "stopped"
+    assert log.stop() == 0
+    assert project.ranks("train")[0]["attempt"] == 1
+
+
+def test_of_two_loops_one_acts_and_the_other_takes_over(project: Project):
+    project.declare(project_document(), fleet(nodes=1))
+    first = Log(project)
+    until(lambda: len(project.status()["nodes"]) == 1)
+    second = project.start("reconcile", "--json")
+    project.declare(project_document(), fleet(nodes=2))
+    until(lambda: len(project.status()["nodes"]) == 2)
+    first.process.kill()
+    project.declare(project_document(), fleet(nodes=3))
+    until(lambda: len(project.status()["nodes"]) == 3)
+    os.kill(second.pid, signal.SIGTERM)
+    done = ended(second)
+    made = [e["address"] for e in events_of(done.out) if e["event"] == "action" and e.get("state") == "done"]
+    assert made in ([], ["node/gpu-2"])
+    assert json.loads(done.out.splitlines()[0])["event"] == "plan"

@@ -13,7 +13,7 @@ import click
 
 from declarative.model.diagnostic import Diagnostic, suggest
 
-STREAMING = ("apply", "destroy")
+STREAMING = ("apply", "destroy", "reconcile")
 """Commands whose `--json` is a line for each event."""
 
 

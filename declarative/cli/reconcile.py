@@ -1,4 +1,4 @@
-"""`fleetform reconcile`: refresh, plan and apply, again and again, with nobody watching."""
+"""`fleetform reconcile` and `approve`: refresh, plan and apply, again and again, with nobody watching."""
 
 from __future__ import annotations
 
@@ -7,46 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import Failed, failed
+from declarative.cli.errors import failed
 from declarative.cli.options import apply_options, examples, json_option
-from declarative.cli.run import Run
-from declarative.cli.session import Session, now, project_command
+from declarative.cli.output import emit, emit_text
+from declarative.cli.session import Session, project_command
 from declarative.cli.signals import stopping
 
 if TYPE_CHECKING:
-    import threading
-
-    from declarative.apply.graph_walk import ActionResult
-    from declarative.planner.types import Plan
-    from declarative.reconcile.round import Observer, Round
-    from declarative.store import Writer
+    from declarative.reconcile.round import Observer
 
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
 
-class RoundRun(Run):
-    """One round: an apply that asks nobody."""
-
-    results: tuple[ActionResult, ...] = ()
-    epoch: int | None = None
-
-    def ask(self) -> None:
-        """Nobody is asked: what may be done is declared."""
-
-    def _show(self, plan: Plan) -> None:
-        if plan.changes or plan.result == "error":
-            super()._show(plan)
-
-    def perform(
-        self, plan: Plan, writer: Writer, stop: threading.Event
-    ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
-        """As every apply, and what came of it is kept."""
-        self.epoch = writer.lease.epoch
-        self.results, held = super().perform(plan, writer, stop)
-        return self.results, held
-
-
-@click.command("reconcile", epilog=examples("fleetform reconcile --once"))
+@click.command("reconcile", epilog=examples("fleetform reconcile", "fleetform reconcile --once"))
 @click.option("--once", is_flag=True, help="One round, for timers.")
 @apply_options
 @json_option
@@ -54,53 +27,81 @@ class RoundRun(Run):
 def reconcile_command(session: Session, *, once: bool, **options: Any) -> int:
     """Keep everything as declared: look, plan and apply, again and again, and ask nobody.
 
-    Exits 0 when it was told to stop. With --once it exits as `apply` does.
+    What it may do alone stands in the `project` document (`reconcile`). The rest waits until `fleetform
+    approve` lets it through. It reads the files again when they change; if they have errors, what they
+    declared before holds. Of several loops on one state one acts.
+
+    Runs until SIGTERM or Ctrl-C, ends what it has begun, and exits 0. With --once it exits as `apply` does.
     """
-    if not once:
-        raise failed("usage", "`fleetform reconcile` needs `--once`", "a timer runs it again")
-    return reconcile(session, options, ())
+    return reconcile(session, options, (), once=once)
 
 
-def reconcile(session: Session, options: Mapping[str, Any], observers: Sequence[Observer]) -> int:
+def reconcile(
+    session: Session, options: Mapping[str, Any], observers: Sequence[Observer], *, once: bool
+) -> int:
     """Rounds, of each of which `observers` are told; the exit code."""
+    from declarative.cli.rounds import Rounds, Stop
     from declarative.reconcile.loop import Loop
+    from declarative.store.leader import RENEWED_EVERY
+    from declarative.store.lock import Renewal
 
-    given = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": None}
-    code = 0
+    stop = Stop()
+    rounds = Rounds(session, options, stop)
+    loop = Loop(rounds.step, observers, clock=session.clock, wait=stop.wait)
+    with stopping(STOPPING, stop):
+        try:
+            with Renewal(rounds.keep_lease, RENEWED_EVERY):
+                if once:
+                    loop.once()
+                    return rounds.code
+                loop.run(lambda: rounds.interval, rounds.early)
+        finally:
+            rounds.close()
+    return 0
 
-    def step() -> Round:
-        nonlocal code
-        code, found = _round(session, given)
-        return found
 
-    with stopping(STOPPING) as stop:
-        Loop(step, observers, clock=now, stopping=stop).once()
-    return code
+@click.command("approve", epilog=examples("fleetform approve", "fleetform approve sha256:2c26b4…"))
+@click.argument("digests", metavar="[DIGEST]...", nargs=-1)
+@json_option
+@project_command
+def approve_command(session: Session, digests: tuple[str, ...], as_json: bool) -> int:
+    """Let `fleetform reconcile` do what it waits with; without a DIGEST, list that.
 
+    The first characters of a digest are enough. It holds for exactly these actions: once the plan does
+    something else, that waits for an approval of its own.
+    """
+    from declarative.render.data import iso
 
-def _round(session: Session, options: Mapping[str, Any]) -> tuple[int, Round]:
-    """One round; its exit code, and what is told of it."""
-    from declarative.reconcile.round import Round
-    from declarative.render.views import status_view
-
-    try:
-        desired = session.load(look="contents").desired
-    except Failed as error:
-        session.say(error.diagnostics)
-        return 1, Round(number=0, at=0.0, duration=0.0, held=False, errors=error.diagnostics)
-    with RoundRun(session, desired, "reconcile", options) as run:
-        code = run.converge(destroy=False)
-        plan = run.plan
-        found = Round(
-            number=0,
-            at=0.0,
-            duration=0.0,
-            held=True,
-            epoch=run.epoch,
-            status=status_view(desired, run.store.read()),
-            plan=plan,
-            actions=plan.actions if plan else (),
-            results=run.results,
-            errors=tuple(d for d in plan.diagnostics if d.severity == "error") if plan else (),
+    store = session.store(write=bool(digests))
+    waiting = {found.digest: found for found in store.approvals()}
+    for given in digests:
+        full = [d for d in waiting if d.startswith(given) or d.removeprefix("sha256:").startswith(given)]
+        if len(full) != 1:
+            what = "several plans that wait begin" if full else "no plan that waits begins"
+            raise failed("unknown-digest", f"{what} with `{given}`", "list them: `fleetform approve`")
+        store.approve(full[0])
+    found = [a for a in store.approvals() if not digests or any(g in a.digest for g in digests)]
+    if as_json:
+        emit(
+            {
+                "format_version": 1,
+                "waiting": [
+                    {
+                        "digest": a.digest,
+                        "actions": list(a.steps),
+                        "since": iso(a.since),
+                        "approved_at": iso(a.approved_at),
+                        "approved_by": a.actor,
+                    }
+                    for a in found
+                ],
+            }
         )
-        return code, found
+        return 0
+    lines = []
+    for approval in found:
+        by = f" by {approval.actor}" if approval.actor else ""
+        state = f"approved{by}" if approval.approved_at else f"waits since {iso(approval.since)}"
+        lines += [f"{approval.digest}  {state}", *(f"  {step}" for step in approval.steps)]
+    emit_text("\n".join(lines) + "\n" if lines else "Nothing waits for approval.\n")
+    return 0

@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from declarative.cli.errors import Failed
 from declarative.cli.options import confirm
 from declarative.cli.output import Unbroken, out_style
-from declarative.cli.session import Session, check_requested, now, part_of
+from declarative.cli.session import Session, check_requested, part_of
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
@@ -48,6 +49,7 @@ class Run:
     def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
         self.session = session
         self.desired = desired
+        self.now = session.clock
         self.names: Collection[str] = desired.tasks
         self.doing = doing
         self.options = options
@@ -79,7 +81,7 @@ class Run:
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
-        with self.session.state.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
+        with self.lock() as writer:
             if self.options.get("refresh_only"):
                 return self._refresh_only(writer)
             requested = frozenset(self.options.get("requested", ()))
@@ -104,6 +106,18 @@ class Run:
                 state = writer.state()
             return self._carry_out(plan, writer, state)
 
+    def lock(self) -> AbstractContextManager[Writer]:
+        """The state's lock."""
+        return self.session.state.lock(self.store, self.doing, self.options["lock_timeout"])
+
+    def stopping(self) -> AbstractContextManager[threading.Event]:
+        """What ends the actions early."""
+        return stopping(STOPPING)
+
+    def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:  # noqa: ARG002
+        """What of the plan is to be done; `state` is the recorded and the observed put together."""
+        return plan
+
     def make_plan(
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
@@ -114,6 +128,7 @@ class Run:
         from declarative.apply.settle import settle
         from declarative.planner.hosts import hosts_of
         from declarative.planner.make import make
+        from declarative.planner.observe import effective
         from declarative.planner.rehearsal import may_rehearse
         from declarative.planner.types import Scope
         from declarative.store.rename import as_declared
@@ -123,7 +138,7 @@ class Run:
         gpus = may_rehearse(self.desired, state)
         seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
         self.check_vanished(state, seen)
-        settled = settle(writer, backends, seen, now, self.note)
+        settled = settle(writer, backends, seen, self.now, self.note)
         self._taken = taken_up(seen)
         # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
@@ -138,7 +153,7 @@ class Run:
             self.desired,
             recorded,
             inventory,
-            now(),
+            self.now(),
             requested=requested,
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
@@ -147,6 +162,7 @@ class Run:
         plan = replace(plan, scope=Scope(moved=renames.moved))
         parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
         plan = part_of(plan, self.desired, recorded, inventory, parts)
+        plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(
             plan,
             diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)),
@@ -175,7 +191,7 @@ class Run:
         state = writer.state()
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, offers=False)
-        plan = self.plan = refreshed(state, seen.inventory, now())
+        plan = self.plan = refreshed(state, seen.inventory, self.now())
         self._show(plan)
         if plan.result == "error":
             return 1
@@ -183,7 +199,7 @@ class Run:
         if plan.changes:
             self.ask()
             self._keep(state)
-        settle(writer, backends, seen, now, self.note)
+        settle(writer, backends, seen, self.now, self.note)
         code = 4 if plan.unread else 0
         self.report((), self._result(plan, code))
         return code
@@ -192,7 +208,7 @@ class Run:
         """Look, and record what happened by itself; the new state."""
         from declarative.apply.settle import refresh
 
-        return refresh(writer, backends, now, self.note, accept=self.options["accept_vanished"])
+        return refresh(writer, backends, self.now, self.note, accept=self.options["accept_vanished"])
 
     def check_env(self, plan: Plan, state: State) -> None:
         """`Failed` if a variable that ranks need is not set: before anything is made for them."""
@@ -247,7 +263,7 @@ class Run:
         if plan.actions and not self._names:
             self._keep(state)
         if plan.actions or self._taken or (self.doing != "destroy" and waiting(state)):
-            with stopping(STOPPING) as stop:
+            with self.stopping() as stop:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
         self.done = not interrupted
@@ -311,7 +327,7 @@ class Run:
         if not state.records:
             return
         try:
-            at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+            at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
             keep_before(self.session.directory, self.store.pull(), at)
         except StateError as error:
             code, level = "no-backup", Severity.WARNING
@@ -335,7 +351,7 @@ class Run:
             writer=writer,
             backends=self.session.backends(self.desired, state),
             environ=os.environ,
-            now=now,
+            now=self.now,
             stopping=stop,
             listener=listener,
         )

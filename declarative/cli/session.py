@@ -69,6 +69,8 @@ class Session:
         self._named = named
         self._declared: Desired | None = None
         """What was loaded, whatever is to come of it."""
+        self.clock: Callable[[], float] = now
+        """Seconds since the epoch, for what a command does."""
         self.warnings: tuple[Diagnostic, ...] = ()
         self.files: Mapping[str, Manifest] = {}
         """What the ranks get that this command may start, by its digest."""
@@ -81,6 +83,11 @@ class Session:
             return self._allowed.with_policy(read_policy(os.environ))
         except InvalidError as error:
             raise Failed(error.diagnostics) from None
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that the command line names."""
+        return (*self._named, *self._var_files)
 
     def close(self) -> None:
         """Give up the state's connections."""

@@ -17,12 +17,12 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextmanager
-def stopping(text: str) -> Iterator[threading.Event]:
+def stopping(text: str, event: threading.Event | None = None) -> Iterator[threading.Event]:
     """An event that the first SIGINT or SIGTERM sets, after printing `text`; the second ends the process.
 
     Only while something is done that must not be cut short: elsewhere Ctrl-C ends the command at once.
     """
-    event = threading.Event()
+    event = event or threading.Event()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         if event.is_set():

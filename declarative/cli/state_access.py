@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.cli.errors import Failed, failed
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 """Seconds to wait for a lock that its holder gives back within moments."""
+
+LOOP_PATIENCE = 600.0
+"""Seconds to wait for a loop, which first ends what it has begun."""
 
 AWAY = 60.0
 """Seconds that a command which writes waits for a state's database that does not answer."""
@@ -113,6 +116,7 @@ class StateAccess:
         self.directory = directory
         self.named = named
         self._store: Store | None = None
+        self.clock: Callable[[], float] = time.time
 
     def close(self) -> None:
         """Give up the connections."""
@@ -211,6 +215,7 @@ class StateAccess:
                 resume=patience,
                 tell=lambda text: _note(f"note: {text}"),
                 policy=policy,
+                clock=self.clock,
             )
 
         try:
@@ -298,13 +303,14 @@ class StateAccess:
             raise failed("outside-project", summary, hint)
 
     @contextlib.contextmanager
-    def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:
-        """The state's lock; tells on stderr which holder it waits for.
+    def lock(self, store: Store, doing: str, timeout: float | None, **more: Any) -> Iterator[Writer]:
+        """The state's lock; tells on stderr which holder it waits for. For `more` see `Store.lock`.
 
-        Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
+        Someone who follows tasks holds it for moments only, and a loop gives it back once it is asked for: so
+        even without a timeout they are waited for.
         """
         from declarative.store import StateError, project_copy
-        from declarative.store.lock import FOLLOWING
+        from declarative.store.lock import FOLLOWING, RECONCILING
 
         folder = self.folder(store.url)
         if folder:
@@ -316,11 +322,13 @@ class StateAccess:
 
         with contextlib.ExitStack() as stack:
             try:
-                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=told))
+                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=told, **more))
             except StateError as error:
-                if timeout is not None or error.lock is None or error.lock.doing != FOLLOWING:
+                waits = {FOLLOWING: PATIENCE, RECONCILING: LOOP_PATIENCE}
+                if timeout is not None or error.lock is None or error.lock.doing not in waits:
                     raise
-                writer = stack.enter_context(store.lock(doing, PATIENCE, on_wait=told))
+                patience = waits[error.lock.doing]
+                writer = stack.enter_context(store.lock(doing, patience, on_wait=told, **more))
             yield writer
 
     def fence(self) -> int | None:

@@ -176,6 +176,8 @@ class Desired:
     """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
     their addresses.
     """
+    asleep: frozenset[str] = frozenset()
+    """The fleets and tasks that their `schedule` keeps from being there now: `task/train`."""
     skipped: Mapping[str, Span] = field(default_factory=dict)
     """Addresses of tasks and others in documents that were left alone: what is recorded under them is not to
     go for that.

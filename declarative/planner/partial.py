@@ -8,7 +8,7 @@ blocks, volumes or a place in its fleet that something left out still has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -33,17 +33,35 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
     wanted = _closure(aimed, needs) if targets else set(groups)
     # What needs something that is left out is left out, too, although it was aimed at.
     chosen = wanted - held_up
-    actions = tuple(a for a in plan.actions if group_of(a) in chosen)
-    tasks = _tasks(plan, targets, excludes)
-    made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
-    rest = {g for g in groups if g not in chosen}
     part = Part(
         targets=targets,
         excludes=excludes,
         needed=_sorted(chosen - aimed),
-        left_out=_sorted(rest),
+        left_out=_sorted(g for g in groups if g not in chosen),
         held_up=_sorted((held_up - barred) & wanted),
     )
+    found = _only(plan, state, chosen, _tasks(plan, targets, excludes))
+    return replace(found, scope=replace(plan.scope, part=part))
+
+
+def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
+    """All but these groups and what needs them."""
+    groups = _groups(plan.actions)
+    held_up = _closure(set(barred) & groups.keys(), _reverse(_needs(plan.actions, groups)))
+    every = frozenset(r.task for r in plan.unplaced.refusals)
+    return _only(plan, state, groups.keys() - held_up, every) if held_up else plan
+
+
+def needs_of(plan: Plan) -> dict[str, set[str]]:
+    """Group of actions → those that it needs, all of them: not only the direct ones."""
+    needs = _needs(plan.actions, _groups(plan.actions))
+    return {group: _closure(found, needs) for group, found in needs.items()}
+
+
+def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str]) -> Plan:
+    """The plan with the actions of the chosen groups, and what it says of the tasks without a place."""
+    actions = tuple(a for a in plan.actions if group_of(a) in chosen)
+    made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
     reservations = _reservations(plan, state, chosen)
     nodes = _nodes(plan, state, chosen, reservations)
     after = total_price(n.price for n in nodes if n.status != "deleted")
@@ -68,7 +86,6 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
         reservations=reservations,
         unplaced=unplaced,
         preview=preview,
-        scope=replace(plan.scope, part=part),
         diagnostics=diagnostics,
     )
 
@@ -159,7 +176,7 @@ def _sorted(groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(groups, key=lambda g: (g.partition("/")[0], natural(g))))
 
 
-def _reservations(plan: Plan, state: State, chosen: Iterable[str]) -> tuple[Reservation, ...]:
+def _reservations(plan: Plan, state: State, chosen: Container[str]) -> tuple[Reservation, ...]:
     """As they are after the chosen actions: what is left out keeps the place that it has."""
     out: list[Reservation] = []
     touched = {group_of(a) for a in plan.actions}
@@ -179,7 +196,7 @@ def _reservations(plan: Plan, state: State, chosen: Iterable[str]) -> tuple[Rese
 
 
 def _nodes(
-    plan: Plan, state: State, chosen: Iterable[str], reservations: Iterable[Reservation]
+    plan: Plan, state: State, chosen: Container[str], reservations: Iterable[Reservation]
 ) -> tuple[NodePreview, ...]:
     """The block map after the chosen actions."""
     holders: dict[str, dict[int, str]] = defaultdict(dict)

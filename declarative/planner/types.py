@@ -44,6 +44,7 @@ class Reason(StrEnum):
     MISMATCH = "mismatch"
     DRIFT = "drift"
     UNFIT = "unfit"
+    SCHEDULE = "schedule"
     DESTROY = "destroy"
 
 

@@ -5,15 +5,17 @@ What a round does is the caller's, who does it by the code of `apply`. Time is a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from declarative.reconcile.round import Observer, Round
 
+GLANCE = 1.0
+"""Seconds between two looks whether the next round has to come early."""
+
 
 class Loop:
-    """Rounds until `stopping` is set."""
+    """Rounds until `wait` says that it is over."""
 
     def __init__(
         self,
@@ -21,12 +23,13 @@ class Loop:
         observers: Sequence[Observer],
         *,
         clock: Callable[[], float],
-        stopping: threading.Event,
+        wait: Callable[[float], bool],
     ) -> None:
+        """`wait` waits so many seconds, and says whether the loop is to end."""
         self._step = step
         self._observers = observers
         self._clock = clock
-        self._stopping = stopping
+        self._wait = wait
         self._number = 0
 
     def once(self) -> Round:
@@ -38,3 +41,13 @@ class Loop:
         for observer in self._observers:
             observer(done)
         return done
+
+    def run(self, interval: Callable[[], float], early: Callable[[], bool]) -> None:
+        """Rounds, each `interval` after the last, or once it is time `early`."""
+        over = self._wait(0.0)
+        while not over:
+            begun = self._clock()
+            self.once()
+            over = self._wait(min(GLANCE, interval()))
+            while not over and self._clock() < begun + interval() and not early():
+                over = self._wait(min(GLANCE, max(0.0, begun + interval() - self._clock())))

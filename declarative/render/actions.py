@@ -214,6 +214,7 @@ def _words(action: Action) -> str:
         Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
         Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
         Reason.DESTROY: "destroy",
+        Reason.SCHEDULE: f"as the `schedule` of {fleet if kind == 'node' else task} says",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
         Reason.UNFIT: clean(action.because[0]) if action.because else "unfit",

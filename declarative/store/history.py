@@ -99,6 +99,22 @@ def note(  # noqa: PLR0913 (keywords, each with a default)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Let:
+    """That a loop has let something through, and why."""
+
+    address: str
+    cause: str
+    at: float
+
+
+def let_since(connection: Connection, op: str, since: float) -> tuple[Let, ...]:
+    """What a loop has let through from then on, the oldest first."""
+    there = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
+    rows = connection.select("operations", there, its_op=op, its_since=since)
+    return tuple(Let(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in rows)
+
+
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
     """The last entries, newest first; with `addresses` theirs alone, under earlier names as well."""
     found: list[Operation] = []

@@ -47,6 +47,11 @@ FREE = {
 
 FOLLOWING = "apply --wait"
 """What the lock says while `apply --wait` writes: it gives the lock back within moments."""
+RECONCILING = "reconcile"
+"""What it says in a round of the loop: it gives the lock back once it is asked for (`ask`)."""
+
+WRITER, LEADER = "writer_lock", "leader"
+"""The locks: who writes, and which loop of several acts. Each is a table with one row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +149,9 @@ def info_of(row: Row) -> LockInfo | None:
     )
 
 
-def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None:
+def holder(connection: Connection, *, to_write: bool = False, table: str = WRITER) -> LockInfo | None:
     """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
-    return info_of(_row(connection) if to_write else connection.select("writer_lock").one())
+    return info_of(_row(connection, table) if to_write else connection.select(table).one())
 
 
 def current(database: Database) -> LockInfo | None:
@@ -156,14 +161,26 @@ def current(database: Database) -> LockInfo | None:
         return None if found is None or found.lapsed(connection.database.now(connection)) else found
 
 
-def _row(connection: Connection) -> Row:
+def ask(database: Database) -> None:
+    """Ask a holder that is in no hurry to give the lock back."""
+    with database.writing() as connection:
+        connection.update(WRITER, {"asked": connection.database.now(connection)})
+
+
+def asked(connection: Connection, lease: LockInfo) -> bool:
+    """Whether somebody has asked for the lock since this holder took it."""
+    when = connection.select(WRITER).one().asked
+    return when is not None and when >= lease.since
+
+
+def _row(connection: Connection, table: str = WRITER) -> Row:
     """The row of the lock. SQLite has taken its turn with BEGIN IMMEDIATE; PostgreSQL locks the row."""
-    return connection.select("writer_lock", connection.database.for_update).one()
+    return connection.select(table, connection.database.for_update).one()
 
 
-def check(connection: Connection, lease: LockInfo) -> None:
+def check(connection: Connection, lease: LockInfo, table: str = WRITER) -> None:
     """Refuse the writes of this transaction unless `lease` is still the current one."""
-    row = _row(connection)
+    row = _row(connection, table)
     if row.fence == lease.fence and row.owner == lease.owner:
         connection.holder = {"host": row.host, "doing": row.doing}
         return
@@ -178,12 +195,14 @@ def check(connection: Connection, lease: LockInfo) -> None:
     )
 
 
-def take(connection: Connection, owner: str, doing: str, seconds: float) -> LockInfo | None:
+def take(
+    connection: Connection, owner: str, doing: str, seconds: float, table: str = WRITER
+) -> LockInfo | None:
     """Take the lock in this transaction; None if another one holds it.
 
     Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
     """
-    row = _row(connection)
+    row = _row(connection, table)
     here = boottime()  # before the database's: for its holder a lease ends no later than for others
     before, time = info_of(row), connection.database.now(connection)
     if before and before.owner == owner:
@@ -205,7 +224,7 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
         epoch=max((row.epoch or 0) + 1, int(time * 1000)),
     )
     values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
-    connection.update("writer_lock", values)
+    connection.update(table, values)
     return lease
 
 
@@ -213,7 +232,7 @@ def count_above(connection: Connection, lease: LockInfo, newest: int) -> LockInf
     """The lease with an epoch above `newest`, written down in this transaction."""
     if lease.epoch > newest:
         return lease
-    connection.update("writer_lock", {"epoch": newest + 1})
+    connection.update(WRITER, {"epoch": newest + 1})
     return replace(lease, epoch=newest + 1)
 
 
@@ -250,31 +269,34 @@ def acquire(
                 "wait with `--lock-timeout 10m`; if its holder cannot be alive: `fleetform state unlock`",
                 lock=other,
             )
-        if on_wait and told != other.owner:
+        if told != other.owner:
             told = other.owner
-            on_wait(other)
+            if on_wait:
+                on_wait(other)
+            if other.doing == RECONCILING:
+                resume(lambda: ask(database))
         step = min(POLL_SECONDS, timeout - waited)
         wait(step)
         waited += step
 
 
-def renew(database: Database, lease: LockInfo, seconds: float) -> float:
+def renew(database: Database, lease: LockInfo, seconds: float, table: str = WRITER) -> float:
     """Move the end of the lease, and say when it ends (`boottime`); `StateError` stale-lease if it is another
     one's by now.
     """
     with database.writing() as connection:
-        check(connection, lease)
+        check(connection, lease, table)
         ends = boottime() + seconds
         expires = connection.database.now(connection) + seconds
-        connection.update("writer_lock", {"expires": expires, "ends": ends})
+        connection.update(table, {"expires": expires, "ends": ends})
     return ends
 
 
-def release(database: Database, lease: LockInfo) -> None:
+def release(database: Database, lease: LockInfo, table: str = WRITER) -> None:
     """Give the lock back, unless it is another one's by now."""
     mine = "owner = :its_owner AND fence = :its_fence"
     with database.writing() as connection:
-        connection.update("writer_lock", FREE, mine, its_owner=lease.owner, its_fence=lease.fence)
+        connection.update(table, FREE, mine, its_owner=lease.owner, its_fence=lease.fence)
 
 
 def unlock(database: Database, owner: str | None = None) -> LockInfo | None:
@@ -285,7 +307,7 @@ def unlock(database: Database, owner: str | None = None) -> LockInfo | None:
             return None
         if owner is not None and found.owner != owner:
             raise StateError("lock-changed", f"the lock is another one's by now: {found}", lock=found)
-        connection.update("writer_lock", FREE)
+        connection.update(WRITER, FREE)
         return found
 
 

@@ -11,19 +11,34 @@ from typing import Any, Self
 
 from declarative.model.spec.policy import Policy
 from declarative.model.state import Address, State
-from declarative.store import checksum, export, history, rows
+from declarative.store import approvals, checksum, export, history, rows
+from declarative.store.approvals import Approval
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Database, Opening
 from declarative.store.faults import StateError
 from declarative.store.history import Operation, Who
-from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, holder, release, unlock
+from declarative.store.leader import Leader
+from declarative.store.lock import (
+    LEASE_SECONDS,
+    LockInfo,
+    Renewal,
+    acquire,
+    asked,
+    current,
+    holder,
+    release,
+    unlock,
+)
 from declarative.store.opening import open_database
 from declarative.store.reconnect import Resume, once, resumed
 from declarative.store.writer import Writer
 
 PROJECT_SINCE = 7
 """The format that knows whose state it is."""
+
+LOOP_SINCE = 8
+"""The format that knows of loops."""
 
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
@@ -173,6 +188,24 @@ class Store:
             by = {"host": socket.gethostname(), "doing": doing}
             history.note(connection, op, address, self._clock(), by=by)
 
+    @resumed
+    def approvals(self) -> tuple[Approval, ...]:
+        """What a loop waits for a person to approve, and what was approved and is not done yet."""
+        if self._database is None or self._database.format < LOOP_SINCE:
+            return ()
+        with self._database.reading() as connection:
+            return approvals.read(connection)
+
+    @resumed
+    def approve(self, digest: str) -> bool:
+        """Let a loop do what it waits with; False if nothing of that digest waits. Needs no lock."""
+        with self._writable().writing() as connection:
+            return approvals.approve(connection, digest, self._clock())
+
+    def leader(self) -> Leader:
+        """This process's part in which loop of several acts."""
+        return Leader(self._writable())
+
     def _writable(self) -> Database:
         if self._database is None or self._read_only:
             raise StateError("read-only", "the state was opened for reading only")
@@ -188,8 +221,12 @@ class Store:
         *,
         on_wait: Callable[[LockInfo], None] | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        on_asked: Callable[[], None] | None = None,
     ) -> Iterator[Writer]:
-        """Be the one writer. Waits up to `timeout` seconds for another one; `on_wait` hears of each once."""
+        """Be the one writer. Waits up to `timeout` seconds for another one; `on_wait` hears of each once.
+
+        `on_asked` is called whenever it is seen that somebody asks for the lock (`lock.ask`).
+        """
         database = self._writable()
         lease = acquire(
             database,
@@ -202,7 +239,9 @@ class Store:
         )
         writer = self._holding = Writer(database, lease, self._clock, self._resume, lease_seconds)
         try:
-            with Renewal(lambda: writer.renew(lease_seconds), lease_seconds / 3):
+            with Renewal(
+                lambda: _renew(database, writer, lease_seconds, on_asked), _every(lease_seconds, on_asked)
+            ):
                 yield writer
         finally:
             self._holding = None
@@ -237,3 +276,18 @@ class Store:
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
         return unlock(self._writable(), owner)
+
+
+def _every(lease_seconds: float, on_asked: Callable[[], None] | None) -> float:
+    return lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
+
+
+def _renew(
+    database: Database, writer: Writer, lease_seconds: float, on_asked: Callable[[], None] | None
+) -> None:
+    writer.renew(lease_seconds)
+    if on_asked:
+        with database.reading() as connection:
+            wanted = asked(connection, writer.lease)
+        if wanted:
+            on_asked()

@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from declarative.store.database import Connection
 
 THING = "REFERENCES resources (address)"
+LEASE: Sequence[str] = (
+    "fence INTEGER NOT NULL",
+    "owner TEXT",
+    "host TEXT",
+    "place TEXT",
+    "pid INTEGER",
+    "started TEXT",
+    "doing TEXT",
+    "since DOUBLE PRECISION",
+    "expires DOUBLE PRECISION",
+    "ends DOUBLE PRECISION",
+    "epoch BIGINT",
+)
+"""The columns of a lock's only row, see `lock`."""
 TABLES: Mapping[str, Sequence[str]] = {
     "meta": (
         "id INTEGER NOT NULL CONSTRAINT ck_meta_single CHECK (id = 1)",
@@ -108,18 +122,24 @@ TABLES: Mapping[str, Sequence[str]] = {
     # One row for ever: it keeps the fence, which counts up with each holder.
     "writer_lock": (
         "id INTEGER NOT NULL CONSTRAINT ck_writer_lock_single CHECK (id = 1)",
-        "fence INTEGER NOT NULL",
-        "owner TEXT",
-        "host TEXT",
-        "place TEXT",
-        "pid INTEGER",
-        "started TEXT",
-        "doing TEXT",
-        "since DOUBLE PRECISION",
-        "expires DOUBLE PRECISION",
-        "ends DOUBLE PRECISION",
-        "epoch BIGINT",
+        *LEASE,
+        "asked DOUBLE PRECISION",  # when somebody last asked a holder to give it back
         "CONSTRAINT pk_writer_lock PRIMARY KEY (id)",
+    ),
+    # Which loop of several acts: a lease as that of the lock.
+    "leader": (
+        "id INTEGER NOT NULL CONSTRAINT ck_leader_single CHECK (id = 1)",
+        *LEASE,
+        "CONSTRAINT pk_leader PRIMARY KEY (id)",
+    ),
+    # What the loop would do once somebody approves it.
+    "approvals": (
+        "digest TEXT NOT NULL",
+        "since DOUBLE PRECISION NOT NULL",
+        "steps JSON NOT NULL",  # no column to sort by, as the first two of a table are
+        "approved_at DOUBLE PRECISION",
+        "actor TEXT",
+        "CONSTRAINT pk_approvals PRIMARY KEY (digest)",
     ),
 }
 """Table → its columns and constraints. These have names, by which a later migration can alter them."""
@@ -175,7 +195,15 @@ def _to_7(connection: Connection) -> None:
     connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7)
+def _to_8(connection: Connection) -> None:
+    """A loop that acts without a person, and what it waits for."""
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN asked DOUBLE PRECISION")
+    for table in ("leader", "approvals"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
+    connection.insert("leader", {"id": 1, "fence": 0})
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -190,9 +218,11 @@ ADDED: Mapping[int, Collection[str]] = {
     5: ("operations.place", "operations.tick", "writer_lock.ends", "writer_lock.epoch"),
     6: ("meta.seal",),
     7: ("meta.project",),
+    8: ("writer_lock.asked",),
 }
-"""Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
-of the format before it can be read as it is. A format that changed more has no entry.
+"""Format → all that it changed, if that was to add columns which are NULL where a value is not known, or
+tables that nobody reads without need: a state of the format before it can be read as it is. A format that
+changed more has no entry.
 """
 
 
@@ -221,6 +251,7 @@ def create(connection: Connection) -> None:
         connection.execute(index)
     connection.insert("meta", {"id": 1, "format_version": FORMAT_VERSION, "tool": __version__, "serial": 0})
     connection.insert("writer_lock", {"id": 1, "fence": 0})
+    connection.insert("leader", {"id": 1, "fence": 0})
 
 
 def migrate(connection: Connection, found: int, steps: Sequence[Migration] | None = None) -> None:

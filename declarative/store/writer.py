@@ -8,19 +8,23 @@ twice, because it may be that it was: see `reconnect`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import checksum, history, intents, lock, manual_edits, rows
+from declarative.store import approvals, checksum, history, intents, lock, manual_edits, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database, plain
 from declarative.store.export import OPS
 from declarative.store.faults import ConstraintError, StateError
+from declarative.store.history import Let
 from declarative.store.reconnect import Resume, once, resumed
 from declarative.store.rename import Names
+
+LET = "reconcile"
+"""The journal's word for what a loop lets through."""
 
 MARGIN = 1 / 3
 """How much of a lease has to be left when a backend is called: what a call may take."""
@@ -236,6 +240,25 @@ class Writer:
         """Write down whose state this is."""
         with self._write() as connection:
             connection.update("meta", {"project": project})
+
+    @resumed
+    def let(self, causes: Mapping[str, str]) -> None:
+        """Write into the journal what a loop is about to do, and why: what its budgets count."""
+        with self._write() as connection:
+            for address, cause in causes.items():
+                history.note(connection, LET, Address.parse(address), self._clock(), inputs={"cause": cause})
+
+    @resumed
+    def was_let(self, since: float) -> tuple[Let, ...]:
+        """What a loop has let through from then on."""
+        with self._database.reading() as connection:
+            return history.let_since(connection, LET, since)
+
+    @resumed
+    def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Write down what waits for a person, by digest; see `approvals.write`."""
+        with self._write() as connection:
+            approvals.write(connection, wanted, self._clock())
 
     # ------------------------------------------------------------------------------------ the journal
 

@@ -24,6 +24,7 @@ GOES = {
     Reason.SURPLUS: "its fleet's `{}` allows no more than the others",
     Reason.IDLE: "it is above the fleet's target, and was idle for longer than the fleet's `{}`",
     Reason.DESTROY: "everything is destroyed",
+    Reason.SCHEDULE: "its fleet's `schedule` says so",
 }
 
 

@@ -219,6 +219,18 @@ LANGUAGE: dict[str, Code] = {
         "size: 500GiB",
         "write MB, GB or TB; they are powers of 1024, so `500GB` is what `500GiB` means elsewhere",
     ),
+    "bad-cron": Code(
+        Group.LANGUAGE,
+        "a time that is no cron expression of five fields, or never comes",
+        'start: "0 25 * * *"',
+        'write minute, hour, day, month and weekday: `"0 8 * * 1-5"` is 8:00 on workdays',
+    ),
+    "bad-timezone": Code(
+        Group.LANGUAGE,
+        "a time zone that nobody knows",
+        "timezone: Berlin",
+        "write its IANA name, such as `Europe/Berlin` or `UTC`",
+    ),
     "bad-duration": Code(
         Group.LANGUAGE,
         "not a duration",

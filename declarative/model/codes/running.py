@@ -161,6 +161,12 @@ STATE: dict[str, Code] = {
         "wait for it, or let the command wait: `--lock-timeout 10m`; if the holder cannot be reached any "
         "more: `fleetform state unlock`",
     ),
+    "unknown-digest": Code(
+        Group.STATE,
+        "`fleetform approve` was given a digest of which nothing waits, or of which several begin so",
+        "a plan that does something else by now",
+        "`fleetform approve` lists what waits: approve that",
+    ),
     "lock-changed": Code(
         Group.STATE,
         "`state unlock` was told to take the lock from one holder, and now another one holds it",

@@ -20,6 +20,7 @@ from declarative.model.schema import (
 )
 from declarative.model.schema.decode import describe
 from declarative.model.spec.limits import Limits
+from declarative.model.spec.reconcile import Reconcile
 from declarative.model.spec.text import Name
 
 _VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")
@@ -355,6 +356,13 @@ class Project:
         Limits,
         Doc("What no plan may go beyond: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
     ] = Limits()
+    reconcile: Annotated[
+        Reconcile,
+        Doc(
+            "What `fleetform reconcile` may do alone: `{interval: 30s, allow: [retry, idle], budgets: "
+            "[{nodes: 2, per: 10m}]}`."
+        ),
+    ] = Reconcile()
     moved: Annotated[
         Moves,
         Doc(

@@ -1,0 +1,353 @@
+"""The rounds of `fleetform reconcile`: each is an apply that asks nobody, of what may be done alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from declarative.cli.errors import Failed
+from declarative.cli.run import Run
+from declarative.cli.session import Session
+from declarative.cli.state_access import of_state
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.reconcile.permission import Backoff, Choice, choose, longest
+from declarative.reconcile.round import Round, Wait
+from declarative.reconcile.watched import Mark, mark_of
+from declarative.store.leader import LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from declarative.apply.graph_walk import ActionResult
+    from declarative.model.resource import Desired
+    from declarative.model.state import State
+    from declarative.planner.types import Plan
+    from declarative.store import Writer
+    from declarative.store.leader import Leader
+
+SOON = 2.0
+"""Seconds after which a round is tried again that stepped back for a person."""
+
+
+class Stop(threading.Event):
+    """That the loop is to end. The round that runs is told as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halt = threading.Event()
+        """That the round is to end."""
+
+    def set(self) -> None:
+        """See `threading.Event`."""
+        super().set()
+        self.halt.set()
+
+
+class Told:
+    """What was said already: a log says changes, not rounds."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, frozenset[object]] = {}
+
+    def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
+        """Of these items those that were not among the last ones of that kind."""
+        now = frozenset(items)
+        before, self._said[what] = self._said.get(what, frozenset()), now
+        return now - before
+
+
+class RoundRun(Run):
+    """One round."""
+
+    def __init__(self, rounds: Rounds, desired: Desired, options: Mapping[str, Any]) -> None:
+        super().__init__(rounds.session, desired, "reconcile", options)
+        self.rounds = rounds
+        self.results: tuple[ActionResult, ...] = ()
+        self.epoch: int | None = None
+        self.whole: Plan | None = None
+        self.choice: Choice | None = None
+        self.after: State | None = None
+        """What is recorded, as the round leaves it."""
+
+    @contextmanager
+    def lock(self) -> Iterator[Writer]:
+        """The lock, if nobody has it, and only as long as this loop leads."""
+        halt = self.rounds.stop.halt
+        given = {"lease_seconds": LEASE_SECONDS, "on_asked": halt.set}
+        with self.session.state.lock(self.store, self.doing, 0.0, **given) as writer:
+            if not self.rounds.leads():
+                raise _NotLeadingError
+            self.epoch = writer.lease.epoch
+            yield writer
+            self.after = writer.state()
+
+    def stopping(self) -> AbstractContextManager[threading.Event]:
+        """Told to stop, or asked for the lock."""
+        return _as_it_is(self.rounds.stop.halt)
+
+    def ask(self) -> None:
+        """Nobody is asked: what may be done is declared."""
+
+    def check_env(self, plan: Plan, state: State) -> None:
+        """What lacks a variable waits, and holds nothing else up."""
+
+    def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:
+        """What may be done now. What waits for a person is written down."""
+        from declarative.apply.launch import missing_env
+
+        self.whole = plan
+        rules = self.desired.project.reconcile
+        missing = missing_env(plan, state, os.environ)
+        lacking = {
+            f"task/{task}": f"lacks the environment variable `{name}`"
+            for name, tasks in missing.items()
+            for task in tasks
+        }
+        found = self.choice = choose(
+            plan,
+            state,
+            self.desired,
+            now=self.now(),
+            approvals=self.store.approvals(),
+            before=writer.was_let(self.now() - longest(rules)) if plan.actions else (),
+            backoff=self.rounds.backoff,
+            lacking=lacking,
+        )
+        if {a.digest for a in self.store.approvals()} != found.approvals.keys():
+            writer.wait_for_approval(found.approvals)
+        return found.plan
+
+    def perform(
+        self, plan: Plan, writer: Writer, stop: threading.Event
+    ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
+        """As every apply. What budgets count is written down before, and what failed is remembered."""
+        from declarative.planner.partial import group_of
+
+        causes = self.choice.causes if self.choice else {}
+        going = {group: causes[group].value for a in plan.actions if (group := group_of(a)) in causes}
+        if going:
+            writer.let({g: cause for g, cause in going.items() if g.startswith("node/")})
+        self.results, held = super().perform(plan, writer, stop)
+        done = {result.id for result in self.results if result.outcome == "done"}
+        waiting = self.choice.approvals if self.choice else {}
+        left = {digest: steps for digest, steps in waiting.items() if not done.issuperset(steps)}
+        if left != waiting:  # an approval is used up once all is done
+            writer.wait_for_approval(left)
+        if not stop.is_set():
+            self.rounds.backoff.noted(plan, self.results, self.now())
+        return self.results, held
+
+    # ---------------------------------------------------------------------------------- what is said
+
+    def _show(self, plan: Plan) -> None:
+        new = self.rounds.told.new("plan", plan.diagnostics)
+        said = tuple(d for d in plan.diagnostics if d in new)
+        if plan.actions or plan.scope.moved:
+            super()._show(replace(plan, diagnostics=said))
+        elif said and not self.as_json:
+            self.session.say(said)
+
+    def _say_waiting(self, plan: Plan, state: State) -> None:
+        """Tasks without a place are among what waits."""
+
+    def _say_lacking(self) -> None:
+        """As `_say_waiting`."""
+
+    def report(self, results: tuple[ActionResult, ...], result: str) -> None:
+        """Only of a round that did something."""
+        if results or (self.plan and self.plan.scope.moved):
+            super().report(results, result)
+
+
+class _NotLeadingError(Exception):
+    """Another loop has taken over."""
+
+
+@contextmanager
+def _as_it_is(event: threading.Event) -> Iterator[threading.Event]:
+    yield event
+
+
+class Rounds:
+    """What is remembered from one round to the next."""
+
+    def __init__(self, session: Session, options: Mapping[str, Any], stop: Stop) -> None:
+        self.session = session
+        self.stop = stop
+        self.backoff = Backoff()
+        self.told = Told()
+        self.code = 0
+        """The exit code of the last round, as `apply` has it."""
+        self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}
+        self._desired: Desired | None = None
+        self._files: tuple[str, ...] = ()
+        self._mark: Mark | None = None
+        self._wrong: tuple[Diagnostic, ...] = ()
+        """What is wrong with the files as they are now: then what they were before still holds."""
+        self._leader: Leader | None = None
+        self._again: float | None = None
+
+    # ------------------------------------------------------------------------------------- when
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two rounds."""
+        found = self._desired.project.reconcile.interval.seconds if self._desired else None
+        return float(found or 5)
+
+    def early(self) -> bool:
+        """Whether the next round has to come at once."""
+        if self._again is not None and self.session.clock() >= self._again:
+            return True
+        return self._mark != self._marked()
+
+    def _marked(self) -> Mark:
+        return mark_of(self.session.directory, (*self._files, *self.session.inputs))
+
+    # ------------------------------------------------------------------------------------- who
+
+    def leads(self) -> bool:
+        """Whether this loop acts; the lease is taken or renewed."""
+        if self._leader is None:
+            return False
+        return self._leader.lead()
+
+    def keep_lease(self) -> None:
+        """Renew the lease where it is held; a state that is away is the round's concern."""
+        if self._leader is not None:
+            self._leader.lead()
+
+    def close(self) -> None:
+        """Let another loop take over at once."""
+        if self._leader is not None:
+            self._leader.resign()
+
+    # ------------------------------------------------------------------------------------- a round
+
+    def step(self) -> Round:
+        """One round, and what is told of it."""
+        from declarative.store import StateError
+
+        self._again = None
+        self.stop.halt.clear()
+        if self.stop.is_set():
+            self.stop.halt.set()
+        desired = self._load()
+        if desired is None:
+            self.code = 1
+            return _nothing(self._wrong)
+        try:
+            found = self._round(desired)
+        except _NotLeadingError:
+            return _nothing(self._wrong)
+        except Failed as error:
+            found = self._failed(error.diagnostics)
+        except StateError as error:
+            if error.code == "locked":
+                self._step_back(str(error.lock))
+                return _nothing(self._wrong, held=True)
+            found = self._failed(of_state(error, self.session.directory).diagnostics)
+        return replace(found, errors=(*self._wrong, *found.errors))
+
+    def _round(self, desired: Desired) -> Round:
+        from declarative.render.views import status_view
+
+        run = RoundRun(self, desired, self._options)
+        if self._leader is None:
+            self._leader = run.store.leader()
+        if not self.leads():
+            raise _NotLeadingError
+        with run:
+            self.code = run.converge(destroy=False)
+        plan, choice = run.plan, run.choice
+        waits = (*(choice.waits if choice else ()), *_unplaced(run.whole))
+        self._say_waits(run, waits)
+        self._say_errors(())
+        return Round(
+            number=0,
+            at=0.0,
+            duration=0.0,
+            held=True,
+            epoch=run.epoch,
+            status=status_view(desired, run.after) if run.after else None,
+            plan=run.whole,
+            actions=plan.actions if plan else (),
+            results=run.results,
+            waits=waits,
+            errors=tuple(d for d in plan.diagnostics if d.severity is Severity.ERROR) if plan else (),
+        )
+
+    def _load(self) -> Desired | None:
+        """What is declared, as it was when it was last without errors."""
+        mark = self._marked()
+        sent = self._desired is not None and any(want.files for want in self._desired.tasks.values())
+        if self._desired is not None and mark == self._mark and not sent:
+            return self._desired
+        try:
+            loaded = self.session.load(look="contents")
+        except Failed as error:
+            self._wrong = error.diagnostics
+        else:
+            self._desired, self._files, self._wrong = loaded.desired, loaded.files, ()
+        self._mark = self._marked()
+        self._say_wrong()
+        return self._desired
+
+    def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
+        self.code = 1
+        self._say_errors(diagnostics)
+        return _nothing(diagnostics, held=self._leader is not None)
+
+    def _step_back(self, holder: str) -> None:
+        self.code = 1
+        self._again = self.session.clock() + SOON
+        if self.told.new("lock", (holder,)):
+            self._say(f"the state is locked by {holder}: this goes on after it")
+
+    # ---------------------------------------------------------------------------------- what is said
+
+    def _say_wrong(self) -> None:
+        new = self.told.new("files", self._wrong)
+        if new:
+            self.session.say(tuple(d for d in self._wrong if d in new))
+            if self._desired is not None:
+                self._say(
+                    "the project's files have errors: what they declared before holds until they have none"
+                )
+        elif self.told.new("warnings", self.session.warnings):
+            self.session.say(self.session.warnings)
+
+    def _say_errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        new = self.told.new("errors", diagnostics)
+        self.session.say(tuple(d for d in diagnostics if d in new))
+
+    def _say_waits(self, run: RoundRun, waits: Collection[Wait]) -> None:
+        plain = {replace(wait, until=None): wait for wait in waits}
+        new = self.told.new("waits", plain)
+        for key, wait in sorted(plain.items(), key=lambda item: item[1].address):
+            if key not in new:
+                continue
+            if run.as_json:
+                data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
+                run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
+            else:
+                how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
+                self._say(f"{wait.address} ({wait.action}) {wait.why}{how}")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:
+    return Round(number=0, at=0.0, duration=0.0, held=held, errors=errors)
+
+
+def _unplaced(plan: Plan | None) -> Iterator[Wait]:
+    for refusal in plan.unplaced.refusals if plan else ():
+        yield Wait(address=f"task/{refusal.task}", action="create", why=f"has no place: {refusal.summary}")

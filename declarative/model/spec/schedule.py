@@ -1,0 +1,111 @@
+"""Times by the calendar: cron expressions with a time zone. What they say depends on the time that is given.
+
+The clocks' changes are as in Debian's cron: what falls into the hour that is left out happens right after
+it, and what falls into the hour that comes twice happens once.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from declarative.model.schema import BadValueError, Doc, Json
+from declarative.model.schema.decode import describe
+
+MINUTE = 60.0
+_ANY = datetime(2000, 1, 1, tzinfo=ZoneInfo("UTC"))
+_ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
+
+
+class Cron(str):
+    """Five fields: minute, hour, day of the month, month, day of the week."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = 'write minute, hour, day, month and weekday: `"0 8 * * 1-5"` is 8:00 on workdays'
+
+    @classmethod
+    def parse(cls, value: Json) -> Cron:
+        """`bad-cron`."""
+        text = " ".join(value.split()) if isinstance(value, str) else ""
+        if len(text.split()) != 5 or len(text) > 100:
+            raise BadValueError(
+                "bad-cron", f"expected a cron expression of five fields, found {describe(value)}", cls.HINT
+            )
+        try:
+            next(CronSim(text, _ANY))
+        except (CronSimError, StopIteration) as error:
+            why = str(error) or "it never comes true"
+            raise BadValueError("bad-cron", f"`{text}` is no cron expression: {why}", cls.HINT) from None
+        return cls(text)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Text; what it may be is too much for a pattern."""
+        return {"type": "string"}
+
+    def plain(self) -> Json:
+        """As declared, with single blanks."""
+        return str(self)
+
+    def last(self, now: float, zone: str) -> float | None:
+        """The last time at or before `now`, seconds since the epoch; None if there was none for decades."""
+        return _last(str(self), now // MINUTE * MINUTE, zone)
+
+
+class Zone(str):
+    """A time zone by its IANA name."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write its IANA name, such as `Europe/Berlin` or `UTC`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Zone:
+        """`bad-timezone`."""
+        text = value if isinstance(value, str) else ""
+        try:
+            known = bool(_ZONE.fullmatch(text)) and bool(ZoneInfo(text))
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            known = False
+        if not known:
+            raise BadValueError("bad-timezone", f"{describe(value)} is no time zone", cls.HINT)
+        return cls(text)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Text."""
+        return {"type": "string", "pattern": f"^{_ZONE.pattern}$"}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return str(self)
+
+
+@functools.lru_cache(maxsize=1024)
+def _last(text: str, minute: float, zone: str) -> float | None:
+    at = datetime.fromtimestamp(minute, ZoneInfo(zone)) + timedelta(minutes=1)
+    return next((found.timestamp() for found in CronSim(text, at, reverse=True)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When something is there: from each `start` to the next `stop`."""
+
+    start: Annotated[Cron, Doc('From when on, as cron has it: `"0 8 * * 1-5"`.')]
+    stop: Annotated[Cron | None, Doc("Until when; a task may have none, and runs to its end.")] = None
+    timezone: Annotated[Zone, Doc("Whose clock it goes by: `Europe/Berlin`; default `UTC`.")] = Zone("UTC")
+
+    def started(self, now: float) -> float | None:
+        """The last start at or before `now`; None if there was none yet."""
+        return self.start.last(now, self.timezone)
+
+    def on(self, now: float) -> bool:
+        """Whether it is between a start and the next stop; a start and a stop at once is a start."""
+        start = self.started(now)
+        stop = self.stop.last(now, self.timezone) if self.stop else None
+        return start is not None and (stop is None or start >= stop)

@@ -1,0 +1,275 @@
+"""What of a plan a loop may do without a person: by what each action is about, by budgets, by what is safe.
+
+What cannot be told apart is permitted or held as a whole (`partial`). What an action needs goes with it, as
+far as that only makes or changes something: a delete is never let through by what needs it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.spec.reconcile import Budget, Cause, Reconcile
+from declarative.model.state import State
+from declarative.planner.partial import group_of, needs_of, without
+from declarative.planner.retries import UNFIT
+from declarative.planner.types import Action, Op, Plan, Reason
+
+HARMLESS = frozenset({Cause.CREATE, Cause.UPDATE})
+"""Goes with whatever needs it."""
+DAY = 86400.0
+_CAUSES = frozenset(cause.value for cause in Cause)
+
+_OF_REASON: Mapping[Reason, Cause] = {
+    Reason.NEW: Cause.CREATE,
+    Reason.ADOPTED: Cause.CREATE,
+    Reason.CHANGED: Cause.REPLACE,
+    Reason.REMOVED: Cause.DELETE,
+    Reason.CASCADE: Cause.REPLACE,
+    Reason.GONE: Cause.REPLACE_LOST,
+    Reason.INCOMPLETE: Cause.RETRY,
+    Reason.REQUESTED: Cause.REPLACE,
+    Reason.RETRY: Cause.RETRY,
+    Reason.SURPLUS: Cause.DELETE,
+    Reason.IDLE: Cause.IDLE,
+    Reason.UNUSED: Cause.IDLE,
+    Reason.MISMATCH: Cause.REPLACE,
+    Reason.DRIFT: Cause.DRIFT,
+    Reason.UNFIT: Cause.REPLACE_LOST,
+    Reason.DESTROY: Cause.DELETE,
+}
+_GRAVITY = (
+    Cause.DELETE,
+    Cause.REPLACE,
+    Cause.DRIFT,
+    Cause.SCHEDULE,
+    Cause.REPLACE_LOST,
+    Cause.RETRY,
+    Cause.IDLE,
+)
+"""Of several causes the first counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """That something is not done now, and why. `until` is when it is tried at the latest."""
+
+    group: str
+    cause: Cause
+    why: str
+    until: float | None = None
+    approval: bool = False
+    """It waits for a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """That something was let through earlier."""
+
+    group: str
+    cause: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is permitted depends on, beside the plan."""
+
+    rules: Reconcile
+    now: float
+    scheduled: Collection[str] = ()
+    """The fleets and tasks that their schedule keeps from being there: `task/train`."""
+    approved: Collection[str] = ()
+    """The groups that a person let through."""
+    later: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    """Group → when it is tried again, and why not now."""
+    before: Sequence[Done] = ()
+    """What was let through in the longest time that a budget counts, and in a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permitted:
+    """The part of the plan that is done now, and what is not."""
+
+    plan: Plan
+    causes: Mapping[str, Cause]
+    """Of each group of the whole plan."""
+    held: tuple[Held, ...] = ()
+
+
+def causes_of(plan: Plan, state: State, scheduled: Collection[str] = ()) -> dict[str, Cause]:
+    """What each group of actions is about."""
+    groups: dict[str, list[Action]] = defaultdict(list)
+    for action in plan.actions:
+        groups[group_of(action)].append(action)
+    found = {group: _cause(group, actions, state, scheduled) for group, actions in groups.items()}
+    for group, actions in groups.items():  # what is made anew since something else is has the cause of that
+        if any(a.reason is Reason.CASCADE for a in actions):
+            origins = {found[b] for a in actions for b in a.because if b in found and b != group}
+            found[group] = next((c for c in _GRAVITY if c in origins), Cause.REPLACE)
+    return found
+
+
+def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Collection[str]) -> Cause:
+    first = actions[0].typed
+    fleet = f"fleet/{first.fleet}" if isinstance(first, NodeInputs) else None
+    reasons = {a.reason for a in actions}
+    if group in scheduled or (fleet in scheduled and Reason.SURPLUS in reasons):
+        return Cause.SCHEDULE
+    if Reason.SCHEDULE in reasons:
+        return Cause.SCHEDULE
+    ops = {a.op for a in actions if not a.forgets}
+    if ops <= {Op.UPDATE}:
+        return Cause.DRIFT if Reason.DRIFT in reasons else Cause.UPDATE
+    if group.startswith("task/") and not _stops_ranks(actions, state):
+        if ops <= {Op.DELETE}:
+            return Cause.IDLE  # only records are left of it
+        return Cause.RETRY if reasons & {Reason.RETRY, Reason.INCOMPLETE} else Cause.CREATE
+    causes = {_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}
+    return next((cause for cause in _GRAVITY if cause in causes), Cause.CREATE)
+
+
+def _stops_ranks(actions: Iterable[Action], state: State) -> bool:
+    """Whether one of the ranks that go has not ended."""
+    gone = (a.address.name for a in actions if a.op is Op.DELETE and isinstance(a.typed, RankInputs))
+    return any(not ((status := state.ranks.get(name)) and status.state.ended) for name in gone)
+
+
+def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
+    """Which of the groups belong together, since one needs the other; in their order."""
+    edges: dict[str, set[str]] = {group: set() for group in groups}
+    for group, needs in needs_of(plan).items():
+        for need in needs & edges.keys():
+            if group in edges:
+                edges[group].add(need)
+                edges[need].add(group)
+    out: list[frozenset[str]] = []
+    seen: set[str] = set()
+    for group in sorted(edges):
+        if group in seen:
+            continue
+        stack, members = [group], set[str]()
+        while stack:
+            one = stack.pop()
+            if one not in members:
+                members.add(one)
+                stack += edges[one] - members
+        seen |= members
+        out.append(frozenset(members))
+    return out
+
+
+def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
+    """What of the plan is done now. `state` is the recorded and the observed put together."""
+    causes = causes_of(plan, state, given.scheduled)
+    needs = needs_of(plan)
+    let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
+    let |= {n for g in let for n in needs[g] if causes[n] in HARMLESS}
+    held = {g: _not_let(g, cause, given.rules) for g, cause in causes.items() if g not in let}
+    for group, why in _unsafe(plan, state, causes):
+        held[group] = Held(group=group, cause=causes[group], why=why)
+    for group in let - held.keys():
+        found = _later(group, causes[group], given)
+        if found:
+            held[group] = found
+    part = without(plan, state, held)
+    held |= _over_budget(part, state, causes, given)
+    part = without(plan, state, held)
+    going = {group_of(a) for a in part.actions}
+    for group, cause in causes.items():
+        if group not in going and group not in held:
+            need = next((n for n in sorted(needs[group]) if n in held), None)
+            waits = any(held[n].approval for n in needs[group] if n in held)
+            why = f"it needs {need}, which {held[need].why}" if need else "it needs something that waits"
+            held[group] = Held(group=group, cause=cause, why=why, approval=waits)
+    return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
+
+
+def _not_let(group: str, cause: Cause, rules: Reconcile) -> Held:
+    if rules.waits(cause):
+        return Held(group=group, cause=cause, why="waits for approval", approval=True)
+    why = f"is left to people: `{cause.value}` is neither in `allow` nor in `approve`"
+    return Held(group=group, cause=cause, why=why)
+
+
+def _unsafe(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterable[tuple[str, str]]:
+    """What is not touched whatever is allowed: the protected, and what may be busy for all that is known."""
+    for found in plan.diagnostics:
+        if found.code == "protected" and found.address is not None and found.address in causes:
+            yield found.address, "is protected"
+    for action in plan.actions:
+        group = group_of(action)
+        if action.op is not Op.DELETE or not isinstance(action.typed, NodeInputs) or action.forgets:
+            continue
+        name = action.address.name
+        if state.strays.get(name):
+            yield group, "has ranks that are not recorded"
+        seen = state.readiness.get(name)
+        if causes[group] is not Cause.REPLACE_LOST and (seen is None or seen.state in UNFIT):
+            yield group, "does not answer, so it may be busy"
+
+
+def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
+    """That it was tried, or made anew, too often already."""
+    if group in given.later:
+        until, why = given.later[group]
+        if until > given.now:
+            return Held(group=group, cause=cause, why=why, until=until)
+    if cause is Cause.REPLACE_LOST and group.startswith("node/"):
+        times = sorted(
+            d.at for d in given.before if d.group == group and d.cause == cause and d.at > given.now - DAY
+        )
+        most = given.rules.replacements_per_day
+        if len(times) >= most:
+            again = times[-most] + DAY if most else None
+            return Held(group=group, cause=cause, why=f"was replaced {most} times in a day", until=again)
+    return None
+
+
+def _over_budget(
+    part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
+) -> dict[str, Held]:
+    """The groups for which a budget has no room, in the order of the plan."""
+    budgets = [b for b in given.rules.budgets if b.holds(given.now)]
+    used = {i: _used(budget, given) for i, budget in enumerate(budgets)}
+    out: dict[str, Held] = {}
+    for group in dict.fromkeys(group_of(a) for a in part.actions) if budgets else ():
+        weight = _weight(group, part, state)
+        mine = [(i, b) for i, b in enumerate(budgets) if b.counts(causes[group])] if weight else []
+        full = next((b for i, b in mine if not _has_room(b, used[i], weight)), None)
+        if full is not None:
+            window = f" in {full.per.plain()}" if full.per is not None else " at once"
+            why = f"waits for a budget: {full.nodes} node{'s' if full.nodes != 1 else ''}{window}"
+            out[group] = Held(group=group, cause=causes[group], why=why)
+            continue
+        for i, _ in mine:
+            used[i] += weight
+    return out
+
+
+def _has_room(budget: Budget, used: int, weight: int) -> bool:
+    """What is more than the budget has goes alone: else it would wait for ever."""
+    return used + weight <= budget.nodes or (budget.nodes > 0 and used == 0)
+
+
+def _used(budget: Budget, given: Circumstances) -> int:
+    since = given.now - budget.window
+    return sum(
+        done.at > since and budget.counts(Cause(done.cause))
+        for done in given.before
+        if budget.window and done.cause in _CAUSES and done.group.startswith("node/")
+    )
+
+
+def _weight(group: str, part: Plan, state: State) -> int:
+    """How many nodes it is about."""
+    kind, _, name = group.partition("/")
+    if kind == "node":
+        return 1
+    if kind == "volume":
+        return 0
+    nodes = {r.reservation.node for r in state.of("reservation") if r.reservation.task == name}
+    ranks = [a for a in part.actions if isinstance(a.typed, RankInputs) and a.task == name]
+    return len(nodes) if any(a.op is Op.DELETE for a in ranks) else 0

@@ -1,0 +1,171 @@
+"""What of a plan is done in this round: the rules of `planner.permit`, with what only the loop remembers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from declarative.apply.graph_walk import ActionResult, Outcome
+from declarative.apply.retry_schedule import DELAYS
+from declarative.model.resource import Desired
+from declarative.model.spec.reconcile import Cause, Reconcile
+from declarative.model.state import State
+from declarative.planner.partial import group_of
+from declarative.planner.permit import (
+    DAY,
+    Circumstances,
+    Done,
+    Held,
+    Permitted,
+    causes_of,
+    components,
+    permitted,
+)
+from declarative.planner.retries import again
+from declarative.planner.types import Plan, Unplaced
+from declarative.reconcile.round import Wait
+from declarative.render.approval import approval_of
+from declarative.store.approvals import Approval
+from declarative.store.history import Let
+
+
+class Backoff:
+    """What failed is tried again later and later. It is not kept: a new process tries at once."""
+
+    def __init__(self, delays: Sequence[float] = DELAYS) -> None:
+        self._delays = delays
+        self._failed: dict[str, tuple[int, float, str]] = {}
+
+    def noted(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
+        """What came of a plan: what was not done is tried later, what was done is well again."""
+        found = {result.id: result for result in results}
+        groups: dict[str, str | None] = {}
+        for action in plan.actions:
+            result = found.get(action.id)
+            group = group_of(action)
+            if result is None or groups.get(group):
+                continue
+            failed = result.outcome is not Outcome.DONE
+            groups[group] = (result.error or "it failed") if failed else None
+        for group, error in groups.items():
+            if error is None:
+                self._failed.pop(group, None)
+            else:
+                count = self._failed[group][0] + 1 if group in self._failed else 1
+                delay = self._delays[min(count, len(self._delays) - 1)]
+                self._failed[group] = (count, now + delay, error)
+
+    def later(self, among: Collection[str], now: float) -> dict[str, tuple[float, str]]:
+        """Of these, what is not tried yet: when it is, and what happened. What is not asked about is well."""
+        self._failed = {group: item for group, item in self._failed.items() if group in among}
+        return {
+            group: (until, f"is tried again later: {error}")
+            for group, (_, until, error) in self._failed.items()
+            if until > now
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a round does, and what it does not."""
+
+    plan: Plan
+    causes: Mapping[str, Cause]
+    waits: tuple[Wait, ...] = ()
+    approvals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What waits for a person: digest → the ids of the actions."""
+
+
+def choose(  # noqa: PLR0913 (keywords)
+    plan: Plan,
+    state: State,
+    desired: Desired,
+    *,
+    now: float,
+    approvals: Iterable[Approval],
+    before: Iterable[Let],
+    backoff: Backoff,
+    lacking: Mapping[str, str],
+) -> Choice:
+    """Hold what of the plan is not allowed, not approved, over a budget, or not to be tried yet.
+
+    `lacking` are groups that cannot be started as things are, and why.
+    """
+    rules = desired.project.reconcile
+    asleep = frozenset(desired.asleep)
+    causes = causes_of(plan, state, asleep)
+    later = {
+        **_retries(desired, state, causes, now),
+        **backoff.later(causes.keys(), now),
+        **{group: (math.inf, why) for group, why in lacking.items()},
+    }
+    given = Circumstances(
+        rules=rules,
+        now=now,
+        scheduled=asleep,
+        later=later,
+        before=tuple(Done(group=let.address, cause=let.cause, at=let.at) for let in before),
+    )
+    found = permitted(plan, state, given)
+    waiting = _waiting(plan, [h.group for h in found.held if h.approval])
+    let = {a.digest for a in approvals if a.approved_at is not None}
+    approved = {group for digest, (groups, _) in waiting.items() if digest in let for group in groups}
+    if approved:
+        found = permitted(plan, state, replace(given, approved=approved))
+    digests = {group: digest for digest, (groups, _) in waiting.items() for group in groups}
+    return Choice(
+        plan=_without_errors(found),
+        causes=found.causes,
+        waits=tuple(_wait(held, digests.get(held.group)) for held in found.held),
+        approvals={digest: steps for digest, (_, steps) in waiting.items()},
+    )
+
+
+def _wait(held: Held, digest: str | None) -> Wait:
+    return Wait(
+        address=held.group,
+        action=held.cause.value,
+        why=held.why,
+        digest=digest if held.approval else None,
+        until=None if held.until == math.inf else held.until,
+    )
+
+
+def _waiting(plan: Plan, groups: Collection[str]) -> dict[str, tuple[frozenset[str], tuple[str, ...]]]:
+    """Digest → what belongs together and waits for one approval: its groups, its actions."""
+    out = {}
+    for members in components(plan, groups):
+        actions = tuple(a for a in plan.actions if group_of(a) in members)
+        part = replace(plan.only(actions), unplaced=Unplaced())
+        out[approval_of(part).digest] = (members, tuple(a.id for a in actions))
+    return out
+
+
+def _retries(
+    desired: Desired, state: State, causes: Mapping[str, Cause], now: float
+) -> dict[str, tuple[float, str]]:
+    """When tasks that failed run again: the longer, the more often they did."""
+    out = {}
+    tasks = [group.removeprefix("task/") for group, cause in causes.items() if cause is Cause.RETRY]
+    for task in tasks:
+        want = desired.tasks.get(task)
+        have = [r for r in state.of("rank") if r.rank.task == task] if want else []
+        found = again(want, have, state, now) if want else None
+        if found:
+            until = found.noticed + DELAYS[min(found.count - 1, len(DELAYS) - 1)]
+            out[f"task/{task}"] = (until, f"runs again later: {found.cause}")
+    return out
+
+
+def _without_errors(found: Permitted) -> Plan:
+    """The plan without errors about what it does not do."""
+    going = {group_of(a) for a in found.plan.actions}
+    held = {h.group for h in found.held}
+    kept = tuple(d for d in found.plan.diagnostics if d.code != "protected" or d.address in going - held)
+    return replace(found.plan, diagnostics=kept)
+
+
+def longest(rules: Reconcile) -> float:
+    """Seconds for which it has to be known what was let through."""
+    return max((DAY, *(budget.window for budget in rules.budgets)))
