@@ -11,7 +11,7 @@ import pytest
 
 from declarative.apply.graph_walk import code_of
 from declarative.language.template import MissingEnvError
-from declarative.model.codes import CODES, REJECTIONS, Code, Group
+from declarative.model.codes import CODES, REJECTIONS, Chapter, Code
 from declarative.placement import refusal_text
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
@@ -186,7 +186,7 @@ def test_every_entry_of_the_catalogue_is_raised():
 
 
 def test_structural_codes_are_those_of_placement():
-    structural = {name for name, code in REJECTIONS.items() if code.group is Group.STRUCTURAL}
+    structural = {name for name, code in REJECTIONS.items() if code.group is Chapter.STRUCTURAL}
     assert structural == set(refusal_text.STRUCTURAL)
     assert set(refusal_text.WORDS) <= set(REJECTIONS)
 
@@ -224,9 +224,9 @@ may change.
 
 
 def page() -> str:
-    out = [HEAD, *(f"- [{group.value}](#{anchor(group.value)})" for group in Group), ""]
-    for group in Group:
-        table = REJECTIONS if group in (Group.STRUCTURAL, Group.CAPACITY) else CODES
+    out = [HEAD, *(f"- [{group.value}](#{anchor(group.value)})" for group in Chapter), ""]
+    for group in Chapter:
+        table = REJECTIONS if group in (Chapter.STRUCTURAL, Chapter.CAPACITY) else CODES
         out += [f"## {group.value}", "", textwrap.fill(group.about, 118), ""]
         for name in sorted(n for n, c in table.items() if c.group is group):
             out += entry(name, table[name])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from declarative.language.loader import load
-from declarative.model.codes import CODES, Group
+from declarative.model.codes import CODES, Chapter
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import State
 from declarative.planner.make import make
@@ -74,7 +74,7 @@ def test_message(case):
 
 
 def test_every_code_of_a_project_has_a_case():
-    groups = {Group.YAML, Group.LANGUAGE, Group.TEMPLATES, Group.REFERENCES}
+    groups = {Chapter.YAML, Chapter.LANGUAGE, Chapter.TEMPLATES, Chapter.REFERENCES}
     codes = {name for name, code in CODES.items() if code.group in groups}
     assert codes - {case.partition("--")[0] for case in CASES} == set(ELSEWHERE)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.cli import log_reading
-from declarative.cli.log_reading import Follower, Source, begin, dump
+from declarative.cli.log_reading import Follower, LogSource, begin, dump
 from declarative.cli.logs import LONGEST, Printer
 from declarative.model.state import Address, RankState, RankStatus, Record, State
 from declarative.provider import LogEnd, PermanentError, PermanentKind, TransientError, TransientKind
@@ -115,9 +115,9 @@ def rank(number: int, generation: int = 1) -> Record:
     return Record(address=Address("rank", f"job-{number}"), backend="x", inputs=inputs, generation=generation)
 
 
-def source(host: Host, number: int = 0, generation: int = 1) -> Source:
+def source(host: Host, number: int = 0, generation: int = 1) -> LogSource:
     node = Record(address=Address("node", f"n-{number}"), backend="x", inputs={})
-    return Source(rank(number, generation), node, host)  # type: ignore[arg-type]
+    return LogSource(rank(number, generation), node, host)  # type: ignore[arg-type]
 
 
 def dumped(host: Host, count: int = 1, **options: Any) -> bytes:
@@ -183,7 +183,7 @@ def followed(host: Host, records: list[Record], change: Any = None, **more: Any)
             change(out.getvalue())
         return records, State()
 
-    def at(record: Record, _state: State) -> Source:
+    def at(record: Record, _state: State) -> LogSource:
         return source(host, int(record.inputs["rank"]), record.generation)
 
     follower = Follower(look, at, Printer(out, prefixed=more.get("prefixed", False)))

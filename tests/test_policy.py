@@ -14,7 +14,7 @@ import pytest
 from declarative.cli.session import Allowed
 from declarative.language.loader.policy import find_policy, read_policy
 from declarative.model.diagnostic import InvalidError
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import StateError
 from declarative.store.postgres import target_of, trusted
 from tests.cli import Project, fleet
@@ -242,15 +242,15 @@ def test_a_policy_is_checked_as_yaml_is(project: Project, tmp_path: Path) -> Non
 
 def test_who_may_be_given_what() -> None:
     """Without a policy, and with the caller's word."""
-    allowed = Policy(more_variables=("GITHUB_TOKEN",))
+    allowed = OperatorPolicy(more_variables=("GITHUB_TOKEN",))
     assert allowed.refused_variable("ec2", "GITHUB_TOKEN") is None
-    assert Policy().refused_variable("ec2", "AWS_ACCESS_KEY_ID") is None
-    assert Policy().refused_variable("openstack", "AWS_ACCESS_KEY_ID")
-    assert Policy().refused_variable("linode", "LINODE_TOKEN") is None
+    assert OperatorPolicy().refused_variable("ec2", "AWS_ACCESS_KEY_ID") is None
+    assert OperatorPolicy().refused_variable("openstack", "AWS_ACCESS_KEY_ID")
+    assert OperatorPolicy().refused_variable("linode", "LINODE_TOKEN") is None
     for good in ("https://x", "http://127.0.0.1:1", "http://[::1]:1", "http://localhost"):
-        assert Policy().refused_endpoint(good) is None
+        assert OperatorPolicy().refused_endpoint(good) is None
     for bad in ("http://x", "http://127.0.0.1.x", "http://localhost.x"):
-        assert Policy().refused_endpoint(bad)
+        assert OperatorPolicy().refused_endpoint(bad)
 
 
 def test_what_is_allowed_adds_up(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_is_allowed_adds_up(tmp_path: Path) -> None:
 
 def test_where_a_policy_lies(tmp_path: Path) -> None:
     """The user's own, unless the machine has one, or the caller names one."""
-    assert read_policy({"HOME": str(tmp_path)}) == Policy()
+    assert read_policy({"HOME": str(tmp_path)}) == OperatorPolicy()
     own = tmp_path / ".config" / "fleetform" / "policy.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("state_hosts: [db]\n")
@@ -280,9 +280,9 @@ def test_a_server_that_only_the_project_names_gets_no_password(monkeypatch) -> N
     """It gets the proof of one; a server that the user or the policy names may ask for more."""
     monkeypatch.delenv("PGREQUIREAUTH", raising=False)
     target = target_of("postgresql://db.example.org/fleet?require_auth=password")
-    assert trusted(target, Policy()).parameters["require_auth"] == "scram-sha-256,gss,sspi,none"
+    assert trusted(target, OperatorPolicy()).parameters["require_auth"] == "scram-sha-256,gss,sspi,none"
     assert trusted(target, None).parameters["require_auth"] == "password"
-    named = Policy(state_hosts=("*.example.org",))
+    named = OperatorPolicy(state_hosts=("*.example.org",))
     assert trusted(target, named).parameters["require_auth"] == "password"
     for url in ("postgresql://evil/fleet", "postgresql://db.example.org,evil/fleet"):
         with pytest.raises(StateError, match="allows no state on `evil`"):
@@ -292,10 +292,10 @@ def test_a_server_that_only_the_project_names_gets_no_password(monkeypatch) -> N
 def test_the_environments_tls_outranks_the_urls(monkeypatch) -> None:
     """`?sslmode=disable` of a project is nothing against PGSSLMODE=require."""
     url = "postgresql://db/fleet?sslmode=disable&sslrootcert=/evil"
-    assert trusted(target_of(url), Policy()).parameters["sslmode"] == "disable"
+    assert trusted(target_of(url), OperatorPolicy()).parameters["sslmode"] == "disable"
     monkeypatch.setenv("PGSSLMODE", "require")
     monkeypatch.setenv("PGSSLROOTCERT", "system")
-    assert not {"sslmode", "sslrootcert"} & set(trusted(target_of(url), Policy()).parameters)
+    assert not {"sslmode", "sslrootcert"} & set(trusted(target_of(url), OperatorPolicy()).parameters)
 
 
 def test_a_servers_question_for_the_password_is_not_answered(project: Project) -> None:

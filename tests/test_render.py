@@ -5,7 +5,7 @@ import json
 import os
 import re
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.apply.failover import Move
+from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.inputs import KINDS, RankInputs, data_of, known
@@ -961,33 +963,9 @@ def test_status_json():
 # ------------------------------------------------------------------------- report, records, progress
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What `apply` will hand up: only its attributes matter."""
-
-    id: str
-    address: str
-    op: str
-    outcome: str
-    error: str | None = None
-    hint: str | None = None
-    note: str | None = None
-    code: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """The same, of nodes that take another offer."""
-
-    nodes: tuple[str, ...]
-    refused: str
-    error: str
-    taken: str | None
-
-
 def result(id, outcome="done", **more):
     op, _, address = id.partition(":")
-    return Result(id=id, address=address, op=op, outcome=outcome, **more)
+    return ActionResult(id=id, address=address, op=op, outcome=Outcome(outcome), **more)
 
 
 RESULTS = (
@@ -1321,8 +1299,8 @@ def everything(evil, *, color=False):
         fleets=(FleetView(name=evil, nodes=1, total=1, busy=0),), nodes=nodes, volumes=volumes, tasks=tasks
     )
     ends = [
-        Result(id=evil, address=evil, op=evil, outcome=o, error=evil, hint=evil)
-        for o in ("failed", "skipped")
+        ActionResult(id=evil, address=evil, op=evil, outcome=o, error=evil, hint=evil)
+        for o in (Outcome.FAILED, Outcome.SKIPPED)
     ]
     recorded = Record(
         address=address, backend=evil, inputs=data_of(inputs), outputs={evil: [evil, {evil: evil}]}

@@ -18,7 +18,7 @@ from declarative.model.codes import CODES, REJECTIONS
 from declarative.model.schema import Problem, decode, fields_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.mounts import Mount
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import KINDS
 from tests.cli import Project
 
@@ -66,9 +66,9 @@ def test_the_policy_that_is_shown_is_valid():
     (document,) = read(text, "policy.yaml")
     validator = Draft202012Validator(schemas()["policy.schema.json"])
     assert [e.message for e in validator.iter_errors(document.data)] == []
-    assert {f.name for f in fields_of(Policy)} == {*document.data} - {"type"}
+    assert {f.name for f in fields_of(OperatorPolicy)} == {*document.data} - {"type"}
     problems: list[Problem] = []
-    decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
+    decode(OperatorPolicy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
     assert problems == []
     assert not validator.is_valid({**document.data, "hosts": []})
     assert not validator.is_valid({"plan_keys": ["ssh-rsa AAAA"]})

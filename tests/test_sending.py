@@ -15,7 +15,7 @@ import pytest
 from declarative.apply.bundles import Bundles, Packed, changed_files
 from declarative.language.loader import file_lists, load, safe_open
 from declarative.model.diagnostic import Diagnostic, InvalidError
-from declarative.model.inputs import Files
+from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Manifest
 from declarative.provider import PermanentError
 
@@ -263,7 +263,7 @@ def test_limits(tmp_path, monkeypatch, limit, value, summary):
 
 
 def packed(folder: Path, found: Manifest) -> Packed:
-    return Bundles(folder, {found.digest: found}).of(Files(paths=(), digest=found.digest))
+    return Bundles(folder, {found.digest: found}).of(RecordedFiles(paths=(), digest=found.digest))
 
 
 def test_an_archive_is_the_same_each_time(tmp_path):
@@ -316,7 +316,7 @@ def test_nothing_but_what_was_planned_is_packed(tmp_path, change):
 
 def test_files_that_nobody_planned_are_not_at_hand(tmp_path):
     """Of a rank that was recorded long ago: a host may still have them."""
-    bundle = Bundles(tmp_path, {}).of(Files(paths=(), digest="0" * 64))
+    bundle = Bundles(tmp_path, {}).of(RecordedFiles(paths=(), digest="0" * 64))
     assert bundle.digest == "0" * 64
     with pytest.raises(PermanentError, match="not at hand"), bundle.open():
         pass

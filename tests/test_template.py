@@ -13,8 +13,8 @@ from declarative.language.template import (
     MAX_OUTPUT,
     MissingEnvError,
     Place,
-    Scope,
     TemplateError,
+    TemplateScope,
     env_names,
     for_ranks,
     interpolate,
@@ -33,8 +33,8 @@ VARIABLES: dict[str, Json] = {
 }
 
 
-def scope(**more) -> Scope:
-    return Scope(VARIABLES, **more)
+def scope(**more) -> TemplateScope:
+    return TemplateScope(VARIABLES, **more)
 
 
 def value(text, place=Place.TEXT, within=None):
@@ -119,7 +119,8 @@ def test_a_single_name_means_what_it_means_to_jinja(name):
 def test_a_name_alone_needs_no_jinja():
     code = (
         "import sys; from declarative.language.template import *; out = [];"
-        "interpolate('d-${{ var.x }}-${{ node_rank }}', Scope({'x': 1}), Place.VOLUME, out); assert not out;"
+        "interpolate('d-${{ var.x }}-${{ node_rank }}', TemplateScope({'x': 1}), Place.VOLUME, out);"
+        "assert not out;"
         "assert 'jinja2' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -514,11 +515,11 @@ def test_what_is_no_expression_is_said_in_the_words_of_the_user(text, summary, h
     ],
 )
 def test_a_brace_behind_an_expression_is_text_where_one_was_opened(text, value):
-    assert interpolate(text, Scope(), Place.TEXT, []) == value
+    assert interpolate(text, TemplateScope(), Place.TEXT, []) == value
 
 
 def test_a_long_name_of_a_volume_is_read_in_linear_time():
     text = "${DSTACK_NODE_RANK}" * 100_000
     start = time.process_time()
-    interpolate(text, Scope(), Place.VOLUME, [])
+    interpolate(text, TemplateScope(), Place.VOLUME, [])
     assert time.process_time() - start < 5

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from declarative.model.schema import decode, fields_of
-from declarative.model.schema.decode import Problem
 from declarative.model.schema.json_schema import validate
+from declarative.model.schema.marks import Problem
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer
 from declarative.model.spec.clouds import Network

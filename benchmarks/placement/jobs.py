@@ -17,7 +17,8 @@ from benchmarks.placement.problem import READY, Problem
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, Name, SpotPolicy, Task
-from declarative.model.spec.fleet import Nodes, Placement
+from declarative.model.spec.fleet import Nodes
+from declarative.model.spec.topology import Placement
 from declarative.model.spec.values import Blocks, Count, Gpu, Resources
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 

@@ -15,7 +15,7 @@ from declarative.model.manifest import Manifest
 from declarative.model.resource import LOCAL, SSH
 from declarative.model.spec import Backend
 from declarative.model.spec.clouds import Network
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
 from declarative.provider import (
@@ -50,7 +50,7 @@ class Backends:
         changing: Fence | None = None,
         learn: Learn = never,
         limits: Mapping[str, float | None] | None = None,
-        policy: Policy | None = None,
+        policy: OperatorPolicy | None = None,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.

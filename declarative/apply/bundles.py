@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 from declarative.language.loader import safe_open
 from declarative.model.diagnostic import and_more
-from declarative.model.inputs import Files
+from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
 
@@ -35,7 +35,7 @@ class Bundles:
         self._made: dict[str, Packed] = {}
         self._turn = threading.Lock()
 
-    def of(self, files: Files) -> Packed:
+    def of(self, files: RecordedFiles) -> Packed:
         """The bundle of a rank that gets these files."""
         digest = files.digest
         with self._turn:

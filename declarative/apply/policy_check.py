@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.provider import Config, PermanentError, PermanentKind
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
@@ -31,7 +31,7 @@ _MOST = 1 << 20
 
 
 def check(
-    config: Config, policy: Policy, hosts: Iterable[Mapping[str, Any]], *, offline: bool = False
+    config: Config, policy: OperatorPolicy, hosts: Iterable[Mapping[str, Any]], *, offline: bool = False
 ) -> None:
     """`PermanentError` for the first thing that a backend, or one of `hosts`, may not have.
 
@@ -71,7 +71,7 @@ def _files(options: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]]) -> It
             left.append(fields.get("proxy_jump"))
 
 
-def _is_allowed(path: Path, project: Path, policy: Policy) -> bool:
+def _is_allowed(path: Path, project: Path, policy: OperatorPolicy) -> bool:
     places = (project, Path("~/.ssh").expanduser(), *(Path(p).expanduser() for p in policy.paths))
     return any(path.is_relative_to(os.path.realpath(place)) for place in places)
 

@@ -78,7 +78,7 @@ def _reader() -> Iterator[None]:
         raise _ReaderGoneError from None
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that says which command was meant."""
 
     def resolve_command(
@@ -93,7 +93,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """All commands, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

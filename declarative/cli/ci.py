@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli import Group
+from declarative.cli import CommandGroup
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples
 from declarative.cli.reports import BEGINS
@@ -38,7 +38,7 @@ request_option = click.option(
 )
 
 
-@click.group("ci", cls=Group)
+@click.group("ci", cls=CommandGroup)
 def ci_command() -> None:
     """A plan on its pull request or merge request: for jobs of GitHub Actions and GitLab CI."""
 

@@ -64,11 +64,11 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
 def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
     from declarative.language.loader.documents import classify
-    from declarative.language.loader.files import Files
+    from declarative.language.loader.files import ProjectFiles
     from declarative.language.loader.project import complete, declared, excluded, find_project, settle
 
     other = Findings()  # about documents: `validate` says it
-    files = Files(root, findings)
+    files = ProjectFiles(root, findings)
     project = declared(find_project(classify(files.own(excluded=excluded), other), other), other)
     project = complete(project, settle(project, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:

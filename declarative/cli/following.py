@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from declarative.cli.run import STOPPING, Run
 from declarative.cli.session import now
-from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.cli.signals import INTERRUPTED, STOPPING, stopping
 from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import Due, Retries
+    from declarative.cli.run import Run
     from declarative.model.state import RankState
     from declarative.planner.types import Plan
     from declarative.store import Writer

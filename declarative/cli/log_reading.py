@@ -62,7 +62,7 @@ class Readers:
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class LogSource:
     """The output of one attempt of a rank, read on from where it was."""
 
     record: Record
@@ -118,7 +118,7 @@ def _patiently(function: Callable[[], T]) -> T:
     return call(function, policy=Policy(deadline=GIVE_UP, longest=5.0))
 
 
-def unreadable(source: Source, error: ProviderError) -> Diagnostic:
+def unreadable(source: LogSource, error: ProviderError) -> Diagnostic:
     """Why the output of a rank is not there."""
     where = f"{source.record.address} on {source.node.address}"
     summary = f"the output of {where} cannot be read: {error.summary}"
@@ -126,8 +126,8 @@ def unreadable(source: Source, error: ProviderError) -> Diagnostic:
 
 
 def begin(
-    sources: Sequence[Source], *, tail: int | None, since: float | None, keep: bool
-) -> tuple[list[Source], list[Diagnostic]]:
+    sources: Sequence[LogSource], *, tail: int | None, since: float | None, keep: bool
+) -> tuple[list[LogSource], list[Diagnostic]]:
     """Put each source where its output is to begin; those that are to be read, and what was wrong.
 
     Those that are quiet for longer than `since` seconds are left out; with `keep` they begin at their ends.
@@ -139,7 +139,7 @@ def begin(
     readers = Readers(len(sources))
     for source in sources:
         readers.submit(source, partial(_place, source, tail, since))
-    wanted: set[Source] = set()
+    wanted: set[LogSource] = set()
     faults: dict[int, Diagnostic] = {}
     for _ in sources:
         source, result = readers.result()
@@ -152,7 +152,7 @@ def begin(
     return [s for s in sources if s in wanted], [faults[rank] for rank in sorted(faults)]
 
 
-def _place(source: Source, tail: int | None, since: float | None) -> bool:
+def _place(source: LogSource, tail: int | None, since: float | None) -> bool:
     """Whether it has printed something lately."""
     provider = source.backends.get(source.node.backend)
 
@@ -167,7 +167,7 @@ def _place(source: Source, tail: int | None, since: float | None) -> bool:
     return True
 
 
-def _from_end(source: Source, size: int, lines: int) -> int:
+def _from_end(source: LogSource, size: int, lines: int) -> int:
     """Where the last lines begin. Read backwards, a piece at a time, and only newlines are counted."""
     provider = source.backends.get(source.node.backend)
     left, at = lines, size
@@ -186,13 +186,13 @@ def _from_end(source: Source, size: int, lines: int) -> int:
     return 0 if lines else size
 
 
-def dump(sources: Sequence[Source], printer: Printer) -> list[Diagnostic]:
+def dump(sources: Sequence[LogSource], printer: Printer) -> list[Diagnostic]:
     """Print all that is there, by rank; what could not be read."""
     from declarative.provider import ProviderError
 
     readers = Readers(len(sources))
     asked = 0
-    came: dict[Source, Any] = {}
+    came: dict[LogSource, Any] = {}
     faults: list[Diagnostic] = []
     for number, source in enumerate(sources):
         while asked < min(len(sources), number + AT_ONCE):
@@ -221,7 +221,7 @@ def dump(sources: Sequence[Source], printer: Printer) -> list[Diagnostic]:
 class _Track:
     """One rank that is followed."""
 
-    source: Source
+    source: LogSource
     due: float = 0.0
     pause: float = FIRST
     busy: bool = False
@@ -236,12 +236,12 @@ class Follower:
 
     look: Callable[[], tuple[Sequence[Record], State]]
     """The records of the ranks that are followed now, and the state that they are of."""
-    source: Callable[[Record, State], Source | None]
+    source: Callable[[Record, State], LogSource | None]
     printer: Printer
     tracks: dict[int, _Track] = field(default_factory=dict)
     faults: list[Diagnostic] = field(default_factory=list)
 
-    def follow(self, sources: Iterable[Source]) -> list[Diagnostic]:
+    def follow(self, sources: Iterable[LogSource]) -> list[Diagnostic]:
         """Print what comes; at the end, what could not be read."""
         self.tracks = {source.rank: _Track(source) for source in sources}
         readers = Readers(AT_ONCE)

@@ -21,7 +21,7 @@ from declarative.cli.session import Session, now, project_command
 from declarative.cli.targets import find_ranks, node_of, observed, parse_target, ranks_of
 
 if TYPE_CHECKING:
-    from declarative.cli.log_reading import Source
+    from declarative.cli.log_reading import LogSource
     from declarative.model.resource import Desired
     from declarative.model.state import Record, State
 
@@ -68,7 +68,7 @@ def logs_command(
     comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
     ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
-    from declarative.cli.log_reading import Follower, Source, begin, dump
+    from declarative.cli.log_reading import Follower, LogSource, begin, dump
 
     desired = session.declared(warn=True)
     task, wanted = parse_target(target, rank)
@@ -77,7 +77,7 @@ def logs_command(
     state = observed(session, desired, state) if state.intents else state
     records = find_ranks(state, task, wanted)
     backends = session.backends(desired, state)
-    sources = [Source(record, _node(record, state), backends) for record in records]
+    sources = [LogSource(record, _node(record, state), backends) for record in records]
     printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1, terminal=sys.stdout.isatty(), raw=raw)
     sources, faults = begin(sources, **options, keep=follow)
     if follow:
@@ -86,9 +86,9 @@ def logs_command(
             state = store.read()
             return [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)], state
 
-        def source(record: Record, state: State) -> Source | None:
+        def source(record: Record, state: State) -> LogSource | None:
             node = node_of(record, state)
-            return Source(record, node, session.backends(desired, state)) if node else None
+            return LogSource(record, node, session.backends(desired, state)) if node else None
 
         faults += Follower(look, source, printer).follow(sources)
         _say_retry(session, desired, store.read(), task)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from declarative import __version__
 from declarative.cli.errors import Failed, failed
+from declarative.model.codec import PLAN_KIND
 from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import RankInputs
-from declarative.planner.saved import KIND, Saved, dump, load
+from declarative.planner.saved import Saved, dump, load
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 << 20
 """A plan at the planner's own limit is about as large."""
 
-_OURS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(KIND.encode()) + rb'"')
+_OURS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(PLAN_KIND.encode()) + rb'"')
 _HEAD = 200
 SUFFIXES = (".yaml", ".yml")
 

@@ -194,7 +194,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """File name → schema: of each document type, `document` for any of them, and of each JSON output."""
     from declarative.model.schema import DIALECT, document_schema
     from declarative.model.spec import DOCUMENTS
-    from declarative.model.spec.policy import Policy
+    from declarative.model.spec.policy import OperatorPolicy
     from declarative.render.contract import plan_schema, state_schema, status_schema
 
     out = {kind: document_schema(cls, kind) for kind, cls in DOCUMENTS.items()}
@@ -212,7 +212,10 @@ def schemas() -> dict[str, dict[str, Any]]:
         "allOf": branches,
     }
     out |= {"plan": plan_schema(), "status": status_schema(), "state": state_schema()}
-    out["policy"] = {**document_schema(Policy, "policy"), "required": []}  # nothing else is in its file
+    out["policy"] = {
+        **document_schema(OperatorPolicy, "policy"),
+        "required": [],
+    }  # nothing else is in its file
     return {f"{kind}.schema.json": schema for kind, schema in out.items()}
 
 

@@ -11,12 +11,10 @@ from declarative.cli.errors import failed
 from declarative.cli.options import apply_options, examples, json_option
 from declarative.cli.output import emit, emit_text
 from declarative.cli.session import Session, project_command
-from declarative.cli.signals import stopping
+from declarative.cli.signals import STOPPING, stopping
 
 if TYPE_CHECKING:
     from declarative.reconcile.round import Observer
-
-STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
 
 @click.command("reconcile", epilog=examples("fleetform reconcile", "fleetform reconcile --once"))

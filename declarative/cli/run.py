@@ -15,7 +15,7 @@ from declarative.cli.errors import Failed
 from declarative.cli.options import confirm
 from declarative.cli.output import Unbroken, out_style
 from declarative.cli.session import Session, check_requested, part_of
-from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.cli.signals import INTERRUPTED, STOPPING, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
@@ -40,7 +40,6 @@ ENDED = "ended (no capacity now to run again)"
 """What becomes of tasks for which there is no place."""
 
 MOST_DIFFERENCES = 100
-STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
 
 class Run:

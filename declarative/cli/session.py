@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from declarative.language.loader import Loaded, Look
     from declarative.model.manifest import Manifest
     from declarative.model.resource import Desired
-    from declarative.model.spec.policy import Policy
+    from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
     from declarative.planner.types import Inventory, Plan
     from declarative.store import Store
@@ -39,7 +39,7 @@ class Allowed:
     paths: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
 
-    def with_policy(self, policy: Policy) -> Policy:
+    def with_policy(self, policy: OperatorPolicy) -> OperatorPolicy:
         """Both together."""
         return replace(
             policy,
@@ -75,7 +75,7 @@ class Session:
         self.files: Mapping[str, Manifest] = {}
         """What the ranks get that this command may start, by its digest."""
 
-    def policy(self) -> Policy:
+    def policy(self) -> OperatorPolicy:
         """What the operator allows, and the caller; `Failed` with all that is wrong with the policy."""
         from declarative.language.loader.policy import read_policy
 

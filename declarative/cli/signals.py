@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
+STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 SHOW_CURSOR = "\x1b[?25h"
 """The live display hides it."""
 

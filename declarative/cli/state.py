@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli import Group, completion, orphans, state_edit
+from declarative.cli import CommandGroup, completion, orphans, state_edit
 from declarative.cli.errors import failed
 from declarative.cli.options import examples, json_option, lock_option
 from declarative.cli.output import emit, emit_text, out_style
@@ -23,7 +23,7 @@ NO_STATE = "correct the path if there should be one; the first `fleetform apply`
 
 @click.group(
     "state",
-    cls=Group,
+    cls=CommandGroup,
     epilog=examples(
         "fleetform state list volume",
         "fleetform state mv volume/data volume/datasets",

@@ -17,7 +17,7 @@ from declarative.cli.errors import Failed, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
-    from declarative.model.spec.policy import Policy
+    from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import Address
     from declarative.store import LockInfo, StateError, Store, Who, Writer
 
@@ -109,7 +109,7 @@ class StateAccess:
     """The state of one command."""
 
     def __init__(
-        self, directory: Path, named: str | None, policy: Callable[[], Policy] | None = None
+        self, directory: Path, named: str | None, policy: Callable[[], OperatorPolicy] | None = None
     ) -> None:
         """`named` is what `--state` or FLEETFORM_STATE says; `policy` tells what a project may name."""
         self._policy = policy

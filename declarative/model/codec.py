@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 Reader: TypeAlias = Callable[[Any], Any]
 
+PLAN_KIND = "fleetform plan"
+"""What a saved plan begins with: `"kind": "fleetform plan"`."""
 LARGEST = 1 << 53
 """Whole numbers beyond it are none that a plan has, and not every reader of JSON keeps them."""
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar, cast, overload
 from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
-from declarative.model.schema import BadValueError
-from declarative.model.spec.values import Duration, Size
+from declarative.model.schema.marks import BadValueError
+from declarative.model.spec.amounts import Duration, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class AttachmentInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class RecordedFiles:
     """Which files a rank gets."""
 
     paths: tuple[Any, ...]
@@ -136,7 +136,7 @@ class RankInputs:
     python: str | None = None
     nvcc: bool = False
     repos: tuple[Mapping[str, str], ...] = ()
-    files: Files | None = None
+    files: RecordedFiles | None = None
     retry: Any = None
     file_sums: Any = None
     volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -13,9 +13,13 @@ from declarative.model.blocks import Shape, gpu_order, split
 from declarative.model.diagnostic import Span
 from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.manifest import Manifest
-from declarative.model.schema import encode
-from declarative.model.spec import Backend, Fleet, Project, Task, Volume
+from declarative.model.schema.decode import encode
 from declarative.model.spec.amounts import Count, Memory
+from declarative.model.spec.backend import Backend
+from declarative.model.spec.fleet import Fleet
+from declarative.model.spec.mounts import Volume
+from declarative.model.spec.project import Project
+from declarative.model.spec.task import Task
 from declarative.model.spec.values import Blocks, Gpu, Resources, show_mib
 
 LOCAL = "local"

@@ -14,8 +14,8 @@ from typing import Any
 
 from declarative.model.resource import RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
-from declarative.model.spec.fleet import Nodes, Placement
-from declarative.model.spec.text import Level
+from declarative.model.spec.fleet import Nodes
+from declarative.model.spec.topology import Level, Placement
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Resources
 from declarative.placement.board import Board, Quota, quota_of
 from declarative.placement.gangs import best_try

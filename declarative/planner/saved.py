@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declarative.model.codec import BadDataError, outline, reader, to_data
+from declarative.model.codec import PLAN_KIND, BadDataError, outline, reader, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.model.inputs import RankInputs
 from declarative.model.manifest import Manifest
@@ -26,7 +26,6 @@ from declarative.model.spec import Backend
 from declarative.planner.assumptions import AGAIN, Facts, digest
 from declarative.planner.types import Action, Fallback, Op, Plan
 
-KIND = "fleetform plan"
 FILE_VERSION = 1
 """Of the file and of what its actions mean: raised when another version would carry them out otherwise."""
 
@@ -86,7 +85,7 @@ def dump(saved: Saved) -> str:
     spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
     found = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
     data: dict[str, Any] = {
-        "kind": KIND,
+        "kind": PLAN_KIND,
         "format_version": FILE_VERSION,
         "layout": layout(),
         "checksum": "",
@@ -154,8 +153,8 @@ def _parse(text: str, name: str) -> tuple[dict[str, Any], str]:
         raise _no_plan(name, "it is nested too deeply") from None
     except ValueError:
         raise _no_plan(name, "it is not JSON, or cut short") from None
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise _no_plan(name, f'it does not begin with `"kind": "{KIND}"`')
+    if not isinstance(data, dict) or data.get("kind") != PLAN_KIND:
+        raise _no_plan(name, f'it does not begin with `"kind": "{PLAN_KIND}"`')
     return data, checksum
 
 

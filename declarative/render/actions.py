@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ActionEntry:
     """One action, or the two of a replacement, ready to be printed."""
 
     address: Address
@@ -71,26 +71,26 @@ def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """What tasks without a place would run, or what would become of those that run: it is not done now."""
-    entries: list[Entry] = []
+    entries: list[ActionEntry] = []
     for action in plan.unplaced.starts:
         after, before = action.typed, action.before
         made = told("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
         change = "create" if before is None else "replace"
         address = Address("task", str(action.task))
-        entries.append(Entry(address, change, "not started: no place", made, changed))
+        entries.append(ActionEntry(address, change, "not started: no place", made, changed))
     if not entries:
         return []
     shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
     return ["Not done by this plan, for want of a place:", "", *shown, ""]
 
 
-def entries_of(plan: Plan) -> list[Entry]:
+def entries_of(plan: Plan) -> list[ActionEntry]:
     """The actions in the plan's order, those of a replacement as one."""
     ids = {action.id for action in plan.actions}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     sent = _sent(plan, deletes)
-    out: list[Entry] = []
+    out: list[ActionEntry] = []
     for action in plan.actions:
         if action.op is Op.DELETE and f"create:{action.address}" in ids:
             continue  # shown once, where it is made again
@@ -99,16 +99,16 @@ def entries_of(plan: Plan) -> list[Entry]:
     return out
 
 
-def _entry(action: Action) -> Entry:
+def _entry(action: Action) -> ActionEntry:
     """Of what is made, changed or deleted."""
     kind, before, after = action.address.kind, action.before, action.after
     made = told(kind, after) if after and before is None and kind not in PLACED else {}
     changed = differing(kind, before, after, ()) if before and after else []
     at = where(action.typed) if action.op is Op.CREATE else ""
-    return Entry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
+    return ActionEntry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
 
 
-def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> Entry:
+def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> ActionEntry:
     """Of what is deleted and made again."""
     forcing, reason = action.because, _words(action)
     changed = differing(action.address.kind, old.typed, action.typed, forcing)
@@ -117,7 +117,7 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
         changed = [pair for pair in changed if pair[0] != "files"]
     if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
         reason += f" ({FORCES})"
-    return Entry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
+    return ActionEntry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
@@ -138,9 +138,9 @@ def _comparable(before: RankInputs, after: RankInputs) -> bool:
     return before.files.paths == after.files.paths
 
 
-def grouped(entries: list[Entry]) -> Iterator[list[Entry]]:
+def grouped(entries: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
     """Neighbours that are alike together, all others alone."""
-    group: list[Entry] = []
+    group: list[ActionEntry] = []
     for entry in entries:
         if group and group[-1].likeness != entry.likeness:
             yield from _split(group)
@@ -150,14 +150,14 @@ def grouped(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield from _split(group)
 
 
-def _split(group: list[Entry]) -> Iterator[list[Entry]]:
+def _split(group: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
     if len(group) > (2 if group[0].where else 1):
         yield group
     else:
         yield from ([entry] for entry in group)
 
 
-def group_lines(group: list[Entry], paint: Paint, width: int | None) -> Iterator[str]:
+def group_lines(group: list[ActionEntry], paint: Paint, width: int | None) -> Iterator[str]:
     """Entries that are alike: a line with their names and the reason, and their fields below it."""
     first = group[0]
     symbol, style = SYMBOLS[first.change]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from declarative.model.spec.limits import HOURS_A_MONTH
 from declarative.planner.types import Cost, NodePreview, Plan
-from declarative.render.actions import SYMBOLS, Entry, entries_of, group_lines, grouped, unstarted_lines
+from declarative.render.actions import SYMBOLS, ActionEntry, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.health import health_lines
@@ -147,7 +147,7 @@ def _fitted(sections: Sequence[Section], room: int) -> str:
 # ----------------------------------------------------------------------------- destroyed and replaced
 
 
-def _destroyed(entries: Sequence[Entry], room: int) -> str:
+def _destroyed(entries: Sequence[ActionEntry], room: int) -> str:
     """All that is destroyed or replaced, by address: with reasons, or without them if there is no room."""
     gone = [entry for entry in entries if entry.change in GONE]
     if not gone:
@@ -160,12 +160,12 @@ def _destroyed(entries: Sequence[Entry], room: int) -> str:
     return _as_many_as_fit(title, gone, room)
 
 
-def _headings(entries: Sequence[Entry]) -> list[str]:
+def _headings(entries: Sequence[ActionEntry]) -> list[str]:
     """A line for each group of neighbours that are alike."""
     return [next(iter(group_lines(group, _PLAIN, None))).strip() for group in grouped(list(entries))]
 
 
-def _by_reason(entries: Sequence[Entry]) -> list[str]:
+def _by_reason(entries: Sequence[ActionEntry]) -> list[str]:
     names: dict[tuple[str, str, str], list[str]] = {}
     for entry in entries:
         key = (SYMBOLS[entry.change][0], entry.address.kind, entry.reason)
@@ -175,7 +175,7 @@ def _by_reason(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def _by_kind(entries: Sequence[Entry]) -> list[str]:
+def _by_kind(entries: Sequence[ActionEntry]) -> list[str]:
     """The shortest way to name all of them."""
     names: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
@@ -183,7 +183,7 @@ def _by_kind(entries: Sequence[Entry]) -> list[str]:
     return [f"{symbol} {kind}: {' '.join(host_lists(found))}" for (symbol, kind), found in names.items()]
 
 
-def _as_many_as_fit(title: str, entries: Sequence[Entry], room: int) -> str:
+def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> str:
     """Names without a system can be too many for any report: then it says that it must not be approved by."""
     names = [f"{SYMBOLS[e.change][0]} {clean(e.address)}" for e in entries]
     room -= len(title) + len(NOT_NAMED) + 100
@@ -200,7 +200,7 @@ def _as_many_as_fit(title: str, entries: Sequence[Entry], room: int) -> str:
 # ------------------------------------------------------------------------------------ all other parts
 
 
-def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
+def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     """In the order in which they get their room."""
     waiting = frozenset(plan.unplaced.waiting)
     refusals = plan.unplaced.refusals
@@ -265,13 +265,13 @@ def _counted(count: int, noun: str) -> list[str]:
     return [plural(count, noun)] if count else []
 
 
-def _fields(group: list[Entry]) -> Iterable[str]:
+def _fields(group: list[ActionEntry]) -> Iterable[str]:
     """A group's lines; its symbol comes first, since that is what `diff` has its colours from."""
     first, *rest = group_lines(group, _PLAIN, None)
     return [first.strip(), *rest]
 
 
-def _counts(entries: Sequence[Entry]) -> list[str]:
+def _counts(entries: Sequence[ActionEntry]) -> list[str]:
     counts = Counter((SYMBOLS[e.change][0], e.address.kind) for e in entries)
     return [f"{symbol} {plural(count, kind)}" for (symbol, kind), count in counts.items()]
 

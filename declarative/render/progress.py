@@ -9,28 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from declarative.model.diagnostic import and_more
 from declarative.render.data import to_event
-from declarative.render.report import ActionResult, result_json
+from declarative.render.report import result_json
 from declarative.render.text import clean, sentence
 
 if TYPE_CHECKING:
+    from declarative.apply.failover import Move
+    from declarative.apply.graph_walk import ActionResult
     from declarative.render.live import Live
-
-
-class Move(Protocol):
-    """That nodes take another offer, as `apply` hands it up."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]: ...
-    @property
-    def refused(self) -> str: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def taken(self) -> str | None: ...
 
 
 Mode = Literal["live", "plain", "json"]

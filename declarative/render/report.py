@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from declarative.render.text import Paint, clean, seal, sentence
 
+if TYPE_CHECKING:
+    from declarative.apply.graph_walk import ActionResult
+
 MOST_SKIPPED = 10
 """Skipped actions with the same cause that are named; how many more there are is said."""
-
-
-class ActionResult(Protocol):
-    """What became of one action, as `apply` hands it up: that lies below and imports nothing of this package.
-
-    `outcome` is `done`, `failed` or `skipped`; `error` is the failure, or why it was skipped; `note` is what
-    is to be said of it although it is done.
-    """
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def hint(self) -> str | None: ...
-    @property
-    def note(self) -> str | None: ...
-    @property
-    def code(self) -> str | None: ...
 
 
 def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
@@ -111,7 +89,7 @@ def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
 
 
 def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
-    outcomes = [item.outcome for item in results]
+    outcomes = [str(item.outcome) for item in results]
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
     if not failed and not skipped:
         return paint("green", f"{title} complete: {done} done.")

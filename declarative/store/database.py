@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative.model.inputs import Stored
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.store.faults import (
     FROM_BACKUP,
     ConstraintError,
@@ -59,7 +59,7 @@ class Opening:
     """This host's."""
     tell: Callable[[str], None] | None = None
     """Hears what was done besides what was asked for."""
-    policy: Policy | None = None
+    policy: OperatorPolicy | None = None
     """What a project may name; None where the user named the state."""
 
 

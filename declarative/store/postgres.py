@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import tables
 from declarative.store.backup import put, write_rows
 from declarative.store.database import Connection, Database, Opening, Write, refused
@@ -176,7 +176,7 @@ NO_CLEAR_TEXT = "scram-sha-256,gss,sspi,none"
 """Logins by which a server does not get to know the password, nor what would do in its place."""
 
 
-def trusted(target: Target, policy: Policy | None) -> Target:
+def trusted(target: Target, policy: OperatorPolicy | None) -> Target:
     """A target as the user's environment and the policy allow it; `StateError` if they do not.
 
     A server that the YAML names may be anybody's: without a policy that names it, it gets no password, in

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
 from declarative.store import approvals, checksum, export, history, rows
 from declarative.store.approvals import Approval
@@ -56,7 +56,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     wait: Callable[[float], None] = time.sleep,
     resume: Resume = once,
     tell: Callable[[str], None] | None = None,
-    policy: Policy | None = None,
+    policy: OperatorPolicy | None = None,
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from declarative.language.loader.documents import classify, decode_all, shown_span, skipped
 from declarative.language.loader.file_lists import CannotSendError, Sender
-from declarative.language.loader.files import Files
+from declarative.language.loader.files import ProjectFiles
 from declarative.language.loader.findings import Findings
 from declarative.language.loader.project import (
     check_moved,
@@ -67,7 +67,7 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     that takes as long as the rest.
     """
     findings = Findings(published=published)
-    files = Files(directory, findings)
+    files = ProjectFiles(directory, findings)
     documents = files.own(named, excluded)
     raw = classify(documents, findings)
     document = find_project(raw, findings)
@@ -113,7 +113,7 @@ def declared_state(
     ValueError if it says so and it cannot be told where.
     """
     findings = Findings()
-    raw = classify(Files(directory, findings).own(named, excluded), findings)
+    raw = classify(ProjectFiles(directory, findings).own(named, excluded), findings)
     project = declared(find_project(raw, findings), findings)
     return state_of(project, settle(project, findings, variables or {}, var_files, environ or {}))
 

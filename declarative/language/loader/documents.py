@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document, Path
 from declarative.language.source.places import SECRET_FIELDS
-from declarative.language.template import Place, Scope, TemplateError, interpolate
+from declarative.language.template import Place, TemplateError, TemplateScope, interpolate
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.schema import Problem, decode, fields_of, validate
 from declarative.model.schema.decode import describe
@@ -56,7 +56,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Declaration:
     """A document with a name. `spec` is None where something in it is wrong; `data` is what was decoded."""
 
     kind: str
@@ -167,9 +167,9 @@ def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | Non
     return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
 
 
-def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Entry]:
+def decode_all(raw: Sequence[Raw], scope: TemplateScope, findings: Findings) -> list[Declaration]:
     """Every document but the project's, decoded; those that have no usable name are left out."""
-    out: list[Entry] = []
+    out: list[Declaration] = []
     nameless = Counter(_place_of(item) for item in raw if "name" not in item.document.data)
     for item in raw:
         if item.kind == "project":
@@ -187,7 +187,7 @@ def _place_of(item: Raw) -> tuple[str, str]:
     return item.kind, item.document.file
 
 
-def _decode(item: Raw, default: str | None, scope: Scope, findings: Findings) -> Entry | None:
+def _decode(item: Raw, default: str | None, scope: TemplateScope, findings: Findings) -> Declaration | None:
     """One document; `default` is its name if it has none."""
     kind, document = item.kind, item.document
     data, faults = evaluated(kind, document, scope)
@@ -197,7 +197,7 @@ def _decode(item: Raw, default: str | None, scope: Scope, findings: Findings) ->
     usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
     address = f"{kind}/{name}" if usable else None
     spec = decoded(kind, document, (data, faults), address, findings)
-    return Entry(kind, str(name), document, data, spec) if usable else None
+    return Declaration(kind, str(name), document, data, spec) if usable else None
 
 
 _ADDRESS = re.compile(r"\$\{\{\s*groups\[(\d{1,4})\]\.nodes\[(\d{1,6})\]\.IP_ADDRESS\s*\}\}", re.ASCII)
@@ -232,7 +232,7 @@ def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def evaluated(
-    kind: str, document: Document, scope: Scope, *, but: str | None = None
+    kind: str, document: Document, scope: TemplateScope, *, but: str | None = None
 ) -> tuple[Mapping[str, Any], Faults]:
     """A document's data with its templates replaced, `but` one field's, and what is wrong with those."""
     faults: Faults = {}
@@ -311,7 +311,7 @@ def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> 
     ]
 
 
-def _interpolated(value: Any, kind: str, path: Path, scope: Scope, faults: Faults) -> Any:
+def _interpolated(value: Any, kind: str, path: Path, scope: TemplateScope, faults: Faults) -> Any:
     """`value` with its templates replaced; keys are left alone."""
     if isinstance(value, dict):
         return {k: _interpolated(v, kind, (*path, k), scope, faults) for k, v in value.items()}

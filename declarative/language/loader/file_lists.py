@@ -17,9 +17,9 @@ from pathlib import Path
 
 from declarative.language.loader import ignore, safe_open
 from declarative.language.loader.ignore import Rules
+from declarative.model.codec import PLAN_KIND
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.spec.software import File, Files
-from declarative.planner.saved import KIND
 
 MAX_FILES = 20_000
 """Of one task; and four times as many of all tasks together, those with the same `files` counted once."""
@@ -33,7 +33,7 @@ MAX_FOLDERS = 60
 NEVER = (".git", ".fleetform")
 """At any depth: of no use to a rank, and full of what is not for it."""
 
-_PLAN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(KIND.encode()) + rb'"')
+_PLAN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(PLAN_KIND.encode()) + rb'"')
 
 Levels = tuple[tuple[int, Rules], ...]
 """The rules that hold in a folder: how deep their own folder lies, outermost first."""

@@ -38,7 +38,7 @@ Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 """The project document's `exclude`, among the documents of the directory's own files."""
 
 
-class Files:
+class ProjectFiles:
     """The files of one project, each read once, whichever way it was found."""
 
     def __init__(self, directory: Path, findings: Findings) -> None:

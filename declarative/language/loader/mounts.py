@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from declarative.language.loader.documents import Entry, shown_place
+from declarative.language.loader.documents import Declaration, shown_place
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Path
-from declarative.language.template import Scope, TemplateError, for_ranks
+from declarative.language.template import TemplateError, TemplateScope, for_ranks
 from declarative.model.diagnostic import Span
 from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
@@ -34,9 +34,9 @@ class Volumes:
     `documents` are those of the declared ones, whether they could be decoded or not.
     """
 
-    documents: Mapping[str, Entry]
+    documents: Mapping[str, Declaration]
     backend: Callable[[str | None], Backend]
-    check_backend: Callable[[Entry, Path, Volume | Inline], None]
+    check_backend: Callable[[Declaration, Path, Volume | Inline], None]
     wants: dict[str, VolumeWant] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class _Names:
 
 
 def mounted(
-    tasks: Sequence[Entry], volumes: Volumes, scope: Scope, findings: Findings
+    tasks: Sequence[Declaration], volumes: Volumes, scope: TemplateScope, findings: Findings
 ) -> dict[str, RankMounts]:
     """The mounts of every rank of every task; inline ones are added to `volumes` first."""
     passes = [_Task(entry, volumes, scope, findings) for entry in tasks]
@@ -89,7 +89,9 @@ def mounted(
 class _Task:
     """The mounts of one task: names, then inline volumes, then checks once all volumes are known."""
 
-    def __init__(self, entry: Entry, volumes: Volumes, scope: Scope, findings: Findings) -> None:
+    def __init__(
+        self, entry: Declaration, volumes: Volumes, scope: TemplateScope, findings: Findings
+    ) -> None:
         self.entry, self.volumes, self.scope, self.findings = entry, volumes, scope, findings
         self.task: Task = entry.spec
         self.named: list[_Names] = []

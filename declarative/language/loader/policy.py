@@ -11,7 +11,7 @@ from declarative.language.loader.files import read_variables
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.model.schema import Problem, decode
-from declarative.model.spec.policy import Policy
+from declarative.model.spec.policy import OperatorPolicy
 
 VARIABLE = "FLEETFORM_POLICY"
 MACHINES = Path("/etc/fleetform/policy.yaml")
@@ -27,24 +27,24 @@ def find_policy(environ: Mapping[str, str]) -> Path | None:
     )
 
 
-def read_policy(environ: Mapping[str, str]) -> Policy:
+def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
     """What the operator allows; `InvalidError` with everything that is wrong with the file.
 
     One that cannot be read is an error: nobody guesses at what it allows.
     """
     path = find_policy(environ)
     if path is None:
-        return Policy()
+        return OperatorPolicy()
     findings = Findings()
     documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
     for document in documents[1:]:
         findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
     found = _decoded(documents[0], findings) if documents else None
     findings.finish()
-    return found or Policy()
+    return found or OperatorPolicy()
 
 
-def _decoded(document: Document, findings: Findings) -> Policy | None:
+def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
     fields = dict(document.data)
     if fields.pop("type", "policy") != "policy":
         span = document.span(("type",))
@@ -57,6 +57,6 @@ def _decoded(document: Document, findings: Findings) -> Policy | None:
             hint = "write `[]` for none, or leave the field out"
             findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
     problems: list[Problem] = []
-    found = decode(Policy, fields, (), problems) if document.whole else None
+    found = decode(OperatorPolicy, fields, (), problems) if document.whole else None
     report(problems, document, None, findings)
     return found

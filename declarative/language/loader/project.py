@@ -14,7 +14,7 @@ from declarative.language.loader.documents import Raw, decoded, evaluated, shown
 from declarative.language.loader.files import read_variables
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
-from declarative.language.template import MAX_VALUE, UNUSABLE, Scope
+from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import Desired
 from declarative.model.schema import BadValueError, Json, decode
@@ -62,7 +62,7 @@ def declared(document: Document | None, findings: Findings) -> ProjectFile:
     return ProjectFile(variables or Project(), document, readable=readable)
 
 
-def complete(project: ProjectFile, scope: Scope, findings: Findings) -> ProjectFile:
+def complete(project: ProjectFile, scope: TemplateScope, findings: Findings) -> ProjectFile:
     """The project with all its fields, their templates replaced by the variables' values."""
     document = project.document
     if document is None:
@@ -78,7 +78,7 @@ def complete(project: ProjectFile, scope: Scope, findings: Findings) -> ProjectF
     return replace(project, spec=replace(project.spec, include=include.include if include else ()))
 
 
-def state_of(project: ProjectFile, scope: Scope) -> str | None:
+def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
     """Where the project keeps its state, whatever else is wrong with it; ValueError if nobody can tell."""
     document = project.document
     if document is None:
@@ -184,7 +184,7 @@ def settle(
     given: Mapping[str, str],
     files: Sequence[Path],
     environ: Mapping[str, str],
-) -> Scope:
+) -> TemplateScope:
     """Every variable with its value, in its type."""
     declared = project.spec.variables
     from_files = _from_files(files, declared, findings, complete=project.readable)
@@ -210,7 +210,7 @@ def settle(
             unset.add(name)
             at, before = (place, "") if value is None else (span, source)
             findings.add(bad.code, before + bad.summary, bad.hint, span=at)
-    return Scope(values, frozenset(unset), open=not project.readable)
+    return TemplateScope(values, frozenset(unset), open=not project.readable)
 
 
 def _accepted(name: str, variable: Variable, value: Json) -> Json:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative.language.loader.documents import Entry, shown_place, shown_span
+from declarative.language.loader.documents import Declaration, shown_place, shown_span
 from declarative.language.loader.findings import Findings
 from declarative.language.loader.mounts import Volumes, mounted
 from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
-from declarative.language.template import Scope
+from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import (
     LOCAL,
@@ -59,7 +59,9 @@ def _unknown(driver: str) -> str | None:
     return f"write `driver: {OTHERS[driver]}`" if hint and driver in OTHERS else hint
 
 
-def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
+def assemble(
+    entries: Sequence[Declaration], project: ProjectFile, scope: TemplateScope, findings: Findings
+) -> Desired:
     """Everything that the documents declare, in the order of names."""
     return _Assembly(entries, findings).desired(project, scope)
 
@@ -67,10 +69,10 @@ def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findi
 class _Assembly:
     """The documents of one project, by kind and name."""
 
-    def __init__(self, entries: Sequence[Entry], findings: Findings) -> None:
+    def __init__(self, entries: Sequence[Declaration], findings: Findings) -> None:
         self.findings = findings
         self._hosts_of: dict[str, list[str]] = {}
-        self.kinds: dict[str, dict[str, Entry]] = {
+        self.kinds: dict[str, dict[str, Declaration]] = {
             kind: {} for kind in ("backend", "fleet", "volume", "task")
         }
         for entry in entries:
@@ -80,15 +82,15 @@ class _Assembly:
                 self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
         self.backends = {e.name: e.spec for e in self._good("backend")}
 
-    def _say(self, entry: Entry, path: Path, code: str, summary: str, hint: str | None = None) -> None:
+    def _say(self, entry: Declaration, path: Path, code: str, summary: str, hint: str | None = None) -> None:
         self.findings.add(code, summary, hint, span=shown_span(entry.document, path), address=entry.address)
 
-    def _good(self, kind: str) -> list[Entry]:
+    def _good(self, kind: str) -> list[Declaration]:
         """The documents of a kind that could be decoded, by name."""
         found = (e for e in self.kinds[kind].values() if e.spec is not None)
         return sorted(found, key=lambda e: natural(e.name))
 
-    def desired(self, project: ProjectFile, scope: Scope) -> Desired:
+    def desired(self, project: ProjectFile, scope: TemplateScope) -> Desired:
         self._backends()
         for entry in self._good("fleet"):
             self._backend_names(entry, "backends", entry.spec.backends)
@@ -134,18 +136,18 @@ class _Assembly:
                 self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
             self._refuse_cloud_fields(entry, (), entry.spec, Backend.CLOUD, entry.spec.provider)
 
-    def _backend_names(self, entry: Entry, field: str, names: Iterable[str]) -> None:
+    def _backend_names(self, entry: Declaration, field: str, names: Iterable[str]) -> None:
         for i, name in enumerate(names):
             self._backend_name(entry, (field, i), name)
 
-    def _backend_name(self, entry: Entry, path: Path, name: str) -> None:
+    def _backend_name(self, entry: Declaration, path: Path, name: str) -> None:
         if name in self.kinds["backend"]:
             return
         if name in BUILT_IN:
             return
         self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
 
-    def _of_hosts(self, entry: Entry) -> None:
+    def _of_hosts(self, entry: Declaration) -> None:
         """Hosts are nodes of an ssh backend, and others are not."""
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.ssh_config is None:
@@ -160,7 +162,7 @@ class _Assembly:
                 summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
-    def _reserved(self, entry: Entry) -> None:
+    def _reserved(self, entry: Declaration) -> None:
         """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
         if not entry.spec.reservation:
             return
@@ -194,7 +196,7 @@ class _Assembly:
                     summary = f"`{host.hostname}` is a host of {first} too"
                     self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
 
-    def _public(self, entry: Entry) -> None:
+    def _public(self, entry: Declaration) -> None:
         """A warning where the ranks of hosts would reach each other through the internet."""
         config = entry.spec.ssh_config
         if config is None:
@@ -215,7 +217,7 @@ class _Assembly:
                     severity=Severity.WARNING,
                 )
 
-    def _fleet_names(self, entry: Entry) -> None:
+    def _fleet_names(self, entry: Declaration) -> None:
         for i, name in enumerate(entry.spec.fleets):
             if name not in self.kinds["fleet"]:
                 self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
@@ -224,7 +226,7 @@ class _Assembly:
             if pin.host is None and pin.fleet not in self.kinds["fleet"]:
                 self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
 
-    def _dangling(self, entry: Entry, path: Path, kind: str, name: str, known: list[str]) -> None:
+    def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # it may be declared in what could not be read
         hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
@@ -258,7 +260,7 @@ class _Assembly:
             self._declare(entry, names, volumes)
         return volumes
 
-    def _declare(self, entry: Entry, names: Sequence[str], volumes: Volumes) -> None:
+    def _declare(self, entry: Declaration, names: Sequence[str], volumes: Volumes) -> None:
         inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
         place = entry.span
         for name in names:
@@ -280,7 +282,7 @@ class _Assembly:
         found = self.backends.get(name or LOCAL)
         return found if found is not None else Backend(name=Name(name or LOCAL))
 
-    def _chosen(self, entry: Entry, path: Path, backend: str | None) -> None:
+    def _chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
         """That the backend of a volume is declared, and named where there are several."""
         if backend is not None:
             self._backend_name(entry, (*path, "backend"), backend)
@@ -295,7 +297,7 @@ class _Assembly:
         clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
         return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
 
-    def _volume_backend(self, entry: Entry, path: Path, volume: Volume | Inline) -> None:
+    def _volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
         """The backend of a volume, and where it says that it is there: in a region, or on a host."""
         self._chosen(entry, path, volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
@@ -313,13 +315,13 @@ class _Assembly:
             self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
 
     def _refuse_cloud_fields(
-        self, entry: Entry, path: Path, spec: object, fields: Iterable[str], driver: str
+        self, entry: Declaration, path: Path, spec: object, fields: Iterable[str], driver: str
     ) -> None:
         for field in _given(spec, fields) if driver in BUILT_IN else ():
             summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
             self._say(entry, (*path, field), "bad-value", summary, "remove it")
 
-    def _host(self, entry: Entry, path: Path, backend: str, host: str) -> None:
+    def _host(self, entry: Declaration, path: Path, backend: str, host: str) -> None:
         known = self._host_names(backend)
         if host in known or self.findings.lost:
             return  # when documents could not be read, one of them may declare it
@@ -335,9 +337,9 @@ class _Assembly:
             self._hosts_of[backend] = [key for fleet in mine for key in host_keys(fleet.ssh_config)]
         return self._hosts_of[backend]
 
-    def _tasks(self) -> list[Entry]:
+    def _tasks(self) -> list[Declaration]:
         """The tasks, within the limit for ranks."""
-        out: list[Entry] = []
+        out: list[Declaration] = []
         total = 0
         for entry in self._good("task"):
             task: Task = entry.spec
@@ -360,7 +362,7 @@ def _given(spec: object, fields: Iterable[str]) -> list[str]:
     return [field for field in fields if getattr(spec, field, None) is not None]
 
 
-def _block_places(entry: Entry) -> dict[str, Span]:
+def _block_places(entry: Declaration) -> dict[str, Span]:
     """Where `blocks` stand: of a fleet as `fleet/gpu.blocks`, of a host as `fleet/gpu.hosts.0.blocks`."""
     out: dict[str, Span] = {}
     if "blocks" in entry.data:

@@ -19,11 +19,11 @@ from typing import Any
 
 from declarative.language.source import Document, parse
 from declarative.language.source.layout import (
-    Entry,
     Layout,
     Line,
-    Node,
     Note,
+    YamlItem,
+    YamlNode,
     block_indent,
     ended,
     events,
@@ -112,7 +112,7 @@ class _Writer:
         if last.strip():
             self.prefix = last.strip() + " "
 
-    def document(self, root: Node, lead: Sequence[Line], data: Any) -> None:
+    def document(self, root: YamlNode, lead: Sequence[Line], data: Any) -> None:
         """One document, with the lines above it."""
         hint = hint_of(data)
         if root.laid_out:
@@ -125,7 +125,7 @@ class _Writer:
         self.value(root, lines, root.column if root.odd else 0)
         self.comment(root.entries[0].eol, 0)
 
-    def block(self, node: Node, hint: Hint, data: Any, column: int) -> None:
+    def block(self, node: YamlNode, hint: Hint, data: Any, column: int) -> None:
         """A block collection whose entries begin at `column`."""
         lead = without_blanks(node.entries[0].lead)
         if self.prefix is not None:
@@ -139,7 +139,7 @@ class _Writer:
             self.lines(entry.behind, column)
         self.lines(node.tail, column)
 
-    def entry(self, entry: Entry, hint: Hint, data: Any, columns: tuple[int, int]) -> None:
+    def entry(self, entry: YamlItem, hint: Hint, data: Any, columns: tuple[int, int]) -> None:
         """One item; `columns` are the new and the old one of its collection."""
         column, old = columns
         node, key = entry.value, entry.key
@@ -162,7 +162,7 @@ class _Writer:
             self.value(node, [f"{head} {first}" if first else head, *rest], column)
         self.comment(entry.eol, column - old)
 
-    def opening(self, entry: Entry, head: str, columns: tuple[int, int]) -> None:
+    def opening(self, entry: YamlItem, head: str, columns: tuple[int, int]) -> None:
         """What stands before a block collection: the line of its key, or the `- ` in its first line."""
         column, old = columns
         if head == "-" and not entry.on_next_line and not entry.properties:
@@ -171,7 +171,7 @@ class _Writer:
         self.line(column, head + (entry.properties and f" {entry.properties}"))
         self.comment(entry.head, column - old)
 
-    def value(self, node: Node, lines: Sequence[str], column: int) -> None:
+    def value(self, node: YamlNode, lines: Sequence[str], column: int) -> None:
         """A value in one piece, its first line at `column`."""
         first, *rest = lines
         self.line(column, first)
@@ -186,7 +186,7 @@ class _Writer:
             pad = 1 if space <= 1 else max(1, column + shift - len(self.out[-1]))
             self.out[-1] += " " * pad + text
 
-    def shifted(self, node: Node, new: str | None, columns: tuple[int, int]) -> list[str]:
+    def shifted(self, node: YamlNode, new: str | None, columns: tuple[int, int]) -> list[str]:
         """The lines of a value that is kept in one piece; those after the first with their indentation."""
         column, old = columns
         raw = self.text[node.start : node.end] if new is None else new
@@ -200,7 +200,7 @@ class _Writer:
             return [first.rstrip(), *(_literal_line(line, indent, column - old) for line in rest)]
         return [_trimmed(first), *(_trimmed(_shift(line, column - old, column + 1)) for line in rest)]
 
-    def normal(self, entry: Entry, hint: Hint, data: Any) -> str | None:
+    def normal(self, entry: YamlItem, hint: Hint, data: Any) -> str | None:
         """The new text of a value that is not written entry by entry; None to leave it as it is."""
         node = entry.value
         if node.laid_out:
@@ -209,13 +209,13 @@ class _Writer:
             return None if "#" in whole or entry.properties else self.as_scalar(node, hint, data, whole)
         return self.piece(node, hint, data, flow=False)
 
-    def as_scalar(self, node: Node, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
+    def as_scalar(self, node: YamlNode, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
         """A mapping as a scalar, unless something in it would be lost."""
         if node.kind != "map" or node.marks or "${" in raw or "#" in raw:
             return None
         return short_form(data, hint, flow=flow)
 
-    def piece(self, node: Node, hint: Hint, data: Any, *, flow: bool) -> str | None:
+    def piece(self, node: YamlNode, hint: Hint, data: Any, *, flow: bool) -> str | None:
         """The new text of a scalar, or of a flow collection, whose layout stays."""
         raw = self.text[node.start : node.end]
         if node.properties or node.block or node.kind == "alias":
@@ -227,7 +227,7 @@ class _Writer:
         scalar = self.as_scalar(node, hint, data, raw, flow=flow)
         return self.flow(node, hint, data) if scalar is None else scalar
 
-    def flow(self, node: Node, hint: Hint, data: Any) -> str:
+    def flow(self, node: YamlNode, hint: Hint, data: Any) -> str:
         """A flow collection with its scalars in their notation."""
         out, position = "", node.start
         for i, item in enumerate(node.items):

@@ -22,7 +22,7 @@ Note: TypeAlias = tuple[int, str, int]
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """A value as a stretch of the text; `items` of a mapping are key, value, key, value, ….
 
     `block` is a block collection, or a block scalar. `marks` are the anchors and aliases in it, in order:
@@ -35,11 +35,11 @@ class Node:
     block: bool = False
     properties: bool = False
     value: str = ""
-    items: list[Node] = field(default_factory=list)
+    items: list[YamlNode] = field(default_factory=list)
     marks: list[tuple[str, bool, int]] = field(default_factory=list)
     odd: bool = False
     column: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[YamlItem] = field(default_factory=list)
     tail: list[Line] = field(default_factory=list)
     after: int = 0
     """Where the text goes on after it and the comments that belong to it."""
@@ -51,11 +51,11 @@ class Node:
 
 
 @dataclass(slots=True)
-class Entry:
+class YamlItem:
     """One item of a block collection, and the comments around it."""
 
-    value: Node
-    key: Node | None = None
+    value: YamlNode
+    key: YamlNode | None = None
     lead: list[Line] = field(default_factory=list)
     begin: int = 0
     """Where the text goes on after `:` or `-`."""
@@ -78,7 +78,7 @@ def events(text: str) -> Iterator[Any]:
     yield from YAML(typ="safe").parse(text)
 
 
-def roots(text: str) -> Iterator[Node]:
+def roots(text: str) -> Iterator[YamlNode]:
     """The documents' values, in order. The text was read before: it is within all limits."""
     found = events(text)
     for event in found:
@@ -86,9 +86,9 @@ def roots(text: str) -> Iterator[Node]:
             yield _node(next(found), found)
 
 
-def _node(event: Any, rest: Iterator[Any]) -> Node:
+def _node(event: Any, rest: Iterator[Any]) -> YamlNode:
     kind = {"Sc": "scalar", "Al": "alias", "Ma": "map", "Se": "seq"}[type(event).__name__[:2]]
-    node = Node(kind, event.start_mark.index, event.end_mark.index)
+    node = YamlNode(kind, event.start_mark.index, event.end_mark.index)
     if event.anchor is not None:
         node.marks.append((event.anchor, kind == "alias", node.start))
     if kind == "alias":
@@ -116,15 +116,15 @@ class Layout:
     def column(self, position: int) -> int:
         return position - self.text.rfind("\n", 0, position) - 1
 
-    def root(self, node: Node) -> None:
+    def root(self, node: YamlNode) -> None:
         """A document's own mapping; `position` is before the lines above it."""
         node.column = self.column(node.start)
         node.odd = node.block and (node.properties or self._is_odd(node))
-        entry = Entry(node)
+        entry = YamlItem(node)
         self._settle(entry, -1)
         node.entries = node.entries or [entry]
 
-    def _is_odd(self, node: Node) -> bool:
+    def _is_odd(self, node: YamlNode) -> bool:
         """Keys with `?`, of several lines, or with an anchor: nothing is to be gained from touching them."""
         if node.kind == "seq":
             return False
@@ -136,12 +136,12 @@ class Layout:
             for key in node.items[::2]
         )
 
-    def _only_comments(self, position: int, node: Node) -> bool:
+    def _only_comments(self, position: int, node: YamlNode) -> bool:
         """Whether a block begins in a later line than its properties, and those are complete."""
         between = re.sub(r"#[^\n]*", "", self.text[position : node.items[0].start])
         return between.startswith("\n") and between.strip() in {"", "-"}
 
-    def _settle(self, entry: Entry, column: int) -> None:
+    def _settle(self, entry: YamlItem, column: int) -> None:
         """The value of an entry, from `:` or `-` on; `column` is that of the collection around."""
         node, text = entry.value, self.text
         if node.laid_out:
@@ -161,7 +161,7 @@ class Layout:
         self.position = node.end
         entry.eol = self._rest()
 
-    def _properties(self, entry: Entry) -> None:
+    def _properties(self, entry: YamlItem) -> None:
         """The anchor and tag that stand behind the key of a block; elsewhere the block stays as written."""
         node = entry.value
         found = _PROPERTIES.match(self.text, node.start)
@@ -172,11 +172,11 @@ class Layout:
         self.position = node.start + len(entry.properties)
         entry.head = self._rest()
 
-    def _entries(self, node: Node, outer: int) -> None:
+    def _entries(self, node: YamlNode, outer: int) -> None:
         keys = node.items[::2] if node.kind == "map" else [None] * len(node.items)
         values = node.items[1::2] if node.kind == "map" else node.items
         for key, value in zip(keys, values, strict=True):
-            entry = Entry(value, key, self.lines())
+            entry = YamlItem(value, key, self.lines())
             found = _COLON.match(self.text, key.end) if key else _DASH.match(self.text, self.position)
             assert found is not None
             if not node.entries:
@@ -188,7 +188,7 @@ class Layout:
         node.tail = self.lines(outer)
         node.after = self.position
 
-    def _end(self, node: Node, column: int) -> int:
+    def _end(self, node: YamlNode, column: int) -> int:
         """The end of a value that is kept as written, without blank lines that are none of its content."""
         if node.kind == "scalar" and node.block:
             lines = self.text[node.start : node.end].split("\n")
@@ -228,7 +228,7 @@ class Layout:
         return out[:taken]
 
 
-def keeps(node: Node, text: str) -> bool:
+def keeps(node: YamlNode, text: str) -> bool:
     """Whether blank lines after a value would be part of it."""
     while node.items:
         node = node.items[-1]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from declarative.language.source import parse
-from declarative.language.source.layout import Entry, Line, Node
+from declarative.language.source.layout import Line, YamlItem, YamlNode
 from declarative.model.schema import BadValueError, Syntax, fields_of
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable
 from declarative.model.spec.hosts import HostFields, Hosts
@@ -70,7 +70,7 @@ def hint_of(data: Mapping[str, Any]) -> Hint:
     return DOCUMENTS.get(kind, Any) if isinstance(kind, str) else Any
 
 
-def arrange(node: Node, hint: Hint, *, root: bool = False) -> None:
+def arrange(node: YamlNode, hint: Hint, *, root: bool = False) -> None:
     """Puts the keys of all mappings in order, from the inside out."""
     if not node.laid_out:
         return
@@ -84,7 +84,7 @@ def arrange(node: Node, hint: Hint, *, root: bool = False) -> None:
     node.marks += [mark for entry in node.entries for mark in entry.value.marks]
 
 
-def _in_order(entries: list[Entry], keys: Sequence[str], *, root: bool) -> list[Entry]:
+def _in_order(entries: list[YamlItem], keys: Sequence[str], *, root: bool) -> list[YamlItem]:
     """The entries in the order of `keys`, others last; as they are if an alias would mean something else."""
     rank: dict[int | str, int] = {key: i for i, key in enumerate(keys)}
     new = sorted(entries, key=lambda e: rank.get(e.name(""), len(rank)))
@@ -93,7 +93,7 @@ def _in_order(entries: list[Entry], keys: Sequence[str], *, root: bool) -> list[
     return _moved(entries, new, root=root)
 
 
-def _resolved(entries: Sequence[Entry]) -> tuple[dict[int, int | None], dict[str, int]]:
+def _resolved(entries: Sequence[YamlItem]) -> tuple[dict[int, int | None], dict[str, int]]:
     """Which anchor each alias means, and which anchors hold afterwards."""
     anchors: dict[str, int] = {}
     aliases: dict[int, int | None] = {}
@@ -106,7 +106,7 @@ def _resolved(entries: Sequence[Entry]) -> tuple[dict[int, int | None], dict[str
     return aliases, anchors
 
 
-def _moved(old: Sequence[Entry], new: list[Entry], *, root: bool) -> list[Entry]:
+def _moved(old: Sequence[YamlItem], new: list[YamlItem], *, root: bool) -> list[YamlItem]:
     """`new` with each comment at the entry that it is about, and what is about the whole at the top."""
     for before, entry in itertools.pairwise(old):
         blank = entry.lead.index((0, "")) if (0, "") in entry.lead else 0

@@ -74,7 +74,7 @@ class MissingEnvError(LookupError):
 
 
 @dataclass(slots=True)
-class Scope:
+class TemplateScope:
     """The values of the project's variables, and how much of the limits is used up.
 
     `unset` are variables without a value, reported where they are declared. With `open` the declarations
@@ -123,7 +123,7 @@ class _Expression:
     unknown: tuple[str, ...] = ()
 
 
-def interpolate(text: str, scope: Scope, place: Place, out: list[TemplateError]) -> Json:
+def interpolate(text: str, scope: TemplateScope, place: Place, out: list[TemplateError]) -> Json:
     """The value of a string; what is wrong with it is appended to `out`."""
     try:
         parts = _split(text, scope, shell=place is Place.VOLUME)
@@ -180,7 +180,7 @@ def _check_ends(parts: list[str | _Expression], values: list[Json], out: list[Te
             )
 
 
-def for_ranks(text: str, scope: Scope) -> Callable[[int], str] | None:
+def for_ranks(text: str, scope: TemplateScope) -> Callable[[int], str] | None:
     """A volume's name, as `interpolate` left it, by rank; None if it is the same for all. Compiled once."""
     parts = _split(text, scope, shell=False)
     if all(isinstance(part, str) for part in parts):
@@ -210,7 +210,7 @@ def resolve_env(text: str, environ: Mapping[str, str]) -> str:
     return _ENV.sub(value, text)
 
 
-def _part(part: _Expression, scope: Scope, place: Place, *, in_name: bool) -> Json:
+def _part(part: _Expression, scope: TemplateScope, place: Place, *, in_name: bool) -> Json:
     """The value of one expression, or its text where it has to be kept."""
     _check_names(part, scope)
     if part.env is not None:
@@ -235,7 +235,7 @@ def _part(part: _Expression, scope: Scope, place: Place, *, in_name: bool) -> Js
     return value
 
 
-def _check_names(part: _Expression, scope: Scope) -> None:
+def _check_names(part: _Expression, scope: TemplateScope) -> None:
     for name in part.variables:
         if name in scope.variables:
             continue
@@ -250,7 +250,7 @@ def _check_names(part: _Expression, scope: Scope) -> None:
         raise TemplateError("undefined-variable", f"`{name}` is not defined", _instead_of(name, scope))
 
 
-def _instead_of(name: str, scope: Scope) -> str:
+def _instead_of(name: str, scope: TemplateScope) -> str:
     """What to write in place of a name that is not defined."""
     if name.partition(".")[0] == "secrets":
         return "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
@@ -260,7 +260,7 @@ def _instead_of(name: str, scope: Scope) -> str:
     return scope.suggest(name, known) or f"known: {words.NAMES}"
 
 
-def _evaluate(part: _Expression, scope: Scope, rank: int | None) -> Json:
+def _evaluate(part: _Expression, scope: TemplateScope, rank: int | None) -> Json:
     value = part.run(scope.variables, rank)
     if not isinstance(value, bool | int | float | str):
         raise TemplateError("template-error", f"`{part.text}` gives neither text nor a number")
@@ -280,7 +280,7 @@ def _text(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
+def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | _Expression]:
     """Text and expressions in turn. Without any, the text alone."""
     parts: list[str | _Expression] = []
     at, braced = 0, False

@@ -6,7 +6,7 @@ goes into the module of its group, here; `tests/test_codes.py` holds the catalog
 makes `docs/errors.md` of it.
 """
 
-from declarative.model.codes.entry import Code, Group
+from declarative.model.codes.entry import Chapter, Code
 from declarative.model.codes.language import LANGUAGE, YAML
 from declarative.model.codes.planning import CAPACITY, PLANNING, STRUCTURAL
 from declarative.model.codes.references import REFERENCES, TEMPLATES
@@ -25,4 +25,4 @@ CODES: dict[str, Code] = {
 }
 REJECTIONS: dict[str, Code] = {**STRUCTURAL, **CAPACITY}
 
-__all__ = ["CODES", "REJECTIONS", "Code", "Group"]
+__all__ = ["CODES", "REJECTIONS", "Chapter", "Code"]

@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from declarative.model.codes.entry import Code, Group
+from declarative.model.codes.entry import Chapter, Code
 
 YAML: dict[str, Code] = {
     "yaml-syntax": Code(
-        Group.YAML,
+        Chapter.YAML,
         "the file is not YAML at this place",
         'name: "gpu',
         "look in this line and the lines above it for an open quote or bracket, for wrong indentation, and "
         "for text with `: ` in it that needs quotes",
     ),
     "unsupported-yaml": Code(
-        Group.YAML,
+        Chapter.YAML,
         "YAML that fleetform refuses on purpose: tags, merge keys, directives, values that contain "
         "themselves",
         "<<: *defaults",
         "write the fields out; put a value that is meant as text in quotes",
     ),
     "duplicate-key": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a mapping has the same key twice, or `env` the same variable",
         "nodes: 2\nnodes: 3",
         "remove one of the two",
     ),
     "non-string-key": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a key that is not text",
         "tags: {1: blue}",
         "put the key in quotes: `'1'`",
     ),
     "not-a-mapping": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a document that is a list or a plain value",
         "- type: fleet",
         "write `key: value` lines, beginning with `type:`; separate documents with `---`",
     ),
     "bad-encoding": Code(
-        Group.YAML,
+        Chapter.YAML,
         "the file is not UTF-8 text, or holds control characters",
         "a file in UTF-16, or a picture named `x.yaml`",
         "save it as UTF-8, and keep other files out of the project's directory",
     ),
     "too-deep": Code(
-        Group.YAML,
+        Chapter.YAML,
         "values are nested too deep",
         "a hundred `[` in a row",
         "nest them less",
     ),
     "too-large": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a limit is exceeded: of a file (4 MiB, 500,000 values with aliases unfolded, 600,000 lines, commas "
         "and colons, 50,000 documents or items of one list), of the project, or of the number of volumes, "
         "ranks, mounts and offers that it declares (200,000 each, mounts 250,000); of a list of names "
@@ -60,65 +60,65 @@ YAML: dict[str, Code] = {
         "declare less, split the project, or allow it with `--max-work N`",
     ),
     "no-documents": Code(
-        Group.YAML,
+        Chapter.YAML,
         "the directory has no YAML file of its own",
         "`fleetform plan` in the wrong directory",
         "change into the project's directory, name it with `-C`, or begin with `fleetform init`",
     ),
     "unreadable": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a file or directory cannot be read",
         "a link that leads nowhere, or a file that you may not read",
         "the message has the system's own words; fix or remove the file",
     ),
     "not-a-file": Code(
-        Group.YAML,
+        Chapter.YAML,
         "something named like a YAML file is a directory, a pipe or a device; or `files` would send a "
         "pipe, a socket or a device",
         "a directory named `fleets.yaml`",
         "rename or remove it",
     ),
     "outside-project": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a link leads out of the project's directory, an `include` out of its Git repository, or something "
         "out of what `files` sends; fleetform reads nothing outside",
         "include: ['../../../home/*.yaml']",
         "put the files into the project or its repository, and include them by their path",
     ),
     "missing-file": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a path that `files` names is not in the project",
         "files: [tarin.py]",
         "correct the path: it lies below the project's directory",
     ),
     "nothing-to-send": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a folder that `files` names has nothing to send: it is empty, or ignore rules (`.gitignore`, "
         "`.dstackignore`, `.fleetformignore`) leave out everything in it",
         "files: [build], where .gitignore has `build/*`",
         "name the files themselves, which are always sent; or say `!…` in `.fleetformignore`",
     ),
     "never-sent": Code(
-        Group.YAML,
+        Chapter.YAML,
         "`files` names something that is never sent: a thing that git or fleetform keeps in the project",
         "files: [.git]",
         "remove it from `files`",
     ),
     "same-place": Code(
-        Group.YAML,
+        Chapter.YAML,
         "two entries of `files` would have one place in the rank's folder",
         "files: ['a/train.py:train.py', 'b/train.py:train.py']",
         "give one of them another place: `src:where`",
     ),
     "files-elsewhere": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a task has `files` and an absolute `working_dir`: the files are in the rank's own folder, and its "
         "commands would look elsewhere",
         "files: [train.py]\nworking_dir: /data",
         "leave `working_dir` out and name `/data/…` in `commands`; or write a folder below the rank's own",
     ),
     "nothing-included": Code(
-        Group.YAML,
+        Chapter.YAML,
         "a pattern of `include` matches no file; a warning, but an error where a plan would delete what is "
         "no longer declared",
         "include: ['fleet/*.yaml']  # the folder is named fleets",
@@ -126,7 +126,7 @@ YAML: dict[str, Code] = {
         "deleted",
     ),
     "too-many-errors": Code(
-        Group.YAML,
+        Chapter.YAML,
         "there are so many findings that the rest is not shown",
         "a generated file with thousands of wrong fields",
         "fix the ones that are shown first",
@@ -135,191 +135,191 @@ YAML: dict[str, Code] = {
 
 LANGUAGE: dict[str, Code] = {
     "missing-type": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "the document does not say what it is",
         "name: gpu\nnodes: 2",
         "add `type:` with `project`, `backend`, `fleet`, `volume` or `task`",
     ),
     "unknown-type": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "there is no such type of document",
         "type: flete",
         "write one of the known types",
     ),
     "skipped": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a document of dstack that fleetform leaves alone: a service, a dev environment, a gateway, or a "
         "document in a hidden file that nobody named; a warning",
         "type: service  # beside tasks and fleets",
         "do what the hint says, or name the file in the project's `exclude`",
     ),
     "ignored-field": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a field of dstack that is accepted and changes nothing; a warning",
         "ports: [8080]  # in a task",
         "remove it, or leave it for dstack",
     ),
     "unknown-field": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a field that this type of document, or this part of it, does not have",
         "type: fleet\nname: gpu\nnods: 2",
         "write the field that the hint names: the nearest one, or one of all that exist",
     ),
     "dstack-field": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a field of dstack that fleetform does not have",
         "user: root  # in a task",
         "do what the hint says instead; most can simply be removed",
     ),
     "not-supported-yet": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "part of the language that does not work in this version; it is refused, never ignored",
         'resources: {cpu: "arm:4.."}',
         "do what the hint says until then",
     ),
     "missing-field": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a required field is missing",
         "type: fleet\nname: gpu",
         "add it as the hint says",
     ),
     "wrong-type": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "the field takes a value of another type",
         "regions: us-east-1  # a list is expected",
         "write what is expected; a number that is meant as text needs quotes",
     ),
     "bad-value": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "the field does not allow this value",
         "placement: clustr",
         "write one of the values in the message",
     ),
     "out-of-range": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a number below or above what the field takes",
         "nodes: 0  # in a task",
         "write a number within the bounds of the message",
     ),
     "bad-range": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a range that is empty, or not of whole numbers",
         "nodes: 4..2",
         "write `4`, `2..4`, `2..` or `..8`: both ends belong to the range",
     ),
     "bad-size": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a size, or a size that is not above zero",
         "size: 0GB",
         "write a number with MB, GB or TB; a bare number means GB",
     ),
     "bad-unit": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a unit of size that is not MB, GB or TB",
         "size: 500GiB",
         "write MB, GB or TB; they are powers of 1024, so `500GB` is what `500GiB` means elsewhere",
     ),
     "bad-cron": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a time that is no cron expression of five fields, or never comes",
         'start: "0 25 * * *"',
         'write minute, hour, day, month and weekday: `"0 8 * * 1-5"` is 8:00 on workdays',
     ),
     "bad-timezone": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a time zone that nobody knows",
         "timezone: Berlin",
         "write its IANA name, such as `Europe/Berlin` or `UTC`",
     ),
     "bad-duration": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a duration",
         "max_duration: 1h30m",
         "write seconds, or one number with `s`, `m`, `h`, `d` or `w`: `90m`",
     ),
     "bad-gpu": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a description of GPUs",
         'gpu: "H100:8:8"',
         "write a count, a model, or both: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`",
     ),
     "bad-blocks": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a number of blocks",
         "blocks: 0",
         "write a whole number of at least 1, or `auto`",
     ),
     "bad-name": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a name",
         "name: GPU_Pool",
         "write 2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`; no space or "
         "line break at its end (`name: |` adds one)",
     ),
     "bad-env": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not the name of an environment variable",
         "env: ['my-var=1']",
         "write `NAME=value` with letters, digits and `_`, or `NAME` alone to pass on your own value",
     ),
     "bad-tag": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a key or value that cannot be a tag",
         "tags: {'a b': x}",
         "use letters, digits, `_` and `-` in keys; values may hold spaces and `.:/=+@` as well",
     ),
     "bad-image": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "text that cannot be the name of a container image",
         "image: docker://Python:3.12",
         "write `python:3.12`, or with its registry `docker.io/library/python:3.12`",
     ),
     "bad-path": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a path that cannot be used: a mount's path is absolute and has no `..`; a path of `files` lies "
         "below the project",
         "volumes: ['data:data']",
         "write `data:/data`",
     ),
     "bad-mount": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a mount",
         "volumes: ['data']",
         "write `name:/path`, or `{name: …, path: …}`",
     ),
     "duplicate-mount": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "two volumes, or folders of the host, are mounted at one path",
         "volumes: ['data-0:/data', 'data-1:/data']",
         "change one of the paths; `{name: [data-0, data-1], path: /data}` means one or the other",
     ),
     "bad-address": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not an IP address or network, or only some hosts have an `internal_ip`",
         "network: 10.0.0.1/8",
         "write a network as `10.0.0.0/8`; give every host an `internal_ip`, or none",
     ),
     "bad-host-key": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "not a host's public key, or only part of one",
         "host_keys: [ssh-ed25519]",
         "write the first two words of /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`",
     ),
     "duplicate-host": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a host is named twice, in one fleet or in two",
         "hosts: [10.0.0.1, 10.0.0.1]",
         "remove one",
     ),
     "nodes-and-ssh": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a fleet has `ssh_config` and also `nodes` or another field for machines to launch; or it names a "
         "backend of the other kind",
         "nodes: 2\nssh_config: {hosts: [10.0.0.1]}",
         "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist",
     ),
     "bad-credential": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "a credential that is not the name of an environment variable; it may be the secret itself, so "
         "neither it nor its line is shown",
         "credentials: {key: AKIA…/…}",
@@ -327,13 +327,13 @@ LANGUAGE: dict[str, Code] = {
         "replace a secret that was committed",
     ),
     "bad-state-url": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "`state` is not a URL that can be used; it is not shown, since it might hold a password",
         "state: mysql://…",
         "write `state: sqlite:///path`, or leave it out for `.fleetform/state.db`",
     ),
     "schema": Code(
-        Group.LANGUAGE,
+        Chapter.LANGUAGE,
         "the published JSON Schema refuses a document that fleetform itself would accept: a fault of "
         "fleetform",
         "none is known",

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from declarative.model.codes.entry import Code, Group
+from declarative.model.codes.entry import Chapter, Code
 
 PLANNING: dict[str, Code] = {
     "blocks-do-not-divide": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "the number of blocks does not divide both the CPUs and the GPUs of the fleet's nodes",
         "blocks: 3  # on nodes with 8 CPUs",
         "write one of the numbers in the hint, or `blocks: auto`, the largest of them",
     ),
     "no-offer": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "no offer of the backends is within the fleet's limits, so the fleet cannot reach its size",
         "max_price: 0.01",
         "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`",
     ),
     "unknown-region": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a fleet or a task names a region that none of its backends has",
         "regions: [us-east-1, us-wset-2]",
         "write the region as the backend has it, or add it to the `regions` of a backend",
     ),
     "no-backend": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a fleet asks for GPUs, and no declared backend could launch its nodes; this machine counts only if"
         " the fleet names it",
         "type: fleet\nname: gpu\nnodes: 1\nresources: {gpu: 8}",
@@ -32,21 +32,21 @@ PLANNING: dict[str, Code] = {
         "GPUs, write `backends: [local]` in the fleet",
     ),
     "rehearsal": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "nodes of the driver `local` are declared with GPUs that this machine does not have, or `--offline`"
         " did not look for them; a warning",
         'backends: [local]\nresources: {gpu: "H100:8"}',
         "nothing, if you mean a rehearsal; for real GPUs, name a cloud's backend or declare hosts",
     ),
     "over-limit": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a plan would go beyond the project's `limits`, or a price that counts is unknown; a warning if what "
         "is there is beyond them already and the plan does not add to it",
         "limits: {cost_per_hour: 10}  # and a fleet of ten nodes at 2 USD",
         "declare less, or raise the limit in a change of its own",
     ),
     "protected": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a volume or node with `prevent_destroy`, or in the project's `limits.protected`, would be deleted "
         "or replaced; volumes have it unless they say otherwise",
         "removing a volume's document while the volume exists",
@@ -55,85 +55,85 @@ PLANNING: dict[str, Code] = {
         "document to keep its data, or `destroy: true` to delete it",
     ),
     "skipped-recorded": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "something is recorded, and its document is there but was not used, so a plan would delete it",
         "type: service  # of what was a task, and runs",
         "do what the warning beside it says, so that the document is used; or remove the document if what "
         "it declares may be deleted",
     ),
     "drained": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a node takes no new work because somebody drained it; what runs on it goes on; a warning",
         "fleetform drain gpu-3 --reason 'bad NIC'",
         "`fleetform undrain NODE` gives it work again; `fleetform apply --replace node/NAME` makes it anew",
     ),
     "node-mismatch": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a node no longer keeps its fleet's limits, but is in use; a warning",
         "lowering `max_price` while a task runs",
         "nothing: it takes no new work, and is replaced once it is idle",
     ),
     "host-not-ready": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a host cannot be reached or is not fit for work, so it is no node for now; or nothing was "
         "contacted, so what it has is not known; a warning",
         "a host that is off, or whose key is not in `known_hosts`",
         "fix what the message names: the next `apply` that finds the host ready makes it a node",
     ),
     "node-not-ready": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a node takes no work, and no action of the plan changes that: it does not answer, is not fit, or "
         "this checkout has no key for it; `plan --detailed-exitcode` exits 2; a warning",
         "a host that is off; nodes of a cloud whose private key only another machine has",
         "fix what the message names; `fleetform state rm` forgets a node that is lost for good",
     ),
     "volume-waits": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a volume is not made for now, because it is made for the first rank that mounts it: it is on a "
         "host's disk and has no `host`, or it has an `auto_cleanup_duration`; a warning",
         "type: volume\nname: data\nbackend: ssh\nsize: 100GB",
         "write `host:`, or mount it in a task: it is made on the host of that rank, and stays there",
     ),
     "blocks-wait": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "`blocks` changed, but ranks run on the node; a warning",
         "blocks: 4  # it was 2",
         "nothing: the node is split anew once it is idle",
     ),
     "backend-unreadable": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a backend did not answer, so nothing is known of its things: they count neither as there nor as "
         "gone",
         "a cloud that is down, or credentials that have expired",
         "fix what the message names, and run the command again",
     ),
     "backend-refuses": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a backend was asked whether it would carry out the plan, and it would not; nothing was made",
         "credentials that are wrong, an image that is gone, a clock that is off",
         "fix what the message names, and plan again; `plan --offline` asks no backend",
     ),
     "missing-env": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a rank needs an environment variable that is not set; this is checked before anything is made",
         "env: [HF_TOKEN]",
         "`export HF_TOKEN=…`, then run the command again",
     ),
     "taken-up": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "a command was cut short; fleetform read back from the backend what it had begun, and recorded it",
         "`apply` was killed after it had asked for a volume",
         "nothing: what was done is adopted, and the rest is done with the same token",
     ),
     "vanished": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "several things of one backend are missing at once, and the backend does not say that they ended: "
         "this is more likely a fault than the truth",
         "credentials of another account",
         "check whether they are gone; if so: `fleetform apply --accept-vanished`",
     ),
     "files-changed-later": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "the task has ended, and a folder that its `files` name has changed since. This alone does not run "
         "the task again. A change of its declaration does, and so does a change of a file that `files` "
         "names itself",
@@ -141,7 +141,7 @@ PLANNING: dict[str, Code] = {
         "`--replace task/x` to run the task with them; otherwise nothing",
     ),
     "small-disk": Code(
-        Group.PLANNING,
+        Chapter.PLANNING,
         "nodes with GPUs would start from a disk of less than 100 GB. Images of GPU software alone take 20 "
         "and more, and a full disk stops a task in the middle",
         "options: {disk_size: 20}",
@@ -149,20 +149,20 @@ PLANNING: dict[str, Code] = {
         "types differ",
     ),
     "never-fits": Code(
-        Group.PLACEMENT,
+        Chapter.PLACEMENT,
         "the task would have no place even if all nodes were idle and ready and no offer ran out: waiting "
         "does not help",
         "resources: {gpu: 16}  # and no node has more than 8",
         "change the task or the fleets; the structural codes among the rejections say what",
     ),
     "no-capacity": Code(
-        Group.PLACEMENT,
+        Chapter.PLACEMENT,
         "the task would fit, but not now, because of what else runs",
         "nodes: 4  # and three nodes are idle",
         "wait until tasks have ended and run `fleetform apply` again, or let the fleet grow",
     ),
     "runs-already": Code(
-        Group.PLACEMENT,
+        Chapter.PLACEMENT,
         "a rank of the task runs and is not recorded, for example after the state was restored from a "
         "backup. A second start would run it twice at once, with the same checkpoints and results",
         "task/train: rank/train-0 runs on node/gpu-0 and is not recorded",
@@ -172,55 +172,55 @@ PLANNING: dict[str, Code] = {
 
 STRUCTURAL: dict[str, Code] = {
     "fleet": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task's `fleets` does not name the fleet",
         "fleets: [gpu]",
         "add the fleet to the task's `fleets`, or leave the field out",
     ),
     "not-cluster": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "a task whose ranks talk to each other needs a fleet whose nodes are in one network",
         "nodes: 2  # and the fleet has no `placement: cluster`",
         "set `placement: cluster` on the fleet, or `placement: any` on the task",
     ),
     "instance": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task's `instances` does not name the node; `instances` never launches nodes",
         "instances: [gpu-0]",
         "add the node to the task's `instances`, or leave the field out",
     ),
     "backend": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task does not allow its backend",
         "backends: [lab]",
         "widen the task's `backends`",
     ),
     "region": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task does not allow its region, or the task's other ranks are in another one",
         "regions: [us-east-1]",
         "widen the task's `regions`; ranks of a cluster task stay in one fleet, backend and region",
     ),
     "zone": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the other ranks of the cluster lie in another zone",
         'volumes: ["data-${{ node_rank }}:/data"]  # data-0 lies in one zone, data-1 in another',
         "set `same: region` on the task or its fleet if the ranks may lie in several zones",
     ),
     "topology": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the other ranks lie elsewhere at the level of `same`, or the host does not say where it stands",
         "same: rack  # and a host has no `topology: {rack: r1}`",
         "declare the `topology` of every host, or choose a wider level such as `zone`",
     ),
     "spread": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "another rank of the task is there, and its `spread` gives each rank a place for itself",
         "spread: zone  # of 4 ranks, in a region of 3 zones",
         "ask for fewer `nodes`, choose a narrower level such as `node`, or leave out `spread`",
     ),
     "gpu-vendor": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "its GPUs are of another vendor than those of the task's other ranks, or of a model without a known"
         " vendor: a gang does not mix vendors",
         "nodes: 2, where one host has H100 and the other MI300X",
@@ -228,69 +228,69 @@ STRUCTURAL: dict[str, Code] = {
         "`instances`",
     ),
     "spot": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "it is spot and the task asks for on-demand, or the other way round",
         "spot_policy: spot",
         "set the task's `spot_policy: auto`",
     ),
     "price": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "a node of it costs more than `max_price`",
         "max_price: 2",
         "raise `max_price`",
     ),
     "price-unknown": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "its price is unknown, so it may be above `max_price`",
         "max_price: 2  # and the backend reports no prices",
         "declare the price in the backend's `catalog`, or leave `max_price` out",
     ),
     "isolation": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task asks for limits that the kernel enforces, and the host cannot set them",
         "isolation: hard  # and the host lets its user make no cgroups",
         "make the host's user root, or delegate cgroups to that user; or leave `isolation` out: ranks are "
         "then held to their blocks as well as the host can",
     ),
     "no-runtime": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "the task has an `image`, and the host has neither podman nor docker that this user can use",
         "image: python:3.12  # and podman is not installed",
         "install podman there, or leave `image` out: ranks are then processes of the host",
     ),
     "too-small": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "even the whole node has less than a rank asks for",
         'resources: {gpu: "H100:8"}  # and the node has 4',
         "ask for less, or widen the fleet's `resources`; `short` says by how much",
     ),
     "too-large": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "every share of the node has more than a rank's upper bounds allow",
         "resources: {cpu: 2}  # exactly 2, and a block has 4",
         "widen the range (`cpu: 2..`); with `exclusive: false` a rank takes single blocks instead of a "
         "whole node",
     ),
     "volume-missing": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "a volume that the rank mounts does not exist",
         "volumes: ['data-0:/data']  # and data-0 could not be made",
         "declare it; `--replace` and removals elsewhere in the plan may be the cause",
     ),
     "volume-elsewhere": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "a volume that the rank mounts is in another backend, region or zone",
         "a volume in us-east-1 and a node in us-west-2",
         "put the task and its volumes into one place, or name alternatives: `name: [data-a, data-b]`",
     ),
     "reuse-only": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "it would have to be launched, and the task only uses nodes that are there",
         "creation_policy: reuse",
         "set `creation_policy: reuse-or-create`, or raise the fleet's `nodes`",
     ),
     "no-offer": Code(
-        Group.STRUCTURAL,
+        Chapter.STRUCTURAL,
         "no backend offers a node that the fleet's own limits allow",
         "regions: [eu-west-9]",
         "widen the fleet's `resources`, `max_price`, `backends` or `regions`",
@@ -299,56 +299,56 @@ STRUCTURAL: dict[str, Code] = {
 
 CAPACITY: dict[str, Code] = {
     "not-ready": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the node is not ready, or its readiness is unknown, which does not count as idle; or it is a host "
         "that is not ready, and so no node yet",
         "a node that cannot be reached",
         "`fleetform status` says why; wait, or repair the node",
     ),
     "drained": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the node takes no new work: somebody drained it, and the detail says since when and why",
         "fleetform drain gpu-3 --reason 'bad NIC'",
         "`fleetform undrain NODE`, or let the fleet grow",
     ),
     "offers-unknown": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the backend could not be read, so its offers are not known",
         "a cloud that is down, or credentials that have expired",
         "fix what the warning about the backend names, and plan again",
     ),
     "closed": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the node takes no new work because it will be replaced or deleted",
         "a node of a fleet whose limits have changed",
         "wait until it is replaced",
     ),
     "not-idle": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the rank takes a whole node, and something runs on this one",
         "nodes: 2  # exclusive by default",
         "wait, or set `exclusive: false` on the task",
     ),
     "busy": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "too few of the node's blocks are idle",
         "a rank of two blocks, and one is idle",
         "wait, or let the fleet grow; `short` says how many blocks are missing",
     ),
     "volume-busy": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "a volume that the rank mounts is attached for another rank",
         "two tasks that mount `data-0`",
         "wait until the other task has ended, or give each its own volume",
     ),
     "fleet-max": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the fleet has as many nodes as its `nodes` allows",
         "nodes: 0..2  # and both are taken",
         "raise the fleet's `nodes`, or wait",
     ),
     "limit": Code(
-        Group.CAPACITY,
+        Chapter.CAPACITY,
         "the `limit` of the catalog's offer is reached",
         "limit: 2",
         "raise the `limit`, or wait",

@@ -4,7 +4,7 @@
 reads the same data into the dataclass, and reports every problem with its path. Pure: no files, no clock.
 """
 
-from declarative.model.schema.decode import Problem, decode, decode_part, encode
+from declarative.model.schema.decode import decode, decode_part, encode
 from declarative.model.schema.json_schema import DIALECT, document_schema, object_schema, validate
 from declarative.model.schema.marks import (
     BadValueError,
@@ -13,6 +13,7 @@ from declarative.model.schema.marks import (
     InPlace,
     Is,
     Json,
+    Problem,
     Syntax,
     fields_of,
     in_place,

@@ -8,7 +8,6 @@ import math
 import re
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar
@@ -19,6 +18,8 @@ from declarative.model.schema.marks import (
     Field,
     Is,
     Json,
+    Path,
+    Problem,
     Syntax,
     fields_of,
     ignored_of,
@@ -26,20 +27,6 @@ from declarative.model.schema.marks import (
 )
 
 T = TypeVar("T")
-Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
-
-    path: Path
-    code: str
-    summary: str
-    hint: str | None = None
-    at_key: bool = False
-    warning: bool = False
-    """Whether the value can be used all the same."""
 
 
 MAX_SHOWN = 40

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from declarative.model.schema.decode import Problem
-from declarative.model.schema.marks import Field, Is, Json, Syntax, fields_of, ignored_of
+from declarative.model.schema.marks import Field, Is, Json, Problem, Syntax, fields_of, ignored_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
+Path: TypeAlias = tuple[str | int, ...]
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
 
@@ -76,6 +77,19 @@ class BadValueError(ValueError):
             BadValueError(bad.code, bad.summary, bad.hint, (*above, *bad.path), at_key=bad.at_key)
             for bad in self.each()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
+
+    path: Path
+    code: str
+    summary: str
+    hint: str | None = None
+    at_key: bool = False
+    warning: bool = False
+    """Whether the value can be used all the same."""
 
 
 def raise_all(faults: Sequence[BadValueError]) -> None:

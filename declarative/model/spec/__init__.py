@@ -1,12 +1,13 @@
 """The words users write: the documents of docs/language.md as dataclasses. Pure."""
 
 from declarative.model.spec.backend import Backend, CatalogOffer
-from declarative.model.spec.fleet import Fleet, Nodes, SpotPolicy
+from declarative.model.spec.fleet import Fleet, Nodes
 from declarative.model.spec.mounts import Mount, Mounts, Volume
 from declarative.model.spec.project import Project, Variable
 from declarative.model.spec.retry import Retry, RetryEvent
 from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.model.spec.text import Env, Name, Tags
+from declarative.model.spec.topology import Placement, SpotPolicy
 from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, Size
 
 DOCUMENTS: dict[str, type] = {
@@ -35,6 +36,7 @@ __all__ = [
     "Mounts",
     "Name",
     "Nodes",
+    "Placement",
     "Project",
     "Resources",
     "Retry",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.schema import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
 from declarative.model.spec.clouds import Endpoint, Images, Login, Network
 from declarative.model.spec.text import PLACES, Name
 from declarative.model.spec.values import MAX_COUNT, Gpu, Size

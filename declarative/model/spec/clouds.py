@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.model.schema import BadValueError, Doc, Json, decode_part, encode, raise_all
-from declarative.model.schema.decode import describe
+from declarative.model.schema.decode import decode_part, describe, encode
+from declarative.model.schema.marks import BadValueError, Doc, Json, raise_all
 from declarative.model.spec.text import WORDS
 
 ANYWHERE = "*"

@@ -5,31 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema import BadValueError, Doc, InPlace, Is, Json
 from declarative.model.schema.decode import MAX_SHOWN, describe
+from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json
 from declarative.model.spec.hosts import SshConfig
-from declarative.model.spec.text import PLACES, WORDS, Env, Level, Name, Tags
+from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
+from declarative.model.spec.topology import Level, Placement, SpotPolicy
 from declarative.model.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
-
-
-class Placement(StrEnum):
-    """`cluster`: one backend, region and network for all; `any`: wherever it is cheapest."""
-
-    ANY = "any"
-    CLUSTER = "cluster"
-
-
-class SpotPolicy(StrEnum):
-    """Whether interruptible capacity may be used."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    AUTO = "auto"
-
 
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 """What a number may be in quotes, as a template or a shell leaves it."""

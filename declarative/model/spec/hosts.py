@@ -10,18 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.schema import (
-    BadValueError,
-    Doc,
-    Is,
-    Json,
-    decode_part,
-    encode,
-    object_schema,
-    raise_all,
-)
-from declarative.model.schema.decode import describe
-from declarative.model.spec.text import Topology
+from declarative.model.schema.decode import decode_part, describe, encode
+from declarative.model.schema.json_schema import object_schema
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.spec.topology import Topology
 from declarative.model.spec.values import Blocks, Resources
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from declarative.model.schema import BadValueError, Doc, Is, Json, raise_all
 from declarative.model.schema.decode import describe
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
 
 HOURS_A_MONTH = 730
 _PATTERN = re.compile(r"(fleet|node|volume)/[a-z0-9*?-]{1,60}")

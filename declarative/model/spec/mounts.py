@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema import BadValueError, Doc, InPlace, Is, Json, decode_part, encode, raise_all
-from declarative.model.schema.decode import MAX_WORD, describe
+from declarative.model.schema.decode import MAX_WORD, decode_part, describe, encode
+from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json, raise_all
 from declarative.model.spec.text import Name, Tags
 from declarative.model.spec.values import MAX_COUNT, IdleDuration, Size
 

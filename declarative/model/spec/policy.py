@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.model.schema import BadValueError, Doc, Json
+from declarative.model.schema.marks import BadValueError, Doc, Json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ class PlanKey(str):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class OperatorPolicy:
     """What the operator of a machine allows all projects. What is left out is as without a policy."""
 
     NOUN: ClassVar[str] = "a policy"

@@ -8,17 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from declarative.model.schema import (
-    BadValueError,
-    Doc,
-    Is,
-    Json,
-    decode_part,
-    encode,
-    object_schema,
-    raise_all,
-)
-from declarative.model.schema.decode import describe
+from declarative.model.schema.decode import decode_part, describe, encode
+from declarative.model.schema.json_schema import object_schema
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
 from declarative.model.spec.limits import Limits
 from declarative.model.spec.reconcile import Reconcile
 from declarative.model.spec.text import Name

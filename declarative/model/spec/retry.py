@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema import BadValueError, Json
 from declarative.model.schema.decode import MAX_WORD, describe
+from declarative.model.schema.marks import BadValueError, Json
 from declarative.model.spec.values import Duration
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
-from declarative.model.schema import BadValueError, Doc, Json, raise_all
 from declarative.model.schema.decode import describe
+from declarative.model.schema.marks import BadValueError, Doc, Json, raise_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.model.schema import BadValueError, Doc, InPlace, Is
-from declarative.model.spec.fleet import Placement, SpotPolicy
+from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.retry import Retry
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
-from declarative.model.spec.text import PLACES, Env, FleetName, Image, Level, Name, NodeName, Tags
+from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
+from declarative.model.spec.topology import Level, Placement, SpotPolicy
 from declarative.model.spec.values import MAX_COUNT, Duration, Resources
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema import BadValueError, Doc, Json, raise_all
 from declarative.model.schema.decode import MAX_SHOWN, describe
+from declarative.model.schema.marks import BadValueError, Doc, Json, raise_all
 from declarative.model.spec.amounts import (
     MAX_COUNT,
     Count,

@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.model.inputs import NodeInputs
 from declarative.model.spec.clouds import Network
-from declarative.model.spec.fleet import Placement
+from declarative.model.spec.topology import Placement
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import groups
 from providers.cloud.ec2 import answers
