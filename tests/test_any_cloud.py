@@ -26,7 +26,7 @@ from declarative.provider import (
 )
 from providers.cloud import WIRED
 from providers.cloud.any import AnyCloud, kinds, names
-from providers.cloud.any.named import Named
+from providers.cloud.any.libcloud_site import LibcloudSite
 from providers.cloud.any.site import Written, gpu_model
 from providers.cloud.shared_looks import Shared
 from tests.cli import Project
@@ -174,7 +174,7 @@ def plain(tmp_path, monkeypatch):
     """The provider for a driver that only libcloud knows."""
     monkeypatch.setitem(libclouds.DRIVERS, NAME, ("tests.cloud_any.plain", "PlainDriver"))
     monkeypatch.setattr(kinds, "HOLDERS", {NAME: "holder"})
-    monkeypatch.setattr(Named, "settle", 0.05)
+    monkeypatch.setattr(LibcloudSite, "settle", 0.05)
     monkeypatch.setenv("PLAIN_KEY", "a-secret-of-mine")
     Cloud.clear()
     yield load(NAME, config(tmp_path, NAME))

@@ -10,7 +10,7 @@ import pytest
 
 from declarative.provider import PermanentError
 from providers.cloud import WIRED, account, cloud, settings
-from providers.cloud.any import named
+from providers.cloud.any import libcloud_site
 from providers.cloud.azure import account as azure
 from providers.cloud.ec2 import account as ec2
 from providers.cloud.gce import account as gce
@@ -47,7 +47,7 @@ def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, wor
 
 @pytest.mark.parametrize(
     ("driver", "module"),
-    [("ec2", ec2), ("openstack", openstack), ("gce", gce), ("azure", azure), ("others", named)],
+    [("ec2", ec2), ("openstack", openstack), ("gce", gce), ("azure", azure), ("others", libcloud_site)],
 )
 def test_every_option_is_told_of(driver: str, module: Any) -> None:
     """In the table at the end of docs/clouds.md, and none that there is not."""

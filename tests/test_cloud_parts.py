@@ -44,7 +44,7 @@ from declarative.provider import (
     unknown,
 )
 from declarative.store import StateError
-from providers.cloud import cloud, faults, marks, preflight, settings
+from providers.cloud import checks, cloud, faults, marks, settings
 from providers.cloud.catalog import catalog
 from providers.cloud.cloud_init import user_data
 from providers.cloud.connection import Connection, Limiter, _ask_late, _stay, limiter
@@ -634,12 +634,12 @@ def test_what_is_certain_is_said_whatever_else_could_not_be_seen():
     def busy():
         raise TransientError(TransientKind.BUSY, "later")
 
-    certain = preflight.found([], [lacks("image"), busy, lacks("image")])
+    certain = checks.faults_of([], [lacks("image"), busy, lacks("image")])
     assert [f.summary for f in certain] == ["there is no image"]
     with pytest.raises(TransientError, match="later"):
-        preflight.found([], [busy, lambda: None])
+        checks.faults_of([], [busy, lambda: None])
     with pytest.raises(TransientError, match="later"):
-        preflight.found([busy], [lacks("image")])
+        checks.faults_of([busy], [lacks("image")])
 
 
 def test_nothing_is_sent_for_who_lost_the_lock():

@@ -14,8 +14,7 @@ from providers.cloud.faults import Answer, classify
 from providers.cloud.gce import answers as gce
 from providers.cloud.gce import offers as gce_offers
 from providers.cloud.marks import packed
-from providers.cloud.named import Phase
-from providers.cloud.named.api import name_of
+from providers.cloud.named.api import Phase, name_of
 from providers.cloud.redact import Scrub
 from providers.cloud.rest import Tokens
 from tests.cloud_named import azure as fake_azure

@@ -8,7 +8,7 @@ import pytest
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.cloud import account, marks
-from providers.cloud.claims import ON
+from providers.cloud.marks import ON
 from providers.cloud.openstack import OpenStack
 from tests.cloud_openstack.run import SECRETS, config
 from tests.cloud_openstack.server import REGION, SmallCloud

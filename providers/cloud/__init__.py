@@ -23,7 +23,7 @@ WIRED: Mapping[str, str] = {
     "azure": "providers.cloud.azure:Azure",
     "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it
 }
-"""Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
+"""Driver → what makes its provider. Every other driver of libcloud's is `any.libcloud_site`'s."""
 
 
 def cloud(config: Config) -> Provider:
@@ -32,7 +32,7 @@ def cloud(config: Config) -> Provider:
     `UnknownProviderError` for what is no driver of libcloud's either, `PermanentError` for one that lacks
     something that nothing can be made without.
     """
-    module, _, name = WIRED.get(config.driver, "providers.cloud.any.named:named").partition(":")
+    module, _, name = WIRED.get(config.driver, "providers.cloud.any.libcloud_site:by_libcloud").partition(":")
     make: Callable[[Config], Provider] = getattr(import_module(module), name)
     return make(config)
 

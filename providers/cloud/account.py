@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
 from declarative.model.spec.clouds import ANYWHERE, ImageFilter
@@ -20,6 +21,7 @@ from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
 from providers.cloud.redact import Scrub
 from providers.cloud.settings import write
+from providers.cloud.shared_looks import asking
 
 T = TypeVar("T")
 
@@ -240,3 +242,74 @@ def gibibytes(address: Address, size: object) -> int:
         return -(-Size.parse(size).mib // 1024)
     except BadValueError as error:
         raise PermanentError(PermanentKind.INVALID, error.summary, about="size", hint=error.hint) from error
+
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[T]:
+    """What is found at all places; one that cannot be asked is an error."""
+    if len(places) == 1:
+        return list(look(places[0]))
+    with asking(min(16, len(places) or 1), "regions") as pool:
+        return [found for part in pool.map(look, places) for found in part]
+
+
+def region_names(account: Account, hint: str | None = None) -> list[str]:
+    """The regions where something of ours may be; `PermanentError` if none is named. `hint` is for drivers of
+    which `settings.NEEDED` knows nothing.
+    """
+    names = list(dict.fromkeys((*account.config.regions, *account.config.elsewhere)))
+    if not names:
+        summary = f"backend {account.config.backend} names no regions"
+        hint = write(account.config, "regions") or hint
+        raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    return names
+
+
+def region_name(account: Account, name: object) -> str:
+    """The name of the region that something is about; `PermanentError` if nobody says it."""
+    if not isinstance(name, str) or not name:
+        summary = f"backend {account.config.backend}: it is not said in which region"
+        raise PermanentError(PermanentKind.INVALID, summary, about="region")
+    return name
+
+
+class RegionalAccount(Account, ABC, Generic[R]):
+    """The regions of a backend, of type `R`. They come to life when they are first asked."""
+
+    def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
+        """See `Account`."""
+        super().__init__(config, options)
+        self._made: dict[str, R] = {}
+        self._turn = threading.Lock()
+
+    @abstractmethod
+    def make(self, name: str) -> R:
+        """A region. The credentials are looked up with the first one."""
+
+    def region(self, name: object) -> R:
+        """One region; `PermanentError` if nobody says which."""
+        key = region_name(self, name)
+        with self._turn:
+            if key not in self._made:
+                self._made[key] = self.make(key)
+            return self._made[key]
+
+    def regions(self) -> list[R]:
+        """All regions where something of ours may be."""
+        return [self.region(name) for name in region_names(self)]
+
+    def each(self, look: Callable[[R], Sequence[T]]) -> list[T]:
+        """What is found in all regions, side by side; one that cannot be asked is an error."""
+        return side_by_side(self.regions(), look)
+
+    def by_region(self, records: Iterable[Record]) -> list[tuple[R, list[Record]]]:
+        """Records by the region where they are, for those that say so."""
+        found: dict[str, list[Record]] = {}
+        for record in records:
+            name = record.outputs.get("region") or getattr(record.typed, "region", None)
+            if name:
+                found.setdefault(str(name), []).append(record)
+        return [(self.region(name), found[name]) for name in sorted(found)]

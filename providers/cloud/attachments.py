@@ -7,13 +7,10 @@ written first, and holds only with the disk. A cloud is a `Driver`: its calls, a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import (
     PermanentError,
@@ -23,93 +20,25 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import claims, marks, nodes, volumes
+from providers.cloud import attachment_driver, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.claims import Claim, id_of, is_of, last_part, of_tags, thing_of, to_tags, volume_of
+from providers.cloud.attachment_driver import (
+    Claim,
+    Disk,
+    Driver,
+    Holder,
+    Machine,
+    id_of,
+    is_of,
+    last_part,
+    thing_of,
+    volume_of,
+)
+from providers.cloud.checks import gone
 from providers.cloud.hosts import OnNode
-from providers.cloud.volume_checks import gone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A machine that has not ended, and is not about to."""
-
-    id: str
-    ours: bool
-    runs: bool
-    taken: bool
-    """It was ready once."""
-    node: Callable[[], Record]
-    """Its record, by what is written on it; `PermanentError` if somebody damaged that."""
-
-
-def adopted(account: Account, disk: volumes.Disk) -> bool:
-    """Whether a disk of ours says that somebody else made it."""
-    return VOLUME_ID in account.read(disk).inputs
-
-
-def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
-    """A machine that carries tags, as attachments see it."""
-    backend = account.config.backend
-    return Machine(
-        id=machine.id,
-        ours=machine.tags.get(marks.OWNER) == account.owner,
-        runs=runs,
-        taken=bool(machine.tags.get(marks.TAKEN)),
-        node=lambda: marks.node(account.read(machine), backend, nodes.outputs(machine)),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A machine that has a disk, or is about to, and where it finds it: see `hosts.OnNode`."""
-
-    machine: str
-    device: str
-    """What is recorded of it."""
-    attached: bool
-    """The machine can use it."""
-    leaving: bool
-    """It was asked to let go of it."""
-    busy: bool = False
-    """It was asked to, and has it in use: it may keep it."""
-    serials: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
-    """A volume, as far as attachments go; its size is in GiB, None if its cloud does not say it."""
-
-    id: str
-    region: str
-    state: str
-    """In the cloud's own words."""
-    size: int | None
-    tags: Mapping[str, str]
-    free: bool
-    """It can be attached."""
-    gone: bool
-    """It has ended, or is about to."""
-    adopted: Callable[[], bool]
-    """Whether somebody else made it; `PermanentError` if that cannot be read."""
-    damage: str = ""
-    """Why it cannot be attached ever; empty if it can."""
-    attaching: bool = False
-    """A machine is about to have it, though none may be told yet."""
-    holders: tuple[Holder, ...] = field(default=())
-    living: Mapping[str, Machine] | None = None
-    """Those of its holders that live, where they were looked at with it."""
-    mute: bool = False
-    """Its cloud writes no claims: whoever has it, has it for the attachment that is recorded."""
-    source: Any = field(default=None, compare=False, repr=False)
-    """As the cloud has it, for the driver alone."""
-
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
-V_contra = TypeVar("V_contra", contravariant=True)
 
 
 class Volumes(Protocol[V_co]):
@@ -120,66 +49,6 @@ class Volumes(Protocol[V_co]):
 
     def of(self, have: Record) -> V_co | None:
         """The volume of a record; `PermanentError` if it is not ours."""
-
-
-class Driver(Protocol[V_contra]):
-    """What a cloud is asked about attachments. Faults are the port's; BUSY is where one has to look again."""
-
-    regional: bool
-    """Whether the region has to be known, to look at a disk."""
-
-    def disk(self, volume: V_contra, machines: Mapping[str, Any] | None = None) -> Disk:
-        """A volume, as attachments see it. `machines`, by their ids: those that live, if they are known."""
-
-    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
-        """Those that there are, by their ids."""
-
-    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
-        """Those that live, by their ids."""
-
-    def machine_id(self, node: Record) -> str:
-        """The id of a recorded node's machine; empty if it has none that could be one."""
-
-    def claim(self, disk: Disk, machine: str) -> Claim | None:
-        """What is written of a disk on a machine; None if nothing is."""
-
-    def write(self, disk: Disk, machine: str, claim: Claim) -> None:
-        """Write it, in place of those for other machines."""
-
-    def erase(self, disk: Disk, machine: str) -> None:
-        """Take it away."""
-
-    def attach(self, disk: Disk, machine: str, about: str) -> None:
-        """Ask for it once. What became of it, the next look says."""
-
-    def detach(self, disk: Disk, machine: str) -> None:
-        """Ask for it once, if it can be asked for just now."""
-
-
-class ClaimTags(ABC):
-    """Claims as tags of the disk, for drivers of clouds that set and take away single tags."""
-
-    @abstractmethod
-    def tag(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """Set tags of a disk, and leave the others."""
-
-    @abstractmethod
-    def untag(self, disk: Disk, keys: Sequence[str]) -> None:
-        """Take tags away from a disk."""
-
-    def claim(self, disk: Disk, machine: str) -> Claim | None:
-        """See `Driver`."""
-        return of_tags(disk.tags, disk.id, machine)
-
-    def write(self, disk: Disk, machine: str, claim: Claim) -> None:
-        """See `Driver`."""
-        mine = to_tags(claim, machine)
-        self.untag(disk, [key for key in disk.tags if key.startswith(claims.ON) and key not in mine])
-        self.tag(disk, mine)
-
-    def erase(self, disk: Disk, machine: str) -> None:
-        """See `Driver`."""
-        self.untag(disk, claims.keys_of(disk.tags, machine))
 
 
 class Attachments(Generic[V]):
@@ -278,7 +147,7 @@ class Attachments(Generic[V]):
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the machine has the disk."""
-        volume, node, claim = claims.asked(address, token, inputs, needs)
+        volume, node, claim = attachment_driver.asked(address, token, inputs, needs)
         about = str(volume.address)
         machine = self._driver.machine_id(node)
         look = partial(self._of, volume)
@@ -305,7 +174,7 @@ class Attachments(Generic[V]):
             return holder
         if not self._living(disk, [holder.machine]):
             return holder
-        raise claims.held(disk.tags.get(marks.ADDRESS), theirs, last_part(holder.machine))
+        raise attachment_driver.held(disk.tags.get(marks.ADDRESS), theirs, last_part(holder.machine))
 
     def _attach(self, disk: Disk, machine: str, claim: Claim) -> None:
         """Ask for it once. What became of it, the next look says."""

@@ -27,6 +27,10 @@ HOST_KEY = f"{OURS}host-key"
 USER = f"{OURS}user"
 TAKEN = f"{OURS}taken"
 """Of a node besides: its public host key, who logs in, and that it was ready to be a node once."""
+ON = f"{OURS}on:"
+"""The key of a disk's tag for one machine, whose name or id follows: so that who loses the race for a disk
+does not overwrite what the winner wrote.
+"""
 LENGTH = 250
 """Characters in a tag's value: EC2 takes 256, OpenStack and GCE's metadata 255 and more."""
 MOST = 24

@@ -15,11 +15,11 @@ from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import Account, Tagged
+from providers.cloud.checks import check_fixed, gone
 from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.cloud.marks import Mark
-from providers.cloud.volume_checks import check_fixed, gone
 from providers.ssh.key_pairs import Login
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")

@@ -15,9 +15,8 @@ from declarative.model.state import Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import Account, Tagged, gibibytes
-from providers.cloud.claims import ON
-from providers.cloud.marks import Mark
-from providers.cloud.volume_checks import absent, check_fixed, check_tags, gone, is_free, size_of, sized
+from providers.cloud.checks import absent, check_fixed, check_tags, gone, is_free, size_of, sized
+from providers.cloud.marks import ON, Mark
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""

@@ -25,7 +25,7 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import account, cloud_init, marks, regions
+from providers.cloud import account, cloud_init, marks
 from providers.cloud.account import Tagged, look_up
 from providers.cloud.any.site import IS, TAKEN, Disk, Machine, Site, What, Written
 from providers.cloud.bad_answers import reading
@@ -66,7 +66,7 @@ class Account(account.Account):
 
     def at(self, region: object) -> At:
         """The site of a region. The credentials are looked up with the first one."""
-        name = regions.known(self, region)
+        name = account.region_name(self, region)
         key = name if self._regional else ""
         with self._turn:
             if key not in self._sites:
@@ -75,11 +75,11 @@ class Account(account.Account):
 
     def regions(self) -> tuple[str, ...]:
         """Where something of ours may be; `PermanentError` if none is named."""
-        return tuple(regions.named(self, f"write `regions:` with those of {self.CLOUD} that you use"))
+        return tuple(account.region_names(self, f"write `regions:` with those of {self.CLOUD} that you use"))
 
     def each(self, look: Callable[[At], Sequence[U]]) -> list[U]:
         """What is found at all sites, side by side; one that cannot be asked is an error."""
-        return regions.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
+        return account.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
 
     # -------------------------------------------------------------------------------------- marks
 

@@ -16,10 +16,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 from declarative.model.blocks import Shape
 from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
-from providers.cloud.any import labels, names
+from providers.cloud.any import AnyCloud, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.provider import AnyCloud
-from providers.cloud.any.rest import JsonSite
+from providers.cloud.any.json_site import JsonSite
 from providers.cloud.any.site import Disk, Found, Machine, Size, Wanted, What, Written, gpu_model
 from providers.cloud.rest import missing
 

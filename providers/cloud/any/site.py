@@ -22,7 +22,7 @@ from declarative.model.blocks import Shape
 from declarative.model.state import Address, NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
-from providers.cloud.claims import ON
+from providers.cloud.marks import ON
 from providers.ownership import key_of
 
 IS = "is"

@@ -13,13 +13,13 @@ from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind
-from providers.cloud import attachments, marks, volumes
+from providers.cloud import attachment_driver, marks, volumes
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
 from providers.cloud.any.site import Disk, Machine, Wanted, Written, claim_key
-from providers.cloud.claims import Claim, parse, text_of
+from providers.cloud.attachment_driver import Claim, parse, text_of
+from providers.cloud.checks import check, gone
 from providers.cloud.marks import Mark
-from providers.cloud.volume_checks import check, gone
 
 
 class SiteVolumes:
@@ -186,20 +186,20 @@ def _disk(record: Record, said: Written) -> Disk:
 
 
 class SiteAttachments:
-    """See `attachments.Driver`."""
+    """See `attachment_driver.Driver`."""
 
     regional = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachments.Disk:
+    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
         """Where no link names the disk, it is known by its id or its label."""
         at = self._account.at(volume.region)
         if machines is None:
             machines = {machine.id: machine for machine in at.machines()}
         told = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
-        return attachments.Disk(
+        return attachment_driver.Disk(
             id=volume.id,
             region=volume.region,
             state=volume.state,
@@ -211,7 +211,7 @@ class SiteAttachments:
             damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
             attaching=volume.busy,
             holders=tuple(
-                attachments.Holder(
+                attachment_driver.Holder(
                     machine=made,
                     device=volume.device or "",
                     attached=not volume.busy,
@@ -226,29 +226,29 @@ class SiteAttachments:
             source=(volume, machines),
         )
 
-    def _machine(self, machine: Machine, volume: Disk | None = None) -> attachments.Machine:
+    def _machine(self, machine: Machine, volume: Disk | None = None) -> attachment_driver.Machine:
         """As long as the disk is on its way, nobody looks for it."""
         runs = machine.state is NodeState.READY and not (volume and volume.busy)
-        return attachments.living(self._account, machine, runs=runs)
+        return attachment_driver.living(self._account, machine, runs=runs)
 
-    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Disk]:
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
         """One listing of both."""
         at = self._account.at(region)
         found = [disk for disk in at.disks() if disk.id in ids]
         machines = {machine.id: machine for machine in at.machines()} if found else {}
         return {disk.id: self.disk(disk, machines) for disk in found}
 
-    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Machine]:
-        """See `attachments.Driver`."""
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
+        """See `attachment_driver.Driver`."""
         return {m.id: self._machine(m) for m in self._account.at(region).machines() if m.id in ids}
 
     def machine_id(self, node: Record) -> str:
-        """See `attachments.Driver`."""
+        """See `attachment_driver.Driver`."""
         return str(node.outputs["id"])
 
     # ------------------------------------------------------------------------------------- claims
 
-    def claim(self, disk: attachments.Disk, machine: str) -> Claim | None:
+    def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
         """On the disk, or on the machine."""
         volume, machines = _parts(disk)
         text = volume.written.texts.get(claim_key(machine))
@@ -256,15 +256,15 @@ class SiteAttachments:
             text = machines[machine].written.texts.get(claim_key(volume.id))
         return None if text is None else parse(text, volume.id)
 
-    def write(self, disk: attachments.Disk, machine: str, claim: Claim) -> None:
-        """See `attachments.Driver`."""
+    def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
+        """See `attachment_driver.Driver`."""
         self._say(disk, machine, text_of(claim))
 
-    def erase(self, disk: attachments.Disk, machine: str) -> None:
-        """See `attachments.Driver`."""
+    def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
+        """See `attachment_driver.Driver`."""
         self._say(disk, machine, None)
 
-    def _say(self, disk: attachments.Disk, machine: str, claim: str | None) -> None:
+    def _say(self, disk: attachment_driver.Disk, machine: str, claim: str | None) -> None:
         """Write a claim, or take it away: on the disk, if there is room for texts, else on the machine."""
         volume, machines = _parts(disk)
         site = self._account.at(volume.region).site
@@ -279,20 +279,20 @@ class SiteAttachments:
 
     # ---------------------------------------------------------------------------- attach, detach
 
-    def attach(self, disk: attachments.Disk, machine: str, about: str) -> None:
-        """See `attachments.Driver`."""
+    def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
+        """See `attachment_driver.Driver`."""
         volume, machines = _parts(disk)
         if machine not in machines:
             raise gone(machine)
         self._account.at(volume.region).site.attach(volume, machines[machine])
 
-    def detach(self, disk: attachments.Disk, machine: str) -> None:
-        """See `attachments.Driver`."""
+    def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
+        """See `attachment_driver.Driver`."""
         volume, machines = _parts(disk)
         if not volume.busy:
             self._account.at(volume.region).site.detach(volume, machines[machine])
 
 
-def _parts(disk: attachments.Disk) -> tuple[Disk, Mapping[str, Machine]]:
+def _parts(disk: attachment_driver.Disk) -> tuple[Disk, Mapping[str, Machine]]:
     found: tuple[Disk, Mapping[str, Machine]] = disk.source
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
 from providers.cloud.faults import Answer, Kind, Said
-from providers.cloud.named import Device, Disk, Machine, Phase
+from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
 _MACHINES: Mapping[str, Phase] = {

@@ -18,7 +18,7 @@ from providers.cloud.azure import answers
 from providers.cloud.azure.account import COMPUTE, Account
 from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body, public
 from providers.cloud.azure.offers import Proximity, Reservations
-from providers.cloud.named import Disk, Machine, Reserved, Told, Wanted
+from providers.cloud.named.api import Disk, Machine, Reserved, Told, Wanted
 from providers.cloud.rest import missing
 
 DISKS = "2023-10-02"

@@ -12,7 +12,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of
 from providers.cloud.azure.offers import path_of
-from providers.cloud.named import Told, Wanted
+from providers.cloud.named.api import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"

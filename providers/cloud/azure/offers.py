@@ -22,8 +22,8 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
 from providers.cloud.catalog import day, prices
-from providers.cloud.groups import OPTION
-from providers.cloud.named import Machine, Phase, Reserved
+from providers.cloud.named.api import Machine, Phase, Reserved
+from providers.cloud.placement_groups import OPTION
 from providers.cloud.rest import missing, strange
 from providers.cloud.settings import NODE_DISK, write
 

@@ -32,7 +32,8 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import marks, regions, settings
+from providers.cloud import marks, settings
+from providers.cloud.account import RegionalAccount
 from providers.cloud.catalog import Catalog, catalog
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import MISMATCH
@@ -53,7 +54,7 @@ LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that are there. The others do not come back."""
 
 
-class Account(regions.Account[Region]):
+class Account(RegionalAccount[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "EC2"
@@ -82,7 +83,7 @@ class Account(regions.Account[Region]):
     # ------------------------------------------------------------------------------------ regions
 
     def make(self, name: str) -> Region:
-        """See `regions.Account`."""
+        """See `RegionalAccount`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
         login = (self._login(name), self.scrub)
         return Region(name, settings.host(given), login, self.config, self.timeout)

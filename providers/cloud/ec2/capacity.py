@@ -1,6 +1,6 @@
 """Where EC2 is asked for an instance: in which capacity reservation, placement group, subnet, or as spot.
 
-EC2 keeps a placement group (see `cloud.groups`) in the zone of its first instance.
+EC2 keeps a placement group (see `cloud.placement_groups`) in the zone of its first instance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from declarative.model.inputs import NodeInputs
 from declarative.model.spec.clouds import Network
 from declarative.model.spec.topology import Placement
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud import groups
+from providers.cloud import placement_groups
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account
 from providers.cloud.ec2.region import Region, tagged
@@ -129,7 +129,7 @@ IN_USE = "InvalidPlacementGroup.InUse"
 UNKNOWN = "InvalidPlacementGroup.Unknown"
 
 
-class Groups(groups.Groups):
+class Groups(placement_groups.Groups):
     """The placement groups of one account."""
 
     def __init__(self, account: Account) -> None:
@@ -140,17 +140,17 @@ class Groups(groups.Groups):
         return self._regions.region(inputs.region)
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         kind = self._regions.catalog.types.get(inputs.instance_type)
         return kind is None or kind.clusters
 
     def name(self, inputs: NodeInputs) -> str:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         where = inputs.zone or inputs.region
         return f"fleetform-{self._account.owner}-{inputs.fleet}-{where}"
 
     def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         self._region(inputs).ask(
             "CreatePlacementGroup",
             name,
@@ -160,7 +160,7 @@ class Groups(groups.Groups):
         )
 
     def tags(self, name: str, inputs: NodeInputs) -> dict[str, str] | None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         action = "DescribePlacementGroups"
         found = self._region(inputs).ask(action, name, Filter=[{"Name": "group-name", "Value": [name]}])
         for item in answers.listed(action, found, "placementGroupSet"):
@@ -169,12 +169,12 @@ class Groups(groups.Groups):
         return None
 
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         living = {"placement-group-name": [name], "instance-state-name": LIVE}
         return self._region(inputs).has_instance(living)
 
     def remove(self, name: str, inputs: NodeInputs) -> None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         try:
             self._region(inputs).ask("DeletePlacementGroup", name, GroupName=name)
         except PermanentError as error:

@@ -12,7 +12,7 @@ from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
-from providers.cloud import preflight
+from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.ec2 import answers, volumes
@@ -94,7 +94,7 @@ def preflight_faults(
         probes.append(partial(_probe, region))
         here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         looks += _looks(account, nodes, volumes, region, here)
-    return preflight.found(probes, looks, "UnauthorizedOperation")
+    return checks.faults_of(probes, looks, "UnauthorizedOperation")
 
 
 def _probe(region: Region) -> None:

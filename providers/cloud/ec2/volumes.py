@@ -16,13 +16,13 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, adopted, living
+from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
+from providers.cloud.checks import check, users
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
-from providers.cloud.volume_checks import check, users
 
 TYPE = "gp3"
 SIZES = {
@@ -223,7 +223,7 @@ _TURNS = tuple(threading.Lock() for _ in range(64))
 
 
 class Ec2Attachments(ClaimTags):
-    """See `attachments.Driver`."""
+    """See `attachment_driver.Driver`."""
 
     regional = True
 

@@ -22,7 +22,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientKind
 from providers.cloud import marks
 from providers.cloud.faults import Answer, Kind, Said, by_status, fault
 from providers.cloud.marks import packed, unpacked
-from providers.cloud.named import Device, Disk, Machine, Phase
+from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
 INSTANCES: Mapping[str, Phase] = {

@@ -27,8 +27,8 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
-from providers.cloud.groups import OPTION
-from providers.cloud.named import Machine, Phase, Reserved
+from providers.cloud.named.api import Machine, Phase, Reserved
+from providers.cloud.placement_groups import OPTION
 from providers.cloud.rest import missing, pages, strange
 from providers.cloud.settings import NODE_DISK, write
 

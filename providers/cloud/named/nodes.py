@@ -1,5 +1,5 @@
 """The calls for nodes of clouds that take a name once: see `cloud.nodes`. A machine is named after its
-token. Their placement groups: see `cloud.groups`.
+token. Their placement groups: see `cloud.placement_groups`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import groups, marks
+from providers.cloud import marks, placement_groups
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.faults import Kind
 from providers.cloud.keys import SHARE, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.nodes import ended, first_start
+from providers.cloud.placement_groups import OFF, OPTION
 from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
@@ -278,7 +279,7 @@ def leaving(name: str, address: Address) -> TransientError:
     return TransientError(TransientKind.BUSY, summary, about=str(address))
 
 
-class Groups(groups.Groups):
+class Groups(placement_groups.Groups):
     """The placement groups of one account."""
 
     def __init__(self, account: Account, api: Api) -> None:
@@ -313,7 +314,7 @@ class Groups(groups.Groups):
         # What is reserved has a group of its own, or none.
         free = (inputs for inputs in wanted if not inputs.reservation)
         cluster = [inputs for inputs in free if inputs.placement == Placement.CLUSTER]
-        if self.given == groups.OFF:
+        if self.given == OFF:
             return
         if self.given:
             yield from self._absent(self.given, cluster)
@@ -327,11 +328,8 @@ class Groups(groups.Groups):
                     f"fleet/{fleet}: a {self.CALLED} takes {most} nodes, and there would be "
                     f"{count} in its zone"
                 )
-                hint = (
-                    f"lower the fleet's `nodes`, or write `options: {{{groups.OPTION}: {groups.OFF}}}` in "
-                    "the backend"
-                )
-                yield PermanentError(PermanentKind.INVALID, summary, about=groups.OPTION, hint=hint)
+                hint = f"lower the fleet's `nodes`, or write `options: {{{OPTION}: {OFF}}}` in the backend"
+                yield PermanentError(PermanentKind.INVALID, summary, about=OPTION, hint=hint)
 
     def _absent(self, given: str, cluster: Iterable[NodeInputs]) -> Iterator[PermanentError]:
         for made, region in sorted({(self._sites.id_of(given, i), i.region) for i in cluster}):
@@ -343,33 +341,33 @@ class Groups(groups.Groups):
                 continue  # who may use it need not be let look
             if not there:
                 summary = f"there is no {self.CALLED} `{given}` in {region}"
-                hint = f"check `options.{groups.OPTION}`; without it, one is made for each fleet"
-                yield PermanentError(PermanentKind.NOT_FOUND, summary, about=groups.OPTION, hint=hint)
+                hint = f"check `options.{OPTION}`; without it, one is made for each fleet"
+                yield PermanentError(PermanentKind.NOT_FOUND, summary, about=OPTION, hint=hint)
 
     # ------------------------------------------------------------------------- what each cloud has
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         return self._sites.takes(inputs)
 
     def name(self, inputs: NodeInputs) -> str:
-        """See `groups.Groups`: owners are too long to be part of a name."""
+        """See `placement_groups.Groups`: owners are too long to be part of a name."""
         fleet, where = inputs.fleet, inputs.zone or inputs.region
         whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
         return name_of(Address("fleet", f"fleetform-{fleet}"), whose)
 
     def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         self._sites.make(self._sites.id_of(name, inputs), inputs, told)
 
     def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         return self._sites.tags(self._sites.id_of(name, inputs))
 
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         return self._sites.used(self._sites.id_of(name, inputs))
 
     def remove(self, name: str, inputs: NodeInputs) -> None:
-        """See `groups.Groups`."""
+        """See `placement_groups.Groups`."""
         self._sites.remove(self._sites.id_of(name, inputs))

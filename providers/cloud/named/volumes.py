@@ -11,13 +11,13 @@ from functools import partial
 from declarative.model.inputs import VolumeInputs
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud import attachments, marks
+from providers.cloud import attachment_driver, marks
 from providers.cloud.account import Account, gibibytes, look_up
-from providers.cloud.claims import ON, Claim, keys_of, of_tags, to_tags
-from providers.cloud.marks import Mark
+from providers.cloud.attachment_driver import Claim, keys_of, of_tags, to_tags
+from providers.cloud.checks import check, gone, left, taken_on
+from providers.cloud.marks import ON, Mark
 from providers.cloud.named.api import Api, Disk, Machine, Phase, Wanted, name_of
 from providers.cloud.named.nodes import leaving, retagged, tags_of
-from providers.cloud.volume_checks import check, gone, left, taken_on
 
 
 class NamedVolumes:
@@ -138,7 +138,7 @@ class NamedVolumes:
 
 
 class NamedAttachments:
-    """See `attachments.Driver`. A machine says where it finds its disks, and its disks only who has them."""
+    """See `attachment_driver.Driver`. A machine says where it finds its disks; a disk says who has it."""
 
     regional = False
 
@@ -146,13 +146,13 @@ class NamedAttachments:
         self._account = account
         self._api = api
 
-    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachments.Disk:
+    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
         """Its holders are asked for one by one, unless `machines` are known."""
         if machines is None:
             there = {made: self._api.machine(made) for made in volume.holders}
             machines = {made: m for made, m in there.items() if m and m.phase is not Phase.ENDING}
         also = [made for made, machine in machines.items() if volume.id in machine.devices]
-        return attachments.Disk(
+        return attachment_driver.Disk(
             id=volume.id,
             region="",
             state=volume.state,
@@ -160,7 +160,7 @@ class NamedAttachments:
             tags=volume.tags,
             free=volume.phase is Phase.RUNS,
             gone=volume.gone,
-            adopted=partial(attachments.adopted, self._account, volume),
+            adopted=partial(attachment_driver.adopted, self._account, volume),
             holders=tuple(
                 _holder(made, machines.get(made), volume) for made in dict.fromkeys((*volume.holders, *also))
             ),
@@ -168,19 +168,19 @@ class NamedAttachments:
             source=volume,
         )
 
-    def _machine(self, found: Machine) -> attachments.Machine:
-        seen = attachments.living(self._account, found, runs=found.phase is Phase.RUNS)
+    def _machine(self, found: Machine) -> attachment_driver.Machine:
+        seen = attachment_driver.living(self._account, found, runs=found.phase is Phase.RUNS)
         return replace(seen, node=lambda: self._node(found))
 
     def _node(self, found: Machine) -> Record:
-        seen = attachments.living(self._account, self._api.with_addresses(found), runs=True)
+        seen = attachment_driver.living(self._account, self._api.with_addresses(found), runs=True)
         return seen.node()
 
-    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Disk]:
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
         """Asked for one by one."""
         return {disk.id: self.disk(disk) for disk in map(self._api.disk, ids) if disk}
 
-    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachments.Machine]:
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
         """Asked for one by one."""
         found = {made: self._api.machine(made) for made in ids}
         return {made: self._machine(m) for made, m in found.items() if m and m.phase is not Phase.ENDING}
@@ -193,35 +193,35 @@ class NamedAttachments:
         self._account.check_owner(machine.tags, node, machine.id)
         return machine.id
 
-    def claim(self, disk: attachments.Disk, machine: str) -> Claim | None:
-        """See `attachments.Driver`."""
+    def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
+        """See `attachment_driver.Driver`."""
         return of_tags(disk.tags, disk.id, machine)
 
-    def write(self, disk: attachments.Disk, machine: str, claim: Claim) -> None:
+    def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
         """All tags of a disk are written together."""
         others = {key: value for key, value in disk.tags.items() if not key.startswith(ON)}
         tags = {**others, **to_tags(claim, machine)}
         if tags != disk.tags:
             self._api.tag_disk(disk.source, tags)
 
-    def erase(self, disk: attachments.Disk, machine: str) -> None:
+    def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
         """All tags of a disk are written together."""
         mine = keys_of(disk.tags, machine)
         self._api.tag_disk(disk.source, {key: value for key, value in disk.tags.items() if key not in mine})
 
-    def attach(self, disk: attachments.Disk, machine: str, about: str) -> None:
-        """See `attachments.Driver`."""
+    def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
+        """See `attachment_driver.Driver`."""
         self._api.attach(machine, disk.source)
 
-    def detach(self, disk: attachments.Disk, machine: str) -> None:
-        """See `attachments.Driver`."""
+    def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
+        """See `attachment_driver.Driver`."""
         serials = next((h.serials for h in disk.holders if h.machine == machine), ())
         self._api.detach(machine, disk.source, serials)
 
 
-def _holder(made: str, machine: Machine | None, disk: Disk) -> attachments.Holder:
+def _holder(made: str, machine: Machine | None, disk: Disk) -> attachment_driver.Holder:
     device = machine.devices.get(disk.id) if machine else None
-    return attachments.Holder(
+    return attachment_driver.Holder(
         machine=made,
         device=device.links[0] if device else "",
         attached=device is not None,

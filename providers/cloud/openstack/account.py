@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from declarative.model.spec.clouds import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud import marks, regions, settings
+from providers.cloud import marks, settings
+from providers.cloud.account import RegionalAccount
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import names
@@ -53,7 +54,7 @@ _MOST = 255
 """Characters of a value."""
 
 
-class Account(regions.Account[Region]):
+class Account(RegionalAccount[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "OpenStack"
@@ -78,7 +79,7 @@ class Account(regions.Account[Region]):
     # ------------------------------------------------------------------------------------ regions
 
     def make(self, name: str) -> Region:
-        """See `regions.Account`."""
+        """See `RegionalAccount`."""
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
         # Who logs in is no secret, and may be a word that stands in every message.

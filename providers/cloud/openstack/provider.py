@@ -12,7 +12,7 @@ from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
-from providers.cloud import preflight
+from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.nodes import Nodes
@@ -65,10 +65,10 @@ class OpenStack(Cloud):
 Wanted = Mapping[Address, Mapping[str, Any]]
 
 
-def preflight_faults(account: Account, seen: preflight.Seen, wanted: Wanted) -> list[PermanentError]:
+def preflight_faults(account: Account, seen: checks.Seen, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
-    probes: list[preflight.Look] = []
-    looks: list[preflight.Look] = []
+    probes: list[checks.Look] = []
+    looks: list[checks.Look] = []
     asked: dict[Address, Placed] = {
         address: inputs_of("node" if address.kind == "node" else "volume", inputs)
         for address, inputs in wanted.items()
@@ -78,12 +78,10 @@ def preflight_faults(account: Account, seen: preflight.Seen, wanted: Wanted) -> 
         here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         probes.append(partial(names.zones, region))
         looks += _looks(account, seen, region, here)
-    return preflight.found(probes, looks, "Policy doesn't allow")
+    return checks.faults_of(probes, looks, "Policy doesn't allow")
 
 
-def _looks(
-    account: Account, seen: preflight.Seen, region: Region, wanted: Wanted
-) -> Iterator[preflight.Look]:
+def _looks(account: Account, seen: checks.Seen, region: Region, wanted: Wanted) -> Iterator[checks.Look]:
     if any(address.kind == "node" for address in wanted):
         yield lambda: names.image(region, account.image(region.name))
         yield partial(names.network, region, account.options.get("network"))

@@ -15,14 +15,13 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.attachments import ClaimTags, Disk, Holder, Machine, adopted, living
-from providers.cloud.claims import ON
-from providers.cloud.marks import Mark
+from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
+from providers.cloud.checks import check, left
+from providers.cloud.marks import ON, Mark
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import ID, Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.region import Region
-from providers.cloud.volume_checks import check, left
 
 CHANGING = ("detaching", "attaching", "reserved", "in-use")
 """States of a volume that is on its way to a server, or from it."""
@@ -241,7 +240,7 @@ _SERIAL = 20
 
 
 class NovaAttachments(ClaimTags):
-    """See `attachments.Driver`."""
+    """See `attachment_driver.Driver`."""
 
     regional = True
 

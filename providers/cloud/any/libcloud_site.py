@@ -17,10 +17,9 @@ from declarative.model.diagnostic import suggest
 from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import settings
-from providers.cloud.any import kinds, names
+from providers.cloud.any import AnyCloud, kinds, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
-from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import said
@@ -46,7 +45,7 @@ HOURLY = ("linode",)
 """Drivers whose `price` is known to be USD an hour, from the cloud itself. Of others that is not known."""
 
 
-def named(config: Config) -> AnyCloud:
+def by_libcloud(config: Config) -> AnyCloud:
     """The provider for a driver that is not wired; `PermanentError` if it cannot make nodes."""
     found = kinds.kind(config.driver)
     refused = kinds.refusal(found)
@@ -56,14 +55,14 @@ def named(config: Config) -> AnyCloud:
         Account(
             config,
             OPTIONS,
-            lambda account, region: Named(account, found, region),
+            lambda account, region: LibcloudSite(account, found, region),
             cloud=f"`{config.driver}`",
             regional=found.regional,
         )
     )
 
 
-class Named(Site):
+class LibcloudSite(Site):
     """One driver of libcloud's."""
 
     settle = 10.0
