@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from declarative.model.state import rank_name
 from declarative.placement.counted import Class, Counted, Seat
@@ -42,6 +43,7 @@ def solve(counted: Counted, limits: Limits) -> tuple[float, Ledger | None]:
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return first.bound, None
     fixed = {column: first.values[column] for column in counted.homes}
+    limits = replace(limits, brief=True)
     for distance in DISTANCES:
         found = program.solve(limits, around=first.values, distance=distance, fixed=fixed)
         if found.values:
@@ -56,6 +58,7 @@ def bound(counted: Counted, limits: Limits) -> float:
 
 def _relaxed(counted: Counted, limits: Limits) -> Solution:
     """With whole nodes, and with fractions of ranks."""
+    limits = replace(limits, brief=True)
     stocks = zip(counted.bought, counted.stocks, strict=True)
     return counted.program.solve(limits, whole={*counted.homes, *(c for c, stock in stocks if stock.option)})
 

@@ -21,6 +21,8 @@ class Limits:
     """Of a program that is solved at all."""
     gap: float = 0.0
     absolute: float = 1e-6
+    brief: bool = False
+    """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
 
     def times(self, effort: int) -> Limits:
         """So many times as much of everything."""
@@ -120,12 +122,16 @@ FEASIBLE = 2
 """HiGHS's `kSolutionStatusFeasible`."""
 
 
+SLOW = ("mip_allow_restart", "mip_heuristic_run_root_reduced_cost", "mip_heuristic_run_rens")
+
+
 def _options(limits: Limits) -> dict[str, Any]:
     return {
         "output_flag": False,
         "threads": 1,
         "parallel": "off",
         "random_seed": 0,
+        **(dict.fromkeys(SLOW, False) if limits.brief else {}),
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,

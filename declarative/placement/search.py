@@ -1,7 +1,8 @@
-"""The search: tasks are seated in several orders, and the best outcome is kept.
+"""The search: tasks are seated one after the other, and an integer program says what is better than that.
 
-No single order is good everywhere; the best of three is within a few percent of the optimum. Which tasks are
-left out is decided before what the rest costs, and so that leaving one out changes nothing for the others.
+Which tasks are left out is decided before what the rest costs, and so that leaving one out changes nothing
+for the others. What the program cannot tell, where tasks are pinned or a plan is very large, is looked for by
+seating tasks in several orders; the best outcome is kept.
 """
 
 from __future__ import annotations
@@ -83,44 +84,62 @@ class Search:
 
     def seated(self) -> Collection[int]:
         """The tasks that the best outcome seats, by their index: what they cost does not change that."""
-        return self._fuller(self._searched()).ledger.seats
+        return self._fullest(self.board.jobs).ledger.seats
 
     def run(self) -> Result:
         """The best outcome that was found."""
-        found = self._searched()
-        fuller = self._fuller(found)
-        if len(fuller.ledger.seats) > len(found.ledger.seats):
-            fuller = replace(self._cheapest_of(fuller), proved=fuller.proved)
-        return replace(self._cheaper(fuller), proved=fuller.proved)
+        found = self._fullest(self.board.jobs)
+        if found.left and len(found.ledger.seats) <= FEW:
+            # Those that are left out change nothing for the others.
+            alone = self._fullest([j for j in self.board.jobs if j.index in found.ledger.seats])
+            if not alone.left:
+                found = replace(alone, left=found.left, proved=found.proved)
+        return self._cheapest(found)
 
-    def _fuller(self, found: Result) -> Result:
-        """Seat what can be seated beside all tasks of at least its priority, by the exact model."""
-        jobs = self.board.jobs
+    # Which tasks are left out
+
+    def _fullest(self, jobs: Sequence[Job]) -> Result:
+        """Seat as many as can be seated beside all tasks of at least their priority."""
+        found = self._pass(jobs, "size", wanted={})
+        if not any(job.wish.fit for job in found.left):
+            return found
+        return self._fuller(self._rounds(found, jobs) if len(jobs) > FEW else found, jobs)
+
+    def _fuller(self, found: Result, jobs: Sequence[Job]) -> Result:
+        """Seat more, level by level."""
         proved: set[int] = set()
         for level in self.board.levels:
             left = [j for j in found.left if j.task.priority == level and j.wish.fit]
-            keep = [j for j in jobs if j.index in found.ledger.seats and self._keeps(j, level, found)]
-            free = movable([*keep, *left])
-            still = [j for j in free if j.index in found.ledger.seats]
-            may = [j for j in free if j.index not in found.ledger.seats]
-            if not may:
+            if not left:
                 continue
-            fixed = {j.index for j in keep} - {j.index for j in still}
-            counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-            least, ledger = solve(counted, self.seats)
-            fuller = ledger is not None and len(ledger.seats) > len(keep)
-            gained = sum(j.weight for j in may if ledger and fuller and j.index in ledger.seats)
-            # Where those that stay have to stay, more weight than the bound cannot be seated.
-            if -least < gained * (1 - SKEW) + counted.worth and all(jobs[i].ask.prior for i in fixed):
-                proved.update(j.index for j in may)
-            if ledger is None or not fuller:
-                continue
+            found, done = self._more(found, jobs, level, left)
+            proved |= done
+            left = [j for j in left if j.index not in found.ledger.seats and j.index not in done]
+            if left and len(jobs) <= FEW:
+                found = self._admit(found, jobs, left)
+        return replace(found, proved=frozenset(proved))
+
+    def _more(
+        self, found: Result, jobs: Sequence[Job], level: int, left: Sequence[Job]
+    ) -> tuple[Result, set[int]]:
+        """Seat what the program can of tasks of one priority; of which it was proved that no more can be."""
+        keep = [j for j in jobs if j.index in found.ledger.seats and self._keeps(j, level, found)]
+        wanted = {j.index for j in left}
+        free = movable([*keep, *left])
+        still, may = [j for j in free if j.index not in wanted], [j for j in free if j.index in wanted]
+        if not may:
+            return found, set()
+        fixed = {j.index for j in keep} - {j.index for j in free}
+        counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
+        least, ledger = solve(counted, self.seats)
+        gained = [j for j in may if ledger and j.index in ledger.seats]
+        # Where those that stay have to stay, more weight than the bound cannot be seated.
+        most = sum(j.weight for j in gained) * (1 - SKEW) + counted.worth
+        proved = -least < most and all(self.board.jobs[i].ask.prior for i in fixed)
+        if ledger is not None and gained:
             Tidy(ledger).run()
-            best = Result(ledger, [])
-            rest = self._rest(best, jobs, found)
-            short = launch_baselines(ledger) if rest is best else rest.short
-            found = replace(rest, left=[j for j in jobs if j.index not in rest.ledger.seats], short=short)
-        return replace(found, proved=frozenset(proved)) if proved else found
+            found = self._rest(Result(ledger, []), jobs, found)
+        return found, {j.index for j in may} if proved else set()
 
     def _keeps(self, job: Job, level: int, found: Result) -> bool:
         """Whether a seated task keeps its place though others of a priority have none."""
@@ -128,89 +147,20 @@ class Search:
         had = [index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
         return job.task.priority >= level or (bool(had) and had == seats)
 
-    def _cheaper(self, found: Result) -> Result:
-        """The same tasks on the cheapest launches."""
-        if not found.cost:
-            return replace(found, bound=0.0)
-        jobs = [j for j in self.board.jobs if j.index in found.ledger.seats]
-        free = movable(jobs)
-        begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
-        least, ledger = solve(self._counted(begin, free, found), self.cost)
-        if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
-            least = bound(self._counted(self.start, jobs, found), self.cost)
-        if ledger is not None:
-            Tidy(ledger).run()
-            short = launch_baselines(ledger)
-            left = self._seat_all(ledger, found.left, {})
-            found = min(found, Result(ledger, left, short), key=lambda r: r.value)
-        known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
-        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
-
-    def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
-        """A program for these tasks, in which each fleet launches for itself what can be had."""
-        least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
-        return Counted(base, jobs, least, self.cost.columns, may)
-
-    def _searched(self) -> Result:
-        """The best of several orders."""
-        jobs = self.board.jobs
-        if len(jobs) > FEW:
-            return self._rounds(jobs)
-        first = self._pass(jobs, "size", wanted={})
-        if not first.left:
-            return self._cheapest(first, jobs)
-        return self._cheapest_of(self._admit(first, jobs))
-
-    def _cheapest_of(self, admitted: Result) -> Result:
-        """The cheapest pass that seats the same tasks: those that are left out change nothing about it."""
-        jobs = [j for j in self.board.jobs if j.index in admitted.ledger.seats]
-        left = [j for j in self.board.jobs if j.index not in admitted.ledger.seats]
-        first = self._pass(jobs, "size", wanted={})
-        best = self._cheapest(replace(admitted, left=[]) if first.left else first, jobs)
-        return replace(best, left=left)
-
-    def _cheapest(self, first: Result, jobs: Sequence[Job]) -> Result:
-        """The cheapest pass that seats all of `jobs`, as `first` does."""
-        best = first
-        if self._is_free(first):
-            return best
-        wanted = self.orders.wanted(jobs)
-        levels = {j.task.priority for j in jobs}
-        # Where all find a place it does not matter who goes first, but to the price it may.
-        for by_priority in (True, False) if len(levels) > 1 else (True,):
-            for order in (*ORDERS, *LAST_RESORTS):
-                found = self._pass(jobs, order, wanted=wanted, by_priority=by_priority)
-                if not found.left and found.value < best.value:
-                    best = found
-        return best
-
-    def _is_free(self, found: Result) -> bool:
-        """Whether all tasks are seated, and what is launched for them is free and cannot be less."""
-        if found.left or found.cost:
-            return False
-        owed = sum(rule.baseline for rule in self.board.fleets.values())
-        return len(found.ledger.launches) <= owed or self._is_full(found)
-
-    def _is_full(self, found: Result) -> bool:
-        """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
-        board, piles = self.board, found.ledger.piles.values()
-        return not any(piles) and len({board.make_of[option.kind] for option in board.options}) == 1
-
-    # Which tasks are left out
-
-    def _admit(self, first: Result, jobs: Sequence[Job]) -> Result:
-        """Add to what the first pass seats each task that can be had beside all of it.
+    def _admit(self, best: Result, jobs: Sequence[Job], left: Sequence[Job]) -> Result:
+        """Add each task that can be had beside all that is seated.
 
         What is tried for a task depends on the tasks that are seated and on no other that is left out.
         """
-        best, effort = first, 0
+        effort = 0
         failed: set[object] = set()
-        for job in sorted(first.left, key=lambda j: self.orders.key(j, "size", frozenset())):
+        for job in sorted(left, key=lambda j: self.orders.key(j, "size", frozenset())):
             key = job.key if job.plain else job.index
-            if not job.wish.fit or key in failed or job.index in best.ledger.seats:
+            if key in failed or job.index in best.ledger.seats:
                 continue
-            level = job.task.priority
-            keep = [j for j in jobs if j.index in best.ledger.seats and self._keeps(j, level, best)]
+            keep = [
+                j for j in jobs if j.index in best.ledger.seats and self._keeps(j, job.task.priority, best)
+            ]
             effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
             if effort > MOST_EFFORT:
                 break
@@ -223,10 +173,8 @@ class Search:
 
     def _rest(self, found: Result, jobs: Sequence[Job], before: Result) -> Result:
         """Seat beside `found` what else can be had, first of all what was seated before."""
-        rest = [j for j in jobs if j.index not in found.ledger.seats and j.wish.fit]
+        rest = [j for j in jobs if j.index not in found.ledger.seats]
         front = {j.key if j.plain else j.index for j in rest if j.index in before.ledger.seats}
-        if not rest:
-            return found
         return self._pass(jobs, "size", wanted={}, front=front, first=found.ledger)
 
     def _with(self, job: Job, others: Sequence[Job]) -> Result | None:
@@ -251,17 +199,16 @@ class Search:
         new.begin = {**new.begin, home[0]: frozenset((home[1],))}
         return new
 
-    def _rounds(self, jobs: Sequence[Job]) -> Result:
-        """Many tasks: three orders, then the sizes that were left out go to the front."""
+    def _rounds(self, best: Result, jobs: Sequence[Job]) -> Result:
+        """Many tasks: other orders, then the sizes that were left out go to the front."""
         wanted = self.orders.wanted(jobs)
-        tried: list[tuple[Result, str]] = []
         # What is free is launched as small as may be: where few may be launched, that leaves some out.
         free = any(not self.board.kinds[option.kind].cost for option in self.board.options)
-        for order in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
-            tried.append((self._pass(jobs, order, wanted=wanted), order))
-            if self._is_free(tried[-1][0]):
-                return tried[-1][0]  # nothing is left out, and nothing costs more than it has to
-        best, order = min(tried, key=lambda t: t[0].value)
+        order = "size"
+        for other in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
+            found = self._pass(jobs, other, wanted=wanted)
+            if found.value < best.value:
+                best, order = found, other
         front: set[object] = set()
         for _ in range(ROUNDS):
             lost = {j.key if j.plain else j.index for j in best.left if j.wish.fit} - front
@@ -269,19 +216,82 @@ class Search:
                 break
             front |= lost
             found = self._pass(jobs, order, wanted=wanted, front=front)
-            if found.value < best.value:
-                best = found
-        start = self.start
-        for home in open_homes(start, {id(j.wish): j.wish for j in best.left}.values()):
-            other = self._beginning(start, home)
-            found = self._pass(jobs, order, wanted=wanted, front=front, first=other)
-            if found.value < best.value:
-                best, start = found, other
-        if not best.left and len({j.task.priority for j in jobs}) > 1:
-            found = self._pass(jobs, order, wanted=wanted, by_priority=False)
-            if not found.left and found.value < best.value:
-                best = found
+            best = min(best, found, key=lambda r: r.value)
+        for home in open_homes(self.start, {id(j.wish): j.wish for j in best.left}.values()):
+            start = self._beginning(self.start, home)
+            found = self._pass(jobs, order, wanted=wanted, front=front, first=start)
+            best = min(best, found, key=lambda r: r.value)
         return best
+
+    # What the rest costs
+
+    def _cheapest(self, found: Result) -> Result:
+        """The same tasks on the cheapest launches, and what they cost at least."""
+        jobs = [j for j in self.board.jobs if j.index in found.ledger.seats]
+        free = movable(jobs)
+        if not found.cost:
+            return replace(self._orders(found, jobs), bound=0.0)
+        moves = {j.index for j in free}
+        stays = [j for j in jobs if j.index not in moves]
+        # The program cannot tell where those are best off that share volumes or are pinned.
+        searched = any(not j.ask.prior for j in stays)
+        if searched:
+            found = self._orders(found, jobs)
+        found = self._cheaper(found, jobs, free)
+        if not searched and not self._is_near(found):
+            other = self._orders(found, jobs)
+            found = replace(other, bound=found.bound)
+        return found
+
+    def _is_near(self, found: Result) -> bool:
+        """Whether it costs no more than the program was to find."""
+        return found.bound is not None and found.cost <= found.bound * (1 + self.cost.gap) + ROUNDED
+
+    def _cheaper(self, found: Result, jobs: Sequence[Job], free: Sequence[Job]) -> Result:
+        """The same tasks where the program puts them."""
+        begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
+        least, ledger = solve(self._counted(begin, free, found), self.cost)
+        if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
+            least = bound(self._counted(self.start, jobs, found), self.cost)
+        if ledger is not None:
+            Tidy(ledger).run()
+            other = Result(ledger, found.left, launch_baselines(ledger), proved=found.proved)
+            found = min(found, other, key=lambda r: r.value)
+        known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
+        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
+
+    def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
+        """A program for these tasks, in which each fleet launches for itself what can be had."""
+        least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
+        return Counted(base, jobs, least, self.cost.columns, may)
+
+    def _orders(self, best: Result, jobs: Sequence[Job]) -> Result:
+        """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""
+        wanted = self.orders.wanted(jobs)
+        levels = {j.task.priority for j in jobs}
+        orders = ORDERS if len(jobs) > FEW else (*ORDERS, *LAST_RESORTS)
+        # Where all find a place it does not matter who goes first, but to the price it may.
+        for by_priority in (True, False) if len(levels) > 1 else (True,):
+            for order in orders:
+                if self._is_free(best):
+                    return best
+                found = self._pass(jobs, order, wanted=wanted, by_priority=by_priority)
+                if not found.left:
+                    found = replace(found, left=best.left, proved=best.proved)
+                    best = min(best, found, key=lambda r: r.value)
+        return best
+
+    def _is_free(self, found: Result) -> bool:
+        """Whether what is launched is free and cannot be less."""
+        if found.cost:
+            return False
+        owed = sum(rule.baseline for rule in self.board.fleets.values())
+        return len(found.ledger.launches) <= owed or self._is_full(found)
+
+    def _is_full(self, found: Result) -> bool:
+        """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
+        board, piles = self.board, found.ledger.piles.values()
+        return not any(piles) and len({board.make_of[option.kind] for option in board.options}) == 1
 
     # One pass
 
