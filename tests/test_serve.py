@@ -29,7 +29,7 @@ from declarative.serve.metrics import Metrics
 from declarative.serve.seen import MISSED, Recorded, Seen
 from declarative.serve.server import Server, Site
 from declarative.store import StateError
-from declarative.store.history import Operation
+from declarative.store.events import Event
 from tests.cli import fleet, task
 from tests.planned import plan_of
 from tests.test_render import act, node
@@ -79,9 +79,7 @@ class Clock:
 
 
 def entry(**more):
-    given = {"id": 1, "op": "create", "address": "node/gpu-0", "backend": None, "generation": 1}
-    ended = {"begun_at": 1.0, "ended_at": 2.0, "result": "done", "error": None}
-    return Operation(**{**given, **ended, **more})
+    return Event(**{"id": 1, "at": 1.0, "type": "node.created", "address": "node/gpu-0", **more})
 
 
 def done(number=1, **more):
@@ -102,7 +100,7 @@ def site():
     opened = []
 
     def make(recorded=None, *, token=None, interval=None, clock=None):
-        found = recorded or Recorded(view=view(), history=(entry(),))
+        found = recorded or Recorded(view=view(), events=(entry(),))
         look = found if callable(found) else lambda: found
         seen = Seen("lab", look, clock or Clock(), interval)
         metrics = Metrics(seen, loop=interval is not None)
@@ -338,7 +336,7 @@ def hostile_page():
         at=0.0,
         view=shown,
         told=tuple(("bad", t) for t in HOSTILE),
-        history=tuple(entry(op=t, address=t, error=t, actor=t, host=t, doing=t) for t in HOSTILE),
+        events=tuple(entry(type=t, address=t, detail={"cause": t, "error": t, "actor": t}) for t in HOSTILE),
         held=HOSTILE,
         diagnostics=tuple(Diagnostic(code="x", summary=t, hint=t, address=t) for t in HOSTILE),
     )
@@ -349,7 +347,7 @@ def test_nothing_hostile_becomes_a_part_of_the_page():
     page = page_html(hostile_page())
     tags.feed(page)
     plain.feed(
-        page_html(Page(title="x", at=0.0, view=view(), told=(("bad", "x"),), history=(entry(),), held=("x",)))
+        page_html(Page(title="x", at=0.0, view=view(), told=(("bad", "x"),), events=(entry(),), held=("x",)))
     )
     assert set(tags.tags) <= set(plain.tags)
     assert tags.tags.count("script") == 1
@@ -405,7 +403,7 @@ def test_serve_beside_commands_that_write(project):
         threading.Event().wait(0.1)
     assert seen['fleetform_nodes{fleet="gpu",state="ready"}'] == 1
     assert seen['fleetform_nodes_declared{bound="min",fleet="gpu"}'] == 1
-    assert "create" in get(at, "/")[2]
+    assert "node.created" in get(at, "/")[2]
     process.terminate()
     assert process.wait() == 0
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "approve": "let reconcile do what it waits with",
     "serve": "a live page, metrics and health over HTTP",
     "status": "nodes, blocks, volumes and tasks as they are now",
+    "events": "what happened, from where you were",
     "logs": "what a task's ranks have printed",
     "stop": "stop a task",
     "drain": "give a node no new work",

@@ -26,7 +26,7 @@ TOKEN = "FLEETFORM_LISTEN_TOKEN"  # noqa: S105 (the variable's name)
 LEAST = 16
 """Characters of a token."""
 SHOWN = 50
-"""Entries of the history on the page."""
+"""Events on the page."""
 RELOAD = 30.0
 """Seconds after which the project's files are read again."""
 
@@ -180,12 +180,13 @@ class _Look:
         self._reload()
         desired = self._session.current
         with self._session.state.read_anew(desired) as store:
-            state, history = store.read(), store.history((), SHOWN)
+            state, last = store.read(), store.event_bounds()[1]
+            events = store.events(max(0, last - SHOWN))
         view = replace(
             status_view(desired, state, now=now()),
             health=of_nodes(readiness_of_nodes(state), state.silent, now()),
         )
-        return Recorded(view=view, history=tuple(history), declared=desired.fleets)
+        return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)
 
     def _reload(self) -> None:
         with self._turn:

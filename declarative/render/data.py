@@ -46,8 +46,7 @@ def to_line(data: Any) -> str:
 
 def to_event(data: Mapping[str, Any]) -> str:
     """One event of a stream as a line, with the `time` at which it is said: UTC, to the millisecond."""
-    at = datetime.now(tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return to_line({**data, "time": at})
+    return to_line({**data, "time": iso_ms(datetime.now(tz=UTC).timestamp())})
 
 
 def plain(value: Any) -> Any:
@@ -205,6 +204,12 @@ def iso(seconds: float | None) -> str | None:
         if seconds is not None:
             return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return None
+
+
+def iso_ms(seconds: float) -> str:
+    """`2026-01-31T12:00:00.250Z`."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ from declarative.render.blocks import Row
 from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.health import health_lines
-from declarative.render.records import entry_cells
+from declarative.render.records import event_cells
 from declarative.render.status import STYLES, node_note
 from declarative.render.text import Paint, clean, money, plural, sentence
 from declarative.render.unplaced import unplaced_lines
 from declarative.render.views import NodeView, StatusView, TaskView
 from declarative.render.web import node_data, rendered
-from declarative.store.history import Operation
+from declarative.store.events import Event
 
 SECONDS = 15
 """How often the page renews itself."""
@@ -71,7 +71,8 @@ class Page:
     at: float
     view: StatusView
     told: Sequence[tuple[str, str]] = ()
-    history: Sequence[Operation] = ()
+    events: Sequence[Event] = ()
+    """The newest first."""
     refusals: Sequence[Refusal] = ()
     waiting: frozenset[str] = field(default_factory=frozenset)
     held: Sequence[str] = ()
@@ -126,10 +127,19 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
     if view.volumes:
         head = ("volume", "size", "state", "node")
         yield _table("volumes", f"Volumes: {len(view.volumes)}", head, _volumes(view), {1})
-    if page.history:
-        head = ("when", "what", "to what", "who", "result")
-        rows = [[(cell.text, _style(cell.style)) for cell in entry_cells(entry)] for entry in page.history]
+    if page.events:
+        head = ("when", "what", "of what", "why")
+        rows = [
+            [(cell.text, _event_style(event, i)) for i, cell in enumerate(event_cells(event))]
+            for event in page.events
+        ]
         yield _table("events", "Events", head, rows, set())
+
+
+def _event_style(event: Event, column: int) -> str:
+    """What went wrong is marked."""
+    what = event.type.partition(".")[2]
+    return _style(STYLES.get("failed" if what.endswith("_failed") else what)) if column == 1 else ""
 
 
 def _style(color: str | None) -> str:

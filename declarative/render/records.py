@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from declarative.model.state import KINDS, Record, natural
-from declarative.render.data import iso, plain
+from declarative.render.data import iso, iso_ms, plain
 from declarative.render.text import Cell, Paint, clean, columns, seal, sentence
 from declarative.render.values import short, written
+from declarative.store.events import Event
 from declarative.store.history import Operation
 
 
@@ -116,4 +117,35 @@ def _entry(entry: Operation) -> dict[str, Any]:
         "doing": entry.doing,
         "actor": entry.actor,
         "commit": entry.revision,
+    }
+
+
+# ------------------------------------------------------------------------------------------- events
+
+_SHOWN = ("cause", "error", "reason", "summary", "exit_code", "backend", "actor")
+"""What people are told of an event's details, in this order."""
+
+
+def event_cells(event: Event) -> tuple[Cell, ...]:
+    """When, what, of what, and why."""
+    found = (event.detail.get(name) for name in _SHOWN)
+    why = ", ".join(sentence(str(text)) for text in found if text is not None)
+    return (Cell(iso(event.at) or ""), Cell(clean(event.type)), Cell(clean(event.address)), Cell(why))
+
+
+def events_text(events: Iterable[Event], *, color: bool) -> str:
+    """An event a line."""
+    return seal(columns(list(map(event_cells, events)), Paint(color=color), indent=""), color=color)
+
+
+def event_json(event: Event, lineage: str | None) -> dict[str, Any]:
+    """One event as data, for a stream and for webhooks alike. `id` is the same whenever it is told."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "id": f"{lineage or 'none'}-{event.id}",
+        "cursor": str(event.id),
+        "time": iso_ms(event.at),
+        "type": event.type,
+        "address": event.address,
+        "detail": plain(event.detail),
     }

@@ -13,7 +13,7 @@ from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
 from declarative.render.page import Page
 from declarative.render.views import StatusView
-from declarative.store.history import Operation
+from declarative.store.events import Event
 
 FRESH = 2.0
 """Seconds for which what was read is shown again."""
@@ -26,7 +26,7 @@ class Recorded:
     """What the state and the project say now."""
 
     view: StatusView
-    history: tuple[Operation, ...] = ()
+    events: tuple[Event, ...] = ()
     declared: Mapping[str, Fleet] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ class Seen:
             at=self._clock(),
             view=found.view,
             told=_told(last, self.not_ready()) if self._interval is not None else (),
-            history=found.history,
+            events=found.events,
             refusals=plan.unplaced.refusals if plan else (),
             waiting=frozenset(plan.unplaced.waiting) if plan else frozenset(),
             held=_held(last) if last else (),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from declarative.store.lock import LockInfo
     from declarative.store.working_copy import WorkingCopy
 
-JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can", "steps"})
+JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can", "steps", "detail"})
 """The columns, of any table, that hold JSON. NULL is None."""
 
 MOST_CONNECTIONS = 12

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from declarative.model.state import Address
+from declarative.store import events
 from declarative.store.database import Connection, Row
 
 
@@ -64,6 +65,12 @@ def signature(connection: Connection) -> dict[str, str | None]:
     return asdict(connection.database.who or Who())
 
 
+def actor_of(connection: Connection) -> dict[str, str | None]:
+    """Who uses this connection and for what, as events say it."""
+    who = connection.database.who or Who()
+    return {"actor": who.actor, "commit": who.revision, "doing": connection.holder.get("doing")}
+
+
 def note(  # noqa: PLR0913 (keywords, each with a default)
     connection: Connection,
     op: str,
@@ -79,6 +86,8 @@ def note(  # noqa: PLR0913 (keywords, each with a default)
 
     `by` are the `host` and `doing` of one who does not hold the lock.
     """
+    detail = {"backend": backend, **(inputs or {}), **actor_of(connection), **(by or {})}
+    events.noted(connection, now, op, address, detail)
     connection.insert(
         "operations",
         {

@@ -24,6 +24,8 @@ from declarative.store.validate import faults
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
+STATUS = {RANK: "rank_status", NODE: "node_status"}
+"""The tables of what is observed, by kind."""
 MOST_BOUND = 500
 """How many values one query names; databases have a limit."""
 
@@ -151,6 +153,22 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
     else:
         rows = connection.select("rank_status").all()
     return _sorted({row.name: _rank(row) for row in rows}, natural)
+
+
+def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStatus]:
+    """How these ranks were doing when they were last looked at."""
+    return _ranks(connection, names)
+
+
+def states(connection: Connection, kind: str, names: Sequence[str]) -> dict[str, str]:
+    """The states in which these ranks or nodes were last seen."""
+    table = STATUS[kind]
+    found: dict[str, str] = {}
+    for start in range(0, len(names), MOST_BOUND):
+        some = list(names[start : start + MOST_BOUND])
+        wanted = f"SELECT name, state FROM {table} WHERE name IN (:its_names)"
+        found.update((row.name, row.state) for row in connection.execute(wanted, its_names=some))
+    return found
 
 
 def _rank(row: Row) -> RankStatus:
@@ -373,7 +391,7 @@ def remove(connection: Connection, address: Address) -> bool:
 
 def forget_status(connection: Connection, address: Address) -> None:
     """Drop what was observed of an address: its next life starts unknown."""
-    table = {RANK: "rank_status", NODE: "node_status"}.get(address.kind)
+    table = STATUS.get(address.kind)
     if table is not None:
         connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)
 

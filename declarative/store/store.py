@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
-from declarative.store import approvals, checksum, export, history, rows
+from declarative.store import approvals, checksum, events, export, history, hooks, rows
 from declarative.store.approvals import Approval
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
-from declarative.store.database import Database, Opening
+from declarative.store.database import Connection, Database, Opening
+from declarative.store.events import Event
 from declarative.store.faults import StateError
 from declarative.store.history import Operation, Who
+from declarative.store.hooks import Hook
 from declarative.store.leader import Leader
 from declarative.store.lock import (
     LEASE_SECONDS,
@@ -127,6 +129,15 @@ class Store:
             return checksum.load(connection)
 
     @resumed
+    def lineage(self) -> str | None:
+        """The id of this state; None before its first write."""
+        if self._database is None:
+            return self._pulled[0].lineage
+        with self._database.reading() as connection:
+            found: str | None = connection.execute("SELECT lineage FROM meta").one().lineage
+            return found
+
+    @resumed
     def project(self) -> str | None:
         """The name of the project whose state this is; None if nobody said."""
         if self._database is None or self._database.format < PROJECT_SINCE:
@@ -206,6 +217,74 @@ class Store:
         """This process's part in which loop of several acts."""
         return Leader(self._writable())
 
+    # ------------------------------------------------------------------------------ events and hooks
+
+    def _has_events(self) -> bool:
+        return self._database is not None and self._database.format >= events.SINCE
+
+    @resumed
+    def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
+        """What happened after a cursor, oldest first."""
+        if self._database is None or not self._has_events():
+            return ()
+        with self._database.reading() as connection:
+            return events.after(connection, cursor, limit)
+
+    @resumed
+    def event_bounds(self) -> tuple[int, int]:
+        """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
+        if self._database is None or not self._has_events():
+            return 0, 0
+        with self._database.reading() as connection:
+            return events.bounds(connection)
+
+    @resumed
+    def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+        """Write an event. For that nobody has to hold the lock."""
+        with self._writable().writing() as connection:
+            holder(connection, to_write=True)  # one number after the other
+            events.tell(connection, self._clock(), type, address, detail)
+
+    @contextmanager
+    def _hooks(self) -> Iterator[tuple[Connection, float]]:
+        """A transaction about webhooks, and its time by the clock that all share."""
+        database = self._writable()
+        with database.writing() as connection:
+            holder(connection, to_write=True)
+            yield connection, database.now(connection)
+
+    @resumed
+    def hooks(self) -> tuple[Hook, ...]:
+        """How far the webhooks were told of events."""
+        if self._database is None or not self._has_events():
+            return ()
+        with self._database.reading() as connection:
+            return hooks.read(connection)
+
+    @resumed
+    def claim_hook(self, name: str, seconds: float) -> Hook | None:
+        """See `hooks.claim`. A new one is told of what happens from now on."""
+        with self._hooks() as (connection, now):
+            return hooks.claim(connection, name, events.bounds(connection)[1], seconds, now)
+
+    @resumed
+    def advance_hook(self, name: str, cursor: int, *, more: float | None = None) -> None:
+        """Events up to `cursor` were taken; `more` keeps the claim for so many seconds."""
+        with self._hooks() as (connection, now):
+            hooks.advance(connection, name, cursor, until=None if more is None else now + more)
+
+    @resumed
+    def fail_hook(self, name: str, error: str, wait: float) -> None:
+        """An event was not taken; it is tried again after `wait` seconds."""
+        with self._hooks() as (connection, now):
+            hooks.fail(connection, name, error, now + wait)
+
+    @resumed
+    def keep_hooks(self, names: Iterable[str]) -> None:
+        """Forget the hooks that are not among `names` any more."""
+        with self._hooks() as (connection, _):
+            hooks.keep(connection, list(names))
+
     def _writable(self) -> Database:
         if self._database is None or self._read_only:
             raise StateError("read-only", "the state was opened for reading only")
@@ -252,6 +331,7 @@ class Store:
                 self._resume(lambda: release(database, lease))
             with suppress(StateError), database.writing() as connection:
                 rows.prune(connection, KEPT_OPERATIONS)
+                events.prune(connection)
 
     def fence(self) -> int | None:
         """See `Writer.fence`; None while this process does not hold the lock, and so only reads."""

@@ -141,6 +141,25 @@ TABLES: Mapping[str, Sequence[str]] = {
         "actor TEXT",
         "CONSTRAINT pk_approvals PRIMARY KEY (digest)",
     ),
+    # What happened, see `events`.
+    "events": (
+        "id BIGINT NOT NULL",
+        "at DOUBLE PRECISION NOT NULL",
+        "type TEXT NOT NULL",
+        "address TEXT NOT NULL",
+        "detail JSON NOT NULL",
+        "CONSTRAINT pk_events PRIMARY KEY (id)",
+    ),
+    # How far each webhook was told of it, see `hooks`.
+    "hooks": (
+        "name TEXT NOT NULL",
+        "cursor BIGINT NOT NULL",
+        "failures INTEGER NOT NULL",
+        "next_at DOUBLE PRECISION",
+        "busy_until DOUBLE PRECISION",
+        "error TEXT",
+        "CONSTRAINT pk_hooks PRIMARY KEY (name)",
+    ),
 }
 """Table → its columns and constraints. These have names, by which a later migration can alter them."""
 
@@ -203,7 +222,13 @@ def _to_8(connection: Connection) -> None:
     connection.insert("leader", {"id": 1, "fence": 0})
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8)
+def _to_9(connection: Connection) -> None:
+    """Events, and who was told of them."""
+    for table in ("events", "hooks"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -219,6 +244,7 @@ ADDED: Mapping[int, Collection[str]] = {
     6: ("meta.seal",),
     7: ("meta.project",),
     8: ("writer_lock.asked",),
+    9: (),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known, or
 tables that nobody reads without need: a state of the format before it can be read as it is. A format that

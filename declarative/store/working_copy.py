@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 COPIED = {table: f"SELECT {', '.join(columns)} FROM {table}" for table, columns in tables.COLUMNS.items()}
 COPIED["operations"] += " WHERE ended_at IS NULL"
+COPIED["events"] += " WHERE id IS NULL"  # none: they are only added to
 
 
 class WorkingCopy(Sqlite):

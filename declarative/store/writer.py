@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import approvals, checksum, history, intents, lock, manual_edits, rows
+from declarative.store import approvals, checksum, events, history, intents, lock, manual_edits, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database, plain
 from declarative.store.export import OPS
@@ -346,8 +346,11 @@ class Writer:
     def _close(self, connection: Connection, intent: Intent, result: str, error: str | None = None) -> bool:
         """Whether it was open until now; False if it had ended in the same way."""
         its = {"its_id": intent.id}
-        end = {"ended_at": self._clock(), "result": result, "error": error and error[:ERROR_LENGTH]}
+        error = error and error[:ERROR_LENGTH]
+        end = {"ended_at": self._clock(), "result": result, "error": error}
         if connection.update("operations", end, "id = :its_id AND ended_at IS NULL", **its):
+            more = {"error": error, **history.actor_of(connection)}
+            events.ended(connection, self._clock(), intent, result, more)
             return True
         with connection.database.whole_journal(connection) as journal:
             before = journal.execute("SELECT result FROM operations WHERE id = :its_id", **its).scalar()
@@ -500,13 +503,16 @@ class Writer:
     def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
         with self._write() as connection:
+            events.ranks_seen(connection, self._clock(), statuses)
             for name, status in statuses.items():
                 rows.put_rank(connection, name, status)
 
     @resumed
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
         """Write whether nodes may take work; the serial stays."""
+        states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
         with self._write() as connection:
+            events.nodes_seen(connection, self._clock(), states)
             for name, seen in readiness.items():
                 rows.put_node(connection, name, rows.seen_values(seen))
 

@@ -1,0 +1,144 @@
+"""What happened, in order, for those who want to be told: each event is written together with what it tells
+of, whole or not at all.
+
+Its number grows with each, and is the cursor by which a reader goes on. The last one is never dropped, so
+that no number comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.model.spec import StopCriteria
+from declarative.model.state import Address, Intent, RankState, RankStatus, task_state
+from declarative.store import rows
+from declarative.store.database import Connection, Row, dumps
+
+SINCE = 9
+"""The format that has events."""
+KEPT = 10_000
+"""How many there are at most, but for those that somebody has to be told of yet."""
+MOST = 500
+"""How many are read at once."""
+DONE = {"create": "created", "update": "updated", "delete": "deleted"}
+NOTED = {
+    "drain": "drained",
+    "exec": "exec",
+    "forget": "forgotten",
+    "move": "moved",
+    "push": "pushed",
+    "ssh": "ssh",
+    "stop": "stop_requested",
+    "undrain": "undrained",
+}
+"""Operations of the journal that no backend took part in, and what their events are called."""
+_INSERT = (
+    "INSERT INTO events (id, at, type, address, detail)"
+    " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened. `type` is `rank.failed` or `node.created`, `at` in seconds since the epoch."""
+
+    id: int
+    at: float
+    type: str
+    address: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tell(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
+    """Write an event, as a part of the transaction; what is None is left out."""
+    told = {name: value for name, value in detail.items() if value is not None}
+    connection.execute(_INSERT, at=now, type=type, address=str(address), detail=dumps(told))
+
+
+def after(connection: Connection, cursor: int, limit: int = MOST) -> tuple[Event, ...]:
+    """The events after a cursor, oldest first."""
+    where = "WHERE id > :its_cursor ORDER BY id LIMIT :its_limit"
+    return tuple(map(_event, connection.select("events", where, its_cursor=cursor, its_limit=limit)))
+
+
+def bounds(connection: Connection) -> tuple[int, int]:
+    """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
+    row = connection.execute("SELECT min(id) AS first, max(id) AS last FROM events").one()
+    return row.first or 0, row.last or 0
+
+
+def _event(row: Row) -> Event:
+    return Event(id=row.id, at=row.at, type=row.type, address=row.address, detail=row.detail)
+
+
+def prune(connection: Connection) -> None:
+    """Drop the oldest beyond those that are kept, if everybody was told of them."""
+    _, last = bounds(connection)
+    told = connection.execute("SELECT min(cursor) FROM hooks").scalar()
+    end = last - KEPT if told is None else min(last - KEPT, max(told, last - 10 * KEPT))
+    connection.execute("DELETE FROM events WHERE id <= :its_end", its_end=end)
+
+
+# ------------------------------------------------------------------------------------- what is told
+
+
+def ended(connection: Connection, now: float, intent: Intent, result: str, more: Mapping[str, Any]) -> None:
+    """Tell what came of a call to a backend; `more` says who made it, and why it failed."""
+    kind = intent.address.kind
+    names = {
+        "done": f"{kind}.{DONE[intent.op]}",
+        "adopted": f"{kind}.{DONE[intent.op]}",
+        "failed": f"{kind}.{intent.op}_failed",
+    }
+    if result in names:
+        detail = {"backend": intent.backend, "generation": intent.generation, **more}
+        tell(connection, now, names[result], intent.address, detail)
+
+
+def noted(connection: Connection, now: float, op: str, address: Address, detail: Mapping[str, Any]) -> None:
+    """Tell what was done without a backend, if that is of interest to others."""
+    if op in NOTED:
+        tell(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
+
+
+def nodes_seen(connection: Connection, now: float, seen: Mapping[str, tuple[str, str | None]]) -> None:
+    """Tell which nodes are in another state now; `seen` is name → state and reason. Before they are put."""
+    before = rows.states(connection, rows.NODE, list(seen))
+    for name, (state, reason) in seen.items():
+        if before.get(name) != state:
+            tell(connection, now, f"node.{state}", Address(rows.NODE, name), {"reason": reason})
+
+
+def ranks_seen(connection: Connection, now: float, seen: Mapping[str, RankStatus]) -> None:
+    """Tell which ranks, and their tasks, are in another state now. Before they are put."""
+    before = rows.states(connection, rows.RANK, list(seen))
+    changed = {name: status for name, status in seen.items() if before.get(name) != status.state}
+    for name, status in changed.items():
+        detail = {"exit_code": status.exit_code, "cause": status.cause}
+        tell(connection, now, f"rank.{status.state.value}", Address(rows.RANK, name), detail)
+    tasks = {name.rpartition("-")[0]: name for name, status in changed.items() if status.state.ended}
+    for task, name in tasks.items():
+        _task_seen(connection, now, task, name, changed)
+
+
+def _task_seen(
+    connection: Connection, now: float, task: str, one: str, changed: Mapping[str, RankStatus]
+) -> None:
+    """Tell that a task has ended or failed, if it had not before; `one` is a rank of it."""
+    record = rows.record(connection, Address(rows.RANK, one))
+    if record is None:
+        return
+    # Untyped: what is wrong with a record must not keep a rank from being observed.
+    nodes = record.inputs.get("nodes")
+    names = {rank: f"{task}-{rank}" for rank in range(nodes if isinstance(nodes, int) else 1)}
+    known = rows.statuses(connection, list(names.values()))
+    master_done = record.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value
+    before = task_state({rank: known.get(name) for rank, name in names.items()}, master_done)
+    latest = {rank: changed.get(name) or known.get(name) for rank, name in names.items()}
+    state = task_state(latest, master_done)
+    if state is before or not (state.ended or state is RankState.FAILED):
+        return
+    first = next((s for s in latest.values() if s and s.state is state and s.cause), None)
+    tell(connection, now, f"task.{state.value}", Address("task", task), {"cause": first and first.cause})
