@@ -102,7 +102,7 @@ def site():
     def make(recorded=None, *, token=None, interval=None, clock=None):
         found = recorded or Recorded(view=view(), events=(entry(),))
         look = found if callable(found) else lambda: found
-        seen = Seen("lab", look, clock or Clock(), interval)
+        seen = Seen(lambda: "lab", look, clock or Clock(), interval and (lambda: interval))
         metrics = Metrics(seen, loop=interval is not None)
         server = Server("127.0.0.1", 0, Site(seen, metrics, token))
         server.start()
@@ -380,9 +380,9 @@ def test_a_page_of_300_nodes_is_small_and_soon_made(site):
 # ------------------------------------------------------------------------------------------ the command
 
 
-def started(project, *args, env=None):
+def started(project, *args, command="serve", env=None):
     """`fleetform serve`, once it listens; the port."""
-    process = project.start("serve", "--listen", "0", *args, env=env)
+    process = project.start(command, "--listen", "0", *args, env=env)
     line = process.stderr.readline()
     found = re.fullmatch(r"listening at http://127\.0\.0\.1:(\d+)/\n", line)
     assert found, line
@@ -404,6 +404,25 @@ def test_serve_beside_commands_that_write(project):
     assert seen['fleetform_nodes{fleet="gpu",state="ready"}'] == 1
     assert seen['fleetform_nodes_declared{bound="min",fleet="gpu"}'] == 1
     assert "node.created" in get(at, "/")[2]
+    process.terminate()
+    assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_reconcile_is_seen_while_it_runs(project):
+    project.declare({"type": "project", "name": "lab", "reconcile": {"interval": "1s"}}, fleet(nodes=1))
+    process, at = started(project, command="reconcile")
+    for _ in range(300):
+        seen = metrics_of(get(at, "/metrics")[2])
+        if seen.get('fleetform_nodes{fleet="gpu",state="ready"}') and seen["fleetform_lease_held"]:
+            break
+        threading.Event().wait(0.1)
+    assert seen["fleetform_lease_held"] == 1
+    assert seen["fleetform_reconcile_last_success_timestamp_seconds"] > 0
+    assert get(at, "/readyz")[2] == "ready\n"
+    page = get(at, "/")[2]
+    assert "<h1>lab</h1>" in page
+    assert "This controller leads" in page
     process.terminate()
     assert process.wait() == 0
 

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 from declarative.cli.errors import failed
 from declarative.cli.options import apply_options, examples, json_option
 from declarative.cli.output import emit, emit_text
+from declarative.cli.serve import Listen, listen_options, listening
 from declarative.cli.session import Session, project_command
 from declarative.cli.signals import STOPPING, stopping
-
-if TYPE_CHECKING:
-    from declarative.reconcile.round import Observer
 
 
 @click.command("reconcile", epilog=examples("fleetform reconcile", "fleetform reconcile --once"))
 @click.option("--once", is_flag=True, help="One round, for timers.")
+@listen_options(None)
 @apply_options
 @json_option
 @project_command
-def reconcile_command(session: Session, *, once: bool, **options: Any) -> int:
+def reconcile_command(
+    session: Session, *, once: bool, listen: Listen | None, token_file: Path | None, **options: Any
+) -> int:
     """Keep everything as declared: look, plan and apply, again and again, and ask nobody.
 
     What it may do alone stands in the `project` document (`reconcile`). The rest waits until `fleetform
     approve` lets it through. It reads the files again when they change; if they have errors, what they
     declared before holds. Of several loops on one state one acts.
 
+    With --listen it is seen over HTTP as with `fleetform serve`, and /readyz says whether rounds go on.
+
     Runs until SIGTERM or Ctrl-C, ends what it has begun, and exits 0. With --once it exits as `apply` does.
     """
-    return reconcile(session, options, (), once=once)
-
-
-def reconcile(
-    session: Session, options: Mapping[str, Any], observers: Sequence[Observer], *, once: bool
-) -> int:
-    """Rounds, of each of which `observers` are told; the exit code."""
     from declarative.cli.rounds import Rounds, Stop
     from declarative.reconcile.loop import Loop
     from declarative.store.leader import RENEWED_EVERY
@@ -45,8 +41,9 @@ def reconcile(
 
     stop = Stop()
     rounds = Rounds(session, options, stop)
-    loop = Loop(rounds.step, observers, clock=session.clock, wait=stop.wait)
-    with stopping(STOPPING, stop):
+    at_it = listening(session, listen, token_file, lambda: rounds.interval)
+    with stopping(STOPPING, stop), at_it as observe:
+        loop = Loop(rounds.step, (observe,), clock=session.clock, wait=stop.wait)
         try:
             with Renewal(rounds.keep_lease, RENEWED_EVERY):
                 if once:

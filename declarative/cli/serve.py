@@ -101,9 +101,12 @@ def serve_command(session: Session, listen: Listen, token_file: Path | None) -> 
 
 @contextmanager
 def listening(
-    session: Session, listen: Listen | None, token_file: Path | None, interval: float | None = None
+    session: Session,
+    listen: Listen | None,
+    token_file: Path | None,
+    interval: Callable[[], float] | None = None,
 ) -> Iterator[Callable[[Round], None]]:
-    """Answer over HTTP meanwhile; what has to be told of rounds, if there are any each `interval`."""
+    """Answer over HTTP meanwhile; what has to be told of rounds, if there are any each `interval` seconds."""
     token = _token(token_file)
     if listen is None:
         yield lambda _: None
@@ -111,8 +114,10 @@ def listening(
     from declarative.serve.metrics import Metrics
     from declarative.serve.seen import Seen
 
-    project = session.current.project.name or session.directory.resolve().name
-    seen = Seen(project, _Look(session, reload=interval is None), now, interval)
+    def title() -> str:
+        return session.current.project.name or session.directory.resolve().name
+
+    seen = Seen(title, _Look(session, reload=interval is None), now, interval)
     metrics = Metrics(seen, loop=interval is not None)
 
     def observe(done: Round) -> None:

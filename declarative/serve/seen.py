@@ -35,13 +35,15 @@ class Seen:
 
     def __init__(
         self,
-        title: str,
+        title: Callable[[], str],
         look: Callable[[], Recorded],
         clock: Callable[[], float],
-        interval: float | None = None,
+        interval: Callable[[], float] | None = None,
     ) -> None:
-        """`look` reads what is recorded; `interval` is that of the loop, None where there is none."""
-        self.title = title
+        """`title` is the project's name. `look` reads what is recorded. `interval` are the seconds between
+        rounds, None where there is no loop.
+        """
+        self._title = title
         self._look = look
         self._clock = clock
         self._interval = interval
@@ -83,14 +85,14 @@ class Seen:
         if self._round is None:
             return "no round has ended yet"
         silent = self._clock() - self._alive
-        return f"no round for {silent:.0f} s" if silent > MISSED * self._interval else None
+        return f"no round for {silent:.0f} s" if silent > MISSED * self._interval() else None
 
     def page(self) -> Page:
         """What the page shows now."""
         found, last = self.recorded(), self._round
         plan = last.plan if last else None
         return Page(
-            title=self.title,
+            title=self._title(),
             at=self._clock(),
             view=found.view,
             told=_told(last, self.not_ready()) if self._interval is not None else (),
