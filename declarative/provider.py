@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -349,6 +349,46 @@ class Recalls(Protocol):
         believed, and the thing is made anew where it is wanted. None is for one that is not there, in the
         account that it was made in: several of those at once are believed when the user says so. One that
         the backend knows nothing of is left out: it may be another account that was asked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Existing:
+    """An instance or a volume of a cloud, whoever made it."""
+
+    id: str
+    """What `instance_ids` and `volume_id` name it by."""
+    region: str
+    zone: str | None
+    type: str
+    """Its instance type, or its type of volume; empty if the cloud did not say it."""
+    state: str
+    """In the cloud's own words."""
+    name: str = ""
+    """What people call it."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Those of its owner, without the tool's."""
+    address: Address | None = None
+    """What it is to the state that has it; None if none has it."""
+    lineage: str | None = None
+    """That state."""
+    size: int | None = None
+    """Of a volume, in GiB."""
+    spot: bool = False
+    on: tuple[str, ...] = ()
+    """Of a volume, the ids of the instances that have it."""
+    boots: bool = False
+    """Of a volume: an instance starts from it, and it goes with that."""
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """A provider that can take on what somebody else made, and leaves it as it is."""
+
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """The instances (kind `node`) or volumes that are there, whoever made them; with `ids` those alone.
+        They are read by the page. What has ended is left out, and so are ids of which nothing is there.
         """
         ...
 

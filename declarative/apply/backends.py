@@ -144,10 +144,10 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
         out.setdefault(backend or SSH, {})[known_as] = found
 
     for intent in state.intents:
-        if intent.inputs and isinstance(node := intent.typed, NodeInputs) and node.host:
+        if intent.inputs and isinstance(node := intent.typed, NodeInputs) and _is_host(node):
             add(intent.backend, intent.address.name, intent.address.name, node.host)
     for record in state.of("node"):
-        if record.node.host:
+        if _is_host(record.node):
             add(record.backend, made_as(record).name, record.address.name, record.node.host)
     begun = (intent.typed for intent in state.intents if intent.inputs)
     for volume in (*(v for v in begun if isinstance(v, VolumeInputs)), *volumes_on(state)):
@@ -156,6 +156,11 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
             if name not in out.get(volume.backend, {}):
                 add(volume.backend, name, name, volume.host)
     return out
+
+
+def _is_host(node: NodeInputs) -> bool:
+    """Whether it is reached by what is declared: an instance is asked for at its cloud."""
+    return bool(node.host) and node.instance_id is None
 
 
 def volumes_on(state: State) -> list[VolumeInputs]:

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
+from declarative.apply.instances import instances
 from declarative.apply.renames import Renamed
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import AttachmentInputs, ReservationInputs
-from declarative.model.resource import Host, LeftOut, Offer
+from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
@@ -83,23 +84,31 @@ def host_of(state: State, record: Record) -> str:
     return made_as(found).name if found else ""
 
 
-def host_offers(
+def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
     hosts: Iterable[Host],
     state: State,
     backends: Backends,
     *,
     gone: Collection[Address],
     recovered: Collection[Address],
+    known: Mapping[str, Sequence[Offer]],
     offline: bool,
     patience: float = PATIENT,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
-    """Backend → the hosts that are fit to become nodes, and why the others are not."""
+    """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are what backends
+    launch: an instance is what they say of its type.
+    """
     due = [h for h in hosts if _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     for name in sorted({h.backend for h in due}):
         mine = [h for h in due if h.backend == name]
+        theirs = [h for h in mine if INSTANCE_ID in h.fields]
+        mine = [h for h in mine if INSTANCE_ID not in h.fields]
         found, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience)
+        if theirs:
+            more, left = instances(theirs, name, backends, known.get(name, ()), offline=offline)
+            found, unfit = [*found, *more], [*unfit, *left]
         offers[name] = tuple(found)
         left_out += unfit
     return offers, left_out
@@ -130,7 +139,8 @@ def survey(
     patience: float = PATIENT,
 ) -> list[tuple[Host, Diagnostic | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
-    due = [h for h in hosts if h.name and Address("node", h.name) not in state.records.keys() - set(gone)]
+    named = (h for h in hosts if h.name and INSTANCE_ID not in h.fields)
+    due = [h for h in named if Address("node", h.name) not in state.records.keys() - set(gone)]
     notes: dict[Host, Diagnostic] = {}
     for name in sorted({h.backend for h in due}):
         _, unfit = _looked([h for h in due if h.backend == name], name, backends, patience)
@@ -183,10 +193,13 @@ def _looked(
 
 def _note(item: LeftOut, *, offline: bool) -> Diagnostic:
     host = item.host
+    adopts = INSTANCE_ID in host.fields
+    word = "instance" if adopts else "host"
+    hint = "plan without `--offline`" if adopts else ASK
     return Diagnostic(
         code="host-not-ready",
-        summary=f"host {host.key} of fleet/{host.fleet} is left out: {item.reason}",
-        hint=ASK if offline else HOST_HINT,
+        summary=f"{word} {host.key} of fleet/{host.fleet} is left out: {item.reason}",
+        hint=hint if offline else HOST_HINT,
         address=f"fleet/{host.fleet}",
         severity=Severity.WARNING,
     )

@@ -130,12 +130,13 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
             hosts,
             state,
             backends,
-            gone=found.compared.gone,
+            gone={*found.compared.gone, *found.compared.altered},
             recovered=found.recovered.keys(),
+            known=known,
             offline=offline,
             patience=patience,
         )
-        known |= more
+        known |= {name: (*known.get(name, ()), *found) for name, found in more.items()}
         found.diagnostics += notes_on(left_out, offline=offline)
     drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(

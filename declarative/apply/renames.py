@@ -7,7 +7,7 @@ back. So is the way to a host, where another one is declared by now than was rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -28,10 +28,12 @@ from declarative.model.state import (
 )
 from declarative.planner.hosts import reached_by
 from declarative.provider import (
+    Adopts,
     Buries,
     Checks,
     Clears,
     Ended,
+    Existing,
     Fence,
     Gates,
     Launch,
@@ -156,6 +158,13 @@ class Renamed:
     def gpus(self) -> tuple[str, ...] | None:
         """See `provider.Rehearses`."""
         return self._provider.gpus() if isinstance(self._provider, Rehearses) else None
+
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        if not isinstance(self._provider, Adopts):
+            summary = "it cannot take on instances or volumes that are there"
+            raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that can")
+        return self._provider.existing(kind, ids)
 
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
         """See `provider.Looks`."""

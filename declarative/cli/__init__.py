@@ -21,7 +21,7 @@ from declarative import __version__
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
     "validate": "check the project's files",
-    "import": "documents of dstack or SkyPilot as fleetform's",
+    "import": "documents for what is there, or for those of dstack and SkyPilot",
     "fmt": "put the files into their normal form",
     "plan": "show what apply would do",
     "drift": "what is not as it was recorded",
@@ -51,7 +51,7 @@ COMMANDS: dict[str, str] = {
 MODULES = {
     "init": "project_files",
     "validate": "project_files",
-    "import": "project_files",
+    "import": "imports",
     "schema": "project_files",
     "drift": "plan",
     "explain": "plan",

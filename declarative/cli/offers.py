@@ -173,7 +173,7 @@ def _fleet(desired: Desired, name: str | None) -> Fleet | None:
         known = [f"fleet/{n}" for n in desired.fleets]
         hint = suggest(f"fleet/{short}", known) or "`fleetform offers` lists what all backends have"
         raise failed("unknown-address", f"the project has no fleet `{short}`", hint)
-    if fleet.ssh_config is not None:
+    if fleet.exists:
         hint = "`fleetform status --refresh` shows how they are"
-        raise failed("usage", f"fleet/{short} launches nothing: its nodes are hosts that are there", hint)
+        raise failed("usage", f"fleet/{short} launches nothing: its nodes are machines that are there", hint)
     return fleet

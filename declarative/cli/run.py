@@ -502,8 +502,13 @@ class Run:
 
 
 def _only_records(plan: Plan, state: State) -> Iterator[str]:
-    """The ids of deletes that end nothing: of ranks that have ended, and of what was adopted."""
+    """The ids of deletes that end nothing, of ranks that have ended and of what was adopted; and of creates
+    that adopt.
+    """
+    from declarative.planner.types import adopted
+
     for action in plan.actions:
         ended = action.address.kind == "rank" and has_ended(state, action.address.name)
-        if action.forgets or (action.op == "delete" and ended):
+        takes = action.op == "create" and adopted(action.typed) is not None
+        if action.forgets or takes or (action.op == "delete" and ended):
             yield action.id

@@ -46,6 +46,17 @@ class NodeInputs(OfferInputs):
     prevent_destroy: bool = False
     reservation: str | None = None
 
+    @property
+    def instance_id(self) -> str | None:
+        """The instance that was adopted, and not made: deleting the node means to let go of it."""
+        found: str | None = self.host.get("instance_id")
+        return found
+
+    @property
+    def host_key(self) -> str:
+        """See `resource.Host.key`."""
+        return self.instance_id or self.instance_type
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeInputs:

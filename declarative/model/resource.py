@@ -29,6 +29,8 @@ SSH = "ssh"
 
 VOLUME_ID = "volume_id"
 """The input of a volume that was adopted, and not made: deleting it means to let go of it."""
+INSTANCE_ID = "instance_id"
+"""The same of a node, among what is recorded of its host."""
 
 CATALOGUED = (LOCAL, "ec2")
 """Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
@@ -39,14 +41,14 @@ SUMS = "file_sums"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host of a fleet's `ssh_config`, and the node that it is or will be."""
+    """One host of a fleet's `ssh_config`, or one of its `instance_ids`: the node that it is or will be."""
 
     fleet: str
     name: str
     """The node's."""
     backend: str
     key: str
-    """What tells hosts of one backend apart: the instance type of the node."""
+    """What tells hosts of one backend apart: the instance type of the node, or the instance's id."""
     fields: Mapping[str, Any] = field(hash=False)
     """How it is reached and what is declared of it: `host` of the node's inputs."""
     blocks: Blocks | None = None

@@ -352,4 +352,5 @@ def _order(name: str) -> tuple[object, ...]:
 
 def quota_of(thing: Offer | Node) -> Quota:
     """What an offer's quantity limit counts."""
-    return (thing.backend, thing.region, thing.instance_type, thing.spot)
+    host = thing.host if isinstance(thing, Offer) else None  # there is one of each, also of one type
+    return (thing.backend, thing.region, host.key if host else thing.instance_type, thing.spot)

@@ -65,7 +65,7 @@ class Refusals:
         self.without_offer = [
             name
             for name, rule in board.fleets.items()
-            if name not in offered and not rule.unseen and not (rule.fleet.ssh_config and rule.existing)
+            if name not in offered and not rule.unseen and not (rule.fleet.exists and rule.existing)
         ]
 
     def of(self, jobs: Sequence[Job], remedies: Remedies, proved: Collection[int]) -> list[Refusal]:

@@ -135,15 +135,17 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
         address = Address("node", node.name)
         old = again.get(node.name)
         gone = old is None and address in recorded.records and address not in steps.state.records
-        reason = (old.goes or Reason.CHANGED) if old else Reason.GONE if gone else Reason.NEW
         assert node.offer is not None
+        after = node_inputs(fleets.desired.fleets[node.fleet], node.offer)
+        new = Reason.NEW if after.instance_id is None else Reason.ADOPTED
+        reason = (old.goes or Reason.CHANGED) if old else Reason.GONE if gone else new
         steps.add(
             Action(
                 op=Op.CREATE,
                 address=address,
                 reason=reason,
                 because=old.because if old else (),
-                after=node_inputs(fleets.desired.fleets[node.fleet], node.offer),
+                after=after,
                 backend=node.backend,
             )
         )

@@ -217,10 +217,11 @@ def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str
 
 
 def _spare_protected(fleets: Fleets) -> None:
-    """`destroy` leaves protected nodes alone."""
+    """`destroy` leaves protected nodes alone. What was adopted is let go, and stays as it is."""
     for decision in fleets.decisions.values():
         record = decision.record
-        spared = fleets.desired.protects(str(record.address), record.node)
+        theirs = record.node.instance_id is not None
+        spared = not theirs and fleets.desired.protects(str(record.address), record.node)
         decision.goes = None if spared else Reason.DESTROY
 
 

@@ -54,8 +54,11 @@ class NodeDecision:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs on it once this plan is done; `unknown` is not empty."""
-        return not self.node.held and self.node.readiness.state is not NodeState.UNKNOWN
+        """Whether nothing runs on it once this plan is done; `unknown` is not empty, except an instance that
+        was adopted and where nobody logs in.
+        """
+        unknown = self.node.readiness.state is NodeState.UNKNOWN and self.record.node.instance_id is None
+        return not self.node.held and not unknown
 
     @property
     def blocks(self) -> int:
@@ -160,7 +163,7 @@ class Fleets:
         self.hosts: dict[tuple[str, str, str], Host] = {}
         self.found: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
-            if fleet.ssh_config is None:
+            if not fleet.exists:
                 self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
                 self.diagnostics += found
             for host in declared_hosts(fleet):
@@ -172,7 +175,7 @@ class Fleets:
             self._judge(decision)
             self._tell_drained(decision)
         for fleet in desired.fleets.values():
-            if fleet.ssh_config is not None:
+            if fleet.exists:
                 self.offers[str(fleet.name)] = self._host_offers(fleet)
         for fleet in desired.fleets.values():
             self._shrink(fleet)
@@ -194,7 +197,7 @@ class Fleets:
         host = self.hosts.get(_host_key(decision))
         if host is not None and host.topology:
             decision.node = replace(decision.node, topology=host.topology)
-        if fleet.ssh_config is not None and host is None:
+        if fleet.exists and host is None:
             self._let_go(decision, pinned=pinned)
         elif str(decision.record.address) in self.requested and host is None:
             if pinned:
@@ -271,7 +274,8 @@ class Fleets:
 
     def _let_go(self, decision: NodeDecision, *, pinned: bool) -> None:
         """Its host is not declared any more: it goes when nothing runs on it, and when it can."""
-        why = "its host is not declared any more"
+        adopted = decision.record.node.instance_id is not None
+        why = f"its {'instance' if adopted else 'host'} is not declared any more"
         if pinned or not decision.idle:
             self._stays(decision, why, "deleted")
         elif decision.node.readiness.state is NodeState.UNREACHABLE:
@@ -281,18 +285,18 @@ class Fleets:
             hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {address}`"
             self._note(decision, "host-not-ready", what, hint)
         else:
-            decision.goes, decision.because = Reason.REMOVED, ("ssh_config",)
+            field = "instance_ids" if adopted else "ssh_config"
+            decision.goes, decision.because = Reason.REMOVED, (field,)
 
     def _host_offers(self, fleet: Fleet) -> tuple[Offer, ...]:
         """The hosts that are no nodes, or whose nodes are made anew."""
-        occupied = {(f.node.backend, f.node.instance_type) for f in self.decisions.values() if not f.goes}
+        occupied = {_occupied(f) for f in self.decisions.values() if not f.goes}
         again = {_host_key(f): f for f in self.decisions.values() if f.again}
         out: list[Offer] = []
         for key, host in self.hosts.items():
             offer = self.found.get(key)
             if key in again and offer is None:
-                old = again[key]
-                offer = offer_of_host(replace(host, name=old.node.name), old.node.shape)
+                offer = _same(again[key], host)
             if host.fleet != fleet.name or offer is None or (host.backend, host.key) in occupied:
                 continue
             if split(offer.shape, offer.blocks(fleet)) is None:
@@ -343,7 +347,6 @@ class Fleets:
         out: dict[str, FleetRule] = {}
         for name, fleet in self.desired.fleets.items():
             staying = [f for f in self.of(name) if not f.goes]
-            nodes = [f.node for f in staying]
             target = fleet.nodes.target if fleet.nodes else len(staying) + len(self.offers[name])
             going = [f for f in self.of(name) if f.goes and not f.again]
             again = [f for f in self.of(name) if f.again]
@@ -356,7 +359,9 @@ class Fleets:
                 baseline=max(target - len(staying), len(wanted)),
                 taken=frozenset(f.node.name for f in going),
                 free_names=(*wanted, *others) if fleet.nodes else (),
-                unseen=unseen(fleet, allowed_backends(self.desired, fleet), nodes, self.inventory),
+                unseen=unseen(
+                    fleet, allowed_backends(self.desired, fleet), {*map(_occupied, staying)}, self.inventory
+                ),
             )
         return out
 
@@ -426,4 +431,17 @@ def _declared(decision: NodeDecision) -> Mapping[str, Any]:
 
 def _host_key(decision: NodeDecision) -> tuple[str, str, str]:
     node = decision.node
-    return (node.fleet, node.backend, node.instance_type) if decision.record.node.host else ("", "", "")
+    return (node.fleet, *_occupied(decision)) if decision.record.node.host else ("", "", "")
+
+
+def _occupied(decision: NodeDecision) -> tuple[str, str]:
+    """The backend of a node, and the key of the host that it is."""
+    return decision.node.backend, decision.record.node.host_key
+
+
+def _same(old: NodeDecision, host: Host) -> Offer:
+    """The host of a node that is made anew, as it was when it became one."""
+    host = replace(host, name=old.node.name)
+    if old.record.node.instance_id is None:
+        return offer_of_host(host, old.node.shape)
+    return replace(offer_of(old.record), limit=1, host=host)

@@ -11,7 +11,7 @@ from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs
-from declarative.model.resource import SSH, Desired, Host, Offer, TaskWant
+from declarative.model.resource import INSTANCE_ID, SSH, Desired, Host, Offer, TaskWant
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
 from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
@@ -19,7 +19,7 @@ from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import State
 from declarative.placement.kinds import Kind, of_offer, offer_name
-from declarative.placement.types import Node, Unseen
+from declarative.placement.types import Unseen
 from declarative.planner.types import Inventory, Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
@@ -33,7 +33,7 @@ def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
     begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
     nodes = [(r.address.name, r.node) for r in state.of("node")]
     known = {
-        (node.fleet, node.backend, node.instance_type): name
+        (node.fleet, node.backend, node.host_key): name
         for name, node in (*begun, *nodes)
         if isinstance(node, NodeInputs) and node.host
     }
@@ -75,7 +75,17 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
     config = fleet.ssh_config
     if config is None:
-        return ()
+        return tuple(
+            Host(
+                fleet=str(fleet.name),
+                name="",
+                backend=backend_of(fleet),
+                key=made,
+                fields={INSTANCE_ID: made},
+                index=i,
+            )
+            for i, made in enumerate(fleet.instance_ids)
+        )
     return tuple(
         Host(
             fleet=str(fleet.name),
@@ -179,14 +189,15 @@ def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -
 
 
 def unseen(
-    fleet: Fleet, backends: Iterable[str], nodes: Iterable[Node], inventory: Inventory
+    fleet: Fleet, backends: Iterable[str], occupied: Collection[tuple[str, str]], inventory: Inventory
 ) -> tuple[Unseen, ...]:
-    """What a fleet with these nodes may have, once its hosts are ready or its backends can be read."""
-    if fleet.ssh_config is None:
+    """What a fleet may have beside its nodes (`occupied`: their backends and keys), once its hosts are ready
+    or its backends can be read.
+    """
+    if not fleet.exists:
         unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
         names = [f"backend/{name}" for name in backends]
         return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in unread)
-    occupied = {(node.backend, node.instance_type) for node in nodes}
     out: list[Unseen] = []
     for item in inventory.left_out:
         host = item.host
@@ -204,7 +215,7 @@ def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
             fleet=node.fleet,
             name=a.address.name,
             backend=node.backend,
-            key=node.instance_type,
+            key=node.host_key,
             fields=node.host,
         )
         for a in plan.actions

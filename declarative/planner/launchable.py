@@ -15,7 +15,7 @@ from declarative.planner.types import Inventory
 
 def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
     """The backends that a fleet may use: those it names, else all that launch, else `local`."""
-    if fleet.ssh_config is not None:
+    if fleet.exists:
         return (backend_of(fleet),)
     no = (SSH, LOCAL) if fleet.reservation else (SSH,)
     launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
@@ -52,7 +52,7 @@ def fleet_offers(
     backends = allowed_backends(desired, fleet)
     if nowhere := _gpus_nowhere(desired, fleet, backends):
         return (), [nowhere]
-    found = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ())]
+    found = [shaped(o, fleet.resources) for b in backends for o in _launched(inventory, b)]
     within = [o for o in found if limits(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
     address = f"fleet/{fleet.name}"
@@ -72,6 +72,11 @@ def fleet_offers(
             )
         )
     return tuple(sorted(good, key=cheapest_first)), out
+
+
+def _launched(inventory: Inventory, backend: str) -> list[Offer]:
+    """What a backend offers, without the instances that are there."""
+    return [offer for offer in inventory.offers.get(backend, ()) if offer.host is None]
 
 
 def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:

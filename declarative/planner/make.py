@@ -279,7 +279,7 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
     for decision in fleets.decisions.values():
         fleet = fleets.desired.fleets.get(decision.node.fleet)
         protected = fleet.prevent_destroy if fleet else decision.record.node.prevent_destroy
-        if not decision.goes or not protected or destroy:
+        if not decision.goes or not protected or destroy or decision.record.node.instance_id:
             continue
         address = str(decision.record.address)
         why = f"`{decision.because[0]}` changed" if decision.because else "its fleet is not declared any more"

@@ -37,7 +37,7 @@ def may_rehearse(desired: Desired, state: State) -> bool:
     there = (r.node for r in state.of("node"))
     if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
         return True
-    fleets = [f for f in desired.fleets.values() if f.ssh_config is None]
+    fleets = [f for f in desired.fleets.values() if not f.exists]
     local = {b for f in fleets for b in allowed_backends(desired, f) if is_local(desired, b)}
     asked = any(f.resources.gpu and f.resources.gpu.count.min for f in fleets)
     known = (desired.backends[b].catalog for b in local & desired.backends.keys())

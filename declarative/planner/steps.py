@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from declarative.model.inputs import AttachmentInputs, Inputs, ReservationInputs, VolumeInputs
-from declarative.model.resource import VOLUME_ID
+from declarative.model.inputs import AttachmentInputs, Inputs, NodeInputs, ReservationInputs, VolumeInputs
+from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import KINDS, Address, State, natural
 from declarative.planner.types import Action, Op
 
@@ -102,9 +102,11 @@ class Steps:
 
 
 def _places(inputs: Inputs) -> list[object]:
-    """What only one can hold at a time: blocks, volumes, and what volumes were adopted."""
+    """What only one can hold at a time: blocks, volumes, and what was adopted."""
     if isinstance(inputs, ReservationInputs):
         return [(inputs.node, block) for block in inputs.blocks]
     if isinstance(inputs, VolumeInputs) and inputs.volume_id is not None:
         return [(VOLUME_ID, inputs.backend, inputs.volume_id)]
+    if isinstance(inputs, NodeInputs) and inputs.instance_id is not None:
+        return [(INSTANCE_ID, inputs.backend, inputs.instance_id)]
     return [inputs.volume] if isinstance(inputs, AttachmentInputs) else []

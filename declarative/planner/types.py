@@ -48,6 +48,13 @@ class Reason(StrEnum):
     DESTROY = "destroy"
 
 
+def adopted(inputs: Inputs | None) -> str | None:
+    """The id of the instance or volume that was there, where a node or a volume was not made."""
+    if isinstance(inputs, NodeInputs):
+        return inputs.instance_id
+    return inputs.volume_id if isinstance(inputs, VolumeInputs) else None
+
+
 def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
     address: Address = action["address"]
     return inputs_of(address.kind, data)
@@ -95,8 +102,7 @@ class Action:
     @property
     def forgets(self) -> bool:
         """Whether a delete only lets go: what was adopted, or is to be kept, stays as it is."""
-        adopted = isinstance(self.before, VolumeInputs) and self.before.volume_id is not None
-        return self.op is Op.DELETE and (self.forget or adopted)
+        return self.op is Op.DELETE and (self.forget or adopted(self.before) is not None)
 
 
 class ReservationStatus(StrEnum):

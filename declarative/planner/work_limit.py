@@ -14,6 +14,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Desired, shaped
 from declarative.model.spec import Task
 from declarative.model.state import State
+from declarative.planner.hosts import declared_hosts
 from declarative.planner.launchable import allowed_backends, fleet_offers
 from declarative.planner.types import Inventory
 
@@ -86,7 +87,7 @@ def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
     left = sum(want.spec.nodes for want in desired.tasks.values())
     for name in sorted(told, key=lambda name: (-told[name], name)):
         fleet, address = desired.fleets[name], f"fleet/{name}"
-        hosts = len(fleet.ssh_config.hosts) if fleet.ssh_config else 0
+        hosts = len(declared_hosts(fleet))
         target = fleet.nodes.target if fleet.nodes else hosts
         most = left if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
         more = min(left, most) if fleet.nodes else 0
@@ -150,7 +151,7 @@ def _too_many_places(desired: Desired, recorded: State) -> Diagnostic | None:
     """The refusal of too many ranks and nodes."""
     ranks = sum(want.spec.nodes for want in desired.tasks.values())
     nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
-    nodes += sum(len(fleet.ssh_config.hosts) for fleet in desired.fleets.values() if fleet.ssh_config)
+    nodes += sum(len(declared_hosts(fleet)) for fleet in desired.fleets.values())
     places = ranks + nodes + len(recorded.of("node"))
     if places <= MOST_PLACES:
         return None

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.model.inputs import NodeInputs, RankInputs, VolumeInputs
+from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import told as files_told
 from declarative.model.state import Address
-from declarative.planner.types import Action, Op, Plan, Reason
+from declarative.planner.types import Action, Op, Plan, Reason, adopted
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
 
@@ -199,12 +199,13 @@ def _words(action: Action) -> str:
     because = _because(action)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
     task = clean(f"task/{action.task}")
-    adopted = clean(inputs.volume_id) if isinstance(inputs, VolumeInputs) else ""
+    theirs = clean(adopted(inputs) or "")
     are = "are" if len(action.because) > 1 else "is"
-    removed = {"volume": "not declared any more", "node": f"{fleet} is not declared any more"}
+    gone = "does not name it" if theirs and action.because else "is not declared"
+    removed = {"volume": "not declared any more", "node": f"{fleet} {gone} any more"}
     plain = {
         Reason.NEW: "new",
-        Reason.ADOPTED: f"adopted: {adopted} is there",
+        Reason.ADOPTED: f"adopted: {theirs} is there",
         Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
         Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
@@ -228,8 +229,22 @@ def _left(action: Action) -> str:
     """That what was adopted, or is to be kept, is not deleted with its record."""
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
-    adopted = action.before.volume_id if isinstance(action.before, VolumeInputs) else None
-    return f"; {clean(adopted)} itself stays: it was adopted" if action.forgets else ""
+    theirs = clean(adopted(action.before) or "")
+    return f"; {theirs} itself stays: it was adopted" if action.forgets else ""
+
+
+def adoption_text(plan: Plan) -> str:
+    """What `apply` does to instances and volumes that it adopts, empty if to none."""
+    found = [a for a in plan.actions if a.op is Op.CREATE and adopted(a.typed)]
+    if not found:
+        return ""
+    nodes = sum(a.address.kind == "node" for a in found)
+    counted = ((nodes, "instance"), (len(found) - nodes, "volume"))
+    what = " and ".join(plural(count, noun) for count, noun in counted if count)
+    return (
+        f"Adopted: {what}, as they are. Nothing is restarted, formatted, moved or changed, except that tags "
+        "are written: `fleetform:owner`, `…:address`, `…:token`, `…:inputs`, and those of `tags`."
+    )
 
 
 def _retry(action: Action, task: str) -> str:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from declarative.model.spec.limits import HOURS_A_MONTH
 from declarative.planner.types import Cost, NodePreview, Plan
-from declarative.render.actions import SYMBOLS, ActionEntry, entries_of, group_lines, grouped, unstarted_lines
+from declarative.render.actions import (
+    SYMBOLS,
+    ActionEntry,
+    adoption_text,
+    entries_of,
+    group_lines,
+    grouped,
+    unstarted_lines,
+)
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.health import health_lines
@@ -108,6 +116,8 @@ def _summary(plan: Plan) -> list[str]:
     if errors:
         return [f"**The plan cannot be applied: {count_text(errors)}.**"]
     lines = _cost_table(plan.preview.cost)
+    if text := adoption_text(plan):
+        lines += ["", text]
     if plan.restarts:
         lines += ["", f"**{plural(plan.restarts, 'rank')} that run now are stopped and started again.**"]
     if plan.basis.offline:

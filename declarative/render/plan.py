@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from declarative.model.diagnostic import and_more
 from declarative.model.state import rank_name
 from declarative.planner.types import Cost, NodePreview, Op, Plan, Renamed, Reservation, ReservationStatus
-from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
+from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
@@ -68,6 +68,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
         headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
         return seal([*headlines, *note_lines(plan, paint), *summary], color=color)
     lines = drift_lines(plan, paint) + moved_lines(plan, paint) + part_lines(plan, paint, width)
+    lines += [*wrapped(text, width), ""] if (text := adoption_text(plan)) else []
     lines += actions_lines(plan, paint, width)
     if plan.actions or plan.unplaced.refusals:
         lines += block_lines(plan, paint, width)

@@ -37,10 +37,11 @@ PLAIN_VERBS = {
     "delete": ("deleting", "deleted"),
 }
 RECORD_VERBS = {
-    "rank": ("had ended, removing its record", "had ended, its record is removed"),
-    "volume": ("letting go of it", "let go, it stays as it is"),
+    "delete:rank": ("had ended, removing its record", "had ended, its record is removed"),
+    **dict.fromkeys(("delete:volume", "delete:node"), ("letting go of it", "let go, it stays as it is")),
+    **dict.fromkeys(("create:volume", "create:node"), ("adopting it", "adopted, it stays as it is")),
 }
-"""Of deletes that end nothing."""
+"""Of deletes that end nothing, and of creates that make nothing."""
 MOST_NAMED = 4
 """Nodes of a cluster that are named where it takes another offer."""
 SAY_SECONDS = 1.0
@@ -50,11 +51,11 @@ SAY_SECONDS = 1.0
 def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
     """The address of an action's id (`create:volume/data-0`), what is being done to it, and what was done.
 
-    With `record` only the record of it goes.
+    With `record` only the record of it comes or goes.
     """
     op, _, address = id.partition(":")
     kind = address.partition("/")[0]
-    said = RECORD_VERBS.get(kind) if record else None
+    said = RECORD_VERBS.get(f"{op}:{kind}") if record else None
     doing, did = said or VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
     return clean(address), clean(doing), clean(did)
 
@@ -92,7 +93,8 @@ class Progress:
     def expect(self, more: int, records: Iterable[str] = ()) -> None:
         """So many actions come besides those that have ended.
 
-        `records` are the ids of deletes that end nothing: the rank has ended, or the volume stays.
+        `records` are the ids of deletes that end nothing (the rank has ended, or what was adopted stays), and
+        of creates that adopt.
         """
         with self._lock:
             self.total = self._ended + more

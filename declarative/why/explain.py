@@ -112,7 +112,7 @@ class Explainer:
             backends = allowed_backends(self.desired, fleet)
             for backend in self.desired.backends or {LOCAL}:
                 for raw in self.inventory.offers.get(backend, ()):
-                    if raw.host or fleet.ssh_config:
+                    if raw.host or fleet.exists:
                         continue  # a host is one fleet's, and such a fleet launches nothing
                     offer = shaped(raw, fleet.resources)
                     limit = limits(fleet, backends, offer)

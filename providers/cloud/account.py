@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "timeout": int,
-    **dict.fromkeys(("identity_file", "ssh_config", "root"), str),
+    **dict.fromkeys(("identity_file", "ssh_config", "known_hosts", "root"), str),
     "connect_timeout": int,
 }
 """Options that every driver of a cloud takes."""

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from declarative.model.resource import VOLUME_ID
+from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes
 from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import asking
+
+
+def theirs(inputs: Mapping[str, Any]) -> bool:
+    """Whether these are the inputs of an instance or a volume that is adopted, and not made."""
+    return VOLUME_ID in inputs or INSTANCE_ID in (inputs.get("host") or {})
 
 
 def absent(mark: Mark, where: str, hint: str) -> PermanentError:
@@ -37,10 +42,12 @@ def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) ->
         return True
     if owner == account.owner and token == (mark.token or token):
         return False
+    is_node = mark.address.kind == "node"
     whose = "this state" if owner == account.owner else f"another state (lineage {owner})"
-    summary = f"{mark.address}: {made} is {tags.get(marks.ADDRESS, 'a volume')} of {whose}"
+    summary = f"{mark.address}: {made} is {tags.get(marks.ADDRESS, 'a thing')} of {whose}"
     hint = "take it out of that one first"
-    raise PermanentError(PermanentKind.CONFLICT, summary, about=VOLUME_ID, hint=hint)
+    about = "instance_ids" if is_node else VOLUME_ID
+    raise PermanentError(PermanentKind.CONFLICT, summary, about=about, hint=hint)
 
 
 def check(
@@ -82,7 +89,7 @@ def check_tags(
 
     `before` are the inputs whose tags are on it already.
     """
-    if VOLUME_ID not in inputs:
+    if not theirs(inputs):
         return
     added = marks.tags_in(inputs).keys() - marks.tags_in(before).keys()
     for key in sorted(added & tags.keys()):

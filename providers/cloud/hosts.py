@@ -13,11 +13,11 @@ empty as far as anybody can tell.
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from declarative.model.spec.clouds import Reach
@@ -31,6 +31,7 @@ from declarative.provider import (
     TransientKind,
 )
 from providers.cloud import cloud_init
+from providers.cloud.keys import Keys
 from providers.faults import guarded
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError
@@ -39,7 +40,7 @@ from providers.ssh.probe import unanswered
 from providers.ssh.provider import AT_ONCE
 from providers.ssh.transport import SshTransport
 
-OPTIONS = ("ssh_config", "connect_timeout", "root")
+OPTIONS = ("ssh_config", "known_hosts", "connect_timeout", "root")
 """Options of the driver `ssh` that a cloud's backend has, too."""
 
 
@@ -53,19 +54,20 @@ class Seen:
     """The public address that it has now, an empty text if it has none; None if the cloud does not tell."""
 
 
+class NoLoginError(PermanentError):
+    """Nobody says how an instance that was adopted is logged in to."""
+
+
 class Hosts:
     """The nodes of one backend as hosts."""
 
-    def __init__(
-        self, config: Config, identity: Callable[[], Path], look: Callable[[Record], str | None]
-    ) -> None:
-        """`identity` is the file of the private key that they let in; `PermanentError` if it is not here.
-        `look` asks the cloud for `Seen.public` of a node.
-        """
+    def __init__(self, config: Config, keys: Keys, look: Callable[[Record], str | None]) -> None:
+        """`keys` has the private key that they let in. `look` asks the cloud for `Seen.public` of a node."""
         options = {key: value for key, value in config.options.items() if key in OPTIONS}
         self.ssh = Ssh(replace(config, driver="ssh", options=options, hosts={}))
         self._reach = config.network.reach
-        self._identity = identity
+        self._keys = keys
+        self._user = config.ssh_user
         self._look = look
         self._public: dict[str, str] = {}
 
@@ -73,15 +75,35 @@ class Hosts:
     def host(self, node: Record) -> Record:
         """The node as the driver `ssh` has it; `PermanentError` if it was not made to be reached."""
         made, key = str(node.outputs.get("id") or ""), node.outputs.get("host_key")
+        if made and node.node.instance_id is not None:
+            return self._of(node, made, self._adopted(node))
         if not made or not key:
             summary = f"{node.address} has no host key recorded: nobody can tell whether it is the one"
             hint = "delete it, and let it be made anew"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
         host = {
-            "hostname": self._way(node),
             "user": node.outputs.get("user"),
-            "identity_file": str(self._identity()),
+            "identity_file": str(self._keys.login().path),
             "host_keys": [key],
+        }
+        return self._of(node, made, host)
+
+    def _adopted(self, node: Record) -> dict[str, Any]:
+        """Nobody handed an adopted instance a key of ours: it is reached as a host of one's own is."""
+        if not self._user:
+            summary = f"{node.address} was adopted, and nobody says who logs in there"
+            hint = (
+                "write in its backend `ssh_user: NAME`, and `options: {identity_file: FILE}` unless the ssh "
+                "agent has the key"
+            )
+            raise NoLoginError(PermanentKind.AUTH, summary, about="ssh_user", hint=hint)
+        given = {"identity_file": str(self._keys.login().path)} if self._keys.given else {}
+        return {"user": self._user, **given}
+
+    def _of(self, node: Record, made: str, login: Mapping[str, Any]) -> Record:
+        host = {
+            **login,
+            "hostname": self._way(node),
             "internal_ip": node.outputs.get("address"),
         }
         # What an instance type has by name is not all there to be used: of its memory the kernel keeps some.
@@ -130,20 +152,24 @@ class Hosts:
         def one(node: Record) -> Readiness:
             try:
                 host = self.host(node)
+            except NoLoginError as error:
+                reason = f"{error.summary}: {error.hint}"
+                return Readiness(state=NodeState.UNKNOWN, reason=reason, observed_at=time.time())
             except PermanentError as error:
                 return unanswered(error)
+            adopted = node.node.instance_id is not None
             if not taken[node.address.name]:
                 try:
                     # Its own, not the caller's: how it was made is written elsewhere.
                     way = host.node.host
                     self.ssh.take(node.address, str(node.outputs["id"]), {"host": way}, way)
                 except ProviderError as error:
-                    return _starting(unanswered(error))
+                    return unanswered(error) if adopted else _starting(unanswered(error))
             found = self.ssh.readiness([host])[node.address.name]
             if taken[node.address.name]:
                 return found
             if found.state is not NodeState.READY:
-                return _starting(found)
+                return found if adopted else _starting(found)
             take(node)
             return found
 
@@ -257,15 +283,19 @@ class Disks:
     def _ask(self, disk: OnNode, about: str, seconds: float, *arguments: str) -> dict[str, str]:
         transport = self._hosts.ssh.transport(self._hosts.host(disk.node))
         try:
-            said = scripts.ask(transport, (*_command(transport), *arguments), seconds=seconds)
+            adopted = disk.node.node.instance_id is not None
+            command = _command(transport, adopted=adopted)
+            said = scripts.ask(transport, (*command, *arguments), seconds=seconds)
         except RunnerError as error:
             raise _fault(error, disk, about, sudo=transport.host.user != "root") from None
         return dict(line.partition("=")[::2] for line in scripts.lines(said, "FLEETFORM-DISK 1"))
 
 
-def _command(transport: SshTransport) -> Sequence[str]:
-    if transport.host.user == "root":
-        return ("sh", "-c", cloud_init.program(), "sh")
+def _command(transport: SshTransport, *, adopted: bool) -> Sequence[str]:
+    """No program of ours is on an adopted instance: it is sent along, and sudo has to let the user run it."""
+    if transport.host.user == "root" or adopted:
+        sudo = () if transport.host.user == "root" else ("sudo", "-n")
+        return (*sudo, "sh", "-c", cloud_init.program(), "sh")
     return ("sudo", "-n", cloud_init.PROGRAM)
 
 

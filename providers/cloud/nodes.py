@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
-from providers.cloud import cloud_init, marks
+from providers.cloud import adopted, cloud_init, marks
 from providers.cloud.account import Account, Tagged
-from providers.cloud.checks import check_fixed, gone
+from providers.cloud.checks import check_fixed, check_tags, gone
 from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
@@ -90,9 +90,11 @@ class Driver(Protocol[M]):
 class Nodes(Generic[M]):
     """The machines of one account."""
 
-    def __init__(self, account: Account, driver: Driver[M]) -> None:
+    def __init__(self, account: Account, driver: Driver[M], adopts: adopted.Driver[M] | None = None) -> None:
+        """`adopts` knows the machines of others; None where none can be adopted."""
         self._account = account
         self._driver = driver
+        self._adopts = adopts
 
     def listed(self) -> list[M]:
         """All that are ours and alive."""
@@ -129,8 +131,10 @@ class Nodes(Generic[M]):
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the machine runs and has an address."""
+        """See the port. It ends when the machine runs and has an address. One that is named is adopted."""
         mark = self._account.mark(address, token, inputs)
+        if mark.node.instance_id is not None and self._adopts is not None:
+            return outputs(adopted.take(self._account, self._adopts, mark))
         return outputs(self._driver.create(mark, mark.node))
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,19 +150,30 @@ class Nodes(Generic[M]):
             self._driver.retag(machine, mark, have, marks.of_node(have.outputs))
             return have.outputs
         made = self._account.read(machine)
+        check_tags(have.address, inputs, made.inputs, machine.tags, machine.id)
         return self._driver.retag(machine, self._account.mark(made.address, made.token, inputs), have, {})
 
     def delete(self, have: Record) -> None:
         """See the port. It ends when nothing of the machine is left that has to be waited for. What nodes
-        share goes with the last one of them, also where that had ended before.
+        share goes with the last one of them, also where that had ended before. What was adopted is let go.
         """
+        if have.node.instance_id is not None:
+            self._there(have)
+            return
         self._driver.remove(have, partial(self._there, have))
 
     def _there(self, have: Record) -> list[M]:
+        """The machines of a record that are to end. Those that were adopted are let go instead, whatever is
+        recorded: their own tags say it.
+        """
         if not have.outputs.get("id"):
-            return self._driver.listed(address=str(have.address))
-        machine = self.of(have, ending=True)
-        return [] if machine is None else [machine]
+            found = self._driver.listed(address=str(have.address))
+        else:
+            machine = self.of(have, untagged=have.node.instance_id is not None, ending=True)
+            found = [] if machine is None or self._account.lost(machine.tags) else [machine]
+        return [
+            m for m in found if self._adopts is None or not adopted.let_go(self._account, self._adopts, m)
+        ]
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
         """The machine of a record, if it is there; one that is not ours is an error, and so is one that does

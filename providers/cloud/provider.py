@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from declarative.model.state import KINDS, Address, NodeState, RankStatus, Readi
 from declarative.provider import (
     Config,
     Ended,
+    Existing,
     Launch,
     LogEnd,
     PermanentError,
@@ -23,6 +24,7 @@ from declarative.provider import (
     TransientError,
 )
 from providers.cloud.bad_answers import asked
+from providers.cloud.checks import theirs
 from providers.cloud.hosts import Disks, Hosts, OnNode, Seen
 from providers.cloud.keys import Keys
 
@@ -142,6 +144,9 @@ class Cloud:
     ADOPTS = False
     """Whether volumes that somebody else made can be taken on."""
 
+    ADOPTS_INSTANCES = False
+    """The same of instances."""
+
     RESERVES = False
     """Whether the cloud has capacity reservations, and the driver knows them."""
 
@@ -154,7 +159,7 @@ class Cloud:
         self._config = config
         self._keys = keys
         self.scrub = keys.scrub
-        self._hosts = Hosts(config, lambda: keys.login().path, self._public)
+        self._hosts = Hosts(config, keys, self._public)
         self._mounts = Disks(self._hosts)
         self._silent: set[str] = set()
 
@@ -202,6 +207,8 @@ class Cloud:
             case "node":
                 if inputs_of("node", inputs).reservation and not self.RESERVES:
                     raise self._unreserved(address)
+                if theirs(inputs) and not self.ADOPTS_INSTANCES:
+                    raise self._unadopted(address)
                 return self._nodes.create(address, token, inputs)
             case "volume":
                 if VOLUME_ID in inputs and not self.ADOPTS:
@@ -218,9 +225,10 @@ class Cloud:
         asked = () if self.RESERVES else reversed([a for a in wanted if a.kind == "node"])
         nodes = ((address, inputs_of("node", wanted[address])) for address in asked)
         reserved = {node.fleet: address for address, node in nodes if node.reservation}
-        theirs = [a for a, i in wanted.items() if VOLUME_ID in i and not self.ADOPTS]
-        faults = [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
-        if any(address.kind == "node" for address in wanted):
+        adopts = {"volume": self.ADOPTS, "node": self.ADOPTS_INSTANCES}
+        refused = [a for a, i in wanted.items() if theirs(i) and not adopts[a.kind]]
+        faults = [*map(self._unreserved, reserved.values()), *map(self._unadopted, refused)]
+        if any(address.kind == "node" and not theirs(i) for address, i in wanted.items()):
             try:
                 self._keys.check()
             except PermanentError as error:
@@ -228,11 +236,19 @@ class Cloud:
         return faults
 
     def _unadopted(self, address: Address) -> PermanentError:
-        summary = (
-            f"{address}: the driver `{self._config.driver}` cannot adopt volumes: it writes no tags on them"
-        )
+        what, about = ("volumes", VOLUME_ID) if address.kind == "volume" else ("instances", "instance_ids")
+        summary = f"{address}: the driver `{self._config.driver}` cannot adopt {what}"
         hint = "remove `volume_id`, and write `size`: then one is made"
-        return PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
+        if address.kind == "node":
+            hint = "name the machines in a fleet's `ssh_config: {hosts: […]}`: it adopts hosts of any kind"
+        return PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+
+    @asked
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        what = "volumes" if kind == "volume" else "instances"
+        summary = f"the driver `{self._config.driver}` does not list {what} that others made"
+        raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that do")
 
     def _unreserved(self, address: Address) -> PermanentError:
         summary = f"{address}: the driver `{self._config.driver}` has no capacity reservations"
@@ -260,6 +276,8 @@ class Cloud:
         """See the port."""
         match have.address.kind:
             case "node":
+                if theirs(have.inputs):
+                    self._leave(have)
                 self._nodes.delete(have)
             case "volume":
                 self._volumes.delete(have)
@@ -267,6 +285,13 @@ class Cloud:
                 self._detach(have)
             case _:
                 return
+
+    def _leave(self, have: Record) -> None:
+        """Remove what ranks have left on an instance that was adopted and is let go, if it runs."""
+        seen = self._nodes.readiness([have])[have.address.name]
+        if seen.taken and seen.readiness.state is NodeState.READY:
+            self._hosts.met(have, seen.public)
+            self._hosts.ssh.delete(self._hosts.host(have))
 
     def _detach(self, have: Record) -> None:
         """Unmount it, then detach it.

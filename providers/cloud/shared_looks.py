@@ -85,12 +85,39 @@ class Shared(Generic[T]):
         self._begun = float("-inf")
         self._found: tuple[T, ...] = ()
 
-    def fresh(self) -> tuple[T, ...]:
-        """The listing; faults are those of the look, and everybody's own."""
-        asked = self._now()
+    def fresh(self, age: float = 0.0) -> tuple[T, ...]:
+        """The listing; faults are those of the look, and everybody's own. It may have begun `age` seconds
+        before.
+        """
+        asked = self._now() - age
         with self._turn:
             if self._begun <= asked:
                 begun = self._now()
                 self._found = tuple(self._look())
                 self._begun = begun
             return self._found
+
+
+class Lately(Generic[T]):
+    """Looks of many, each at one thing of a listing that may have begun a moment ago. What this process has
+    changed since is looked at anew.
+    """
+
+    def __init__(self, look: Callable[[], Mapping[str, T]], age: float) -> None:
+        """`look` gives things by their ids; `age` is how many seconds ago it may have begun."""
+        self._all: Shared[tuple[str, T]] = Shared(lambda: tuple(look().items()))
+        self._age = age
+        self._turn = threading.Lock()
+        self._changed: set[str] = set()
+
+    def find(self, key: str) -> T | None:
+        """The thing of that id, if it was there."""
+        with self._turn:
+            changed = key in self._changed
+            self._changed.discard(key)
+        return dict(self._all.fresh(0.0 if changed else self._age)).get(key)
+
+    def changed(self, key: str) -> None:
+        """The next look at it is to be a new one."""
+        with self._turn:
+            self._changed.add(key)

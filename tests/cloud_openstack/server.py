@@ -359,11 +359,13 @@ class SmallCloud(ThreadingHTTPServer):
         self._of(things, made, "Thing")["metadata"].update(body["metadata"])
         return 200, body
 
-    def get_metadata(self, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
-        return 200, {"metadata": dict(self._of(self.volumes, made, "Volume")["metadata"])}
+    def get_metadata(self, api: str, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
+        things = self.servers if api == "compute/servers" else self.volumes
+        return 200, {"metadata": dict(self._of(things, made, "Thing")["metadata"])}
 
-    def replace_metadata(self, made: str, _: Any, body: Json) -> tuple[int, Json]:
-        self._of(self.volumes, made, "Volume")["metadata"] = dict(body["metadata"])
+    def replace_metadata(self, api: str, made: str, _: Any, body: Json) -> tuple[int, Json]:
+        things = self.servers if api == "compute/servers" else self.volumes
+        self._of(things, made, "Thing")["metadata"] = dict(body["metadata"])
         return 200, body
 
     def drop_metadata(self, api: str, made: str, key: str, _query: Any, _body: Any) -> tuple[int, None]:
@@ -441,8 +443,8 @@ ROUTES = (
     ("DELETE", f"/volume/volumes/{_ID}", "delete_volume"),
     ("POST", f"/volume/volumes/{_ID}/action", "act"),
     ("POST", f"/{_THING}/{_ID}/metadata", "set_metadata"),
-    ("GET", f"/volume/volumes/{_ID}/metadata", "get_metadata"),
-    ("PUT", f"/volume/volumes/{_ID}/metadata", "replace_metadata"),
+    ("GET", f"/{_THING}/{_ID}/metadata", "get_metadata"),
+    ("PUT", f"/{_THING}/{_ID}/metadata", "replace_metadata"),
     ("DELETE", f"/{_THING}/{_ID}/metadata/(.+)", "drop_metadata"),
     ("POST", "/compute/os-keypairs", "make_pair"),
     ("GET", f"/compute/os-keypairs/{_ID}", "get_pair"),

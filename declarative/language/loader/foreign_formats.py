@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from declarative.model.resource import LOCAL, SSH
 from declarative.model.schema import Problem, decode
@@ -32,6 +32,19 @@ _COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
 _BLOCK = re.compile(r"[^\s\x00-\x1f][\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]*")
 MOST_ROUNDS = 200
 """Parts of one document that are left out one by one."""
+
+
+class Noted(str):
+    """A text with a comment that stands behind it."""
+
+    __slots__ = ("note",)
+    note: str
+
+    def __new__(cls, text: str, note: str) -> Self:
+        """`note` is empty for none."""
+        found = super().__new__(cls, text)
+        found.note = note
+        return found
 
 
 @dataclass(slots=True)
@@ -169,6 +182,8 @@ def _fits_block(text: str) -> bool:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, Noted) and value.note:
+        return f"{_scalar(str(value))}  # {' '.join(_shown(value.note))}"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and not _MEANS_ELSE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=not str(value).isprintable()).replace("##", r"\u0023#")

@@ -152,7 +152,10 @@ class _Assembly:
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.ssh_config is None:
             for i, name in enumerate(names):
-                if self._is_ssh(name):
+                if entry.spec.instance_ids and self._driver(name) in BUILT_IN:
+                    summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
+                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, "name a cloud's backend")
+                elif self._is_ssh(name):
                     summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
                     hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
                     self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
@@ -185,16 +188,19 @@ class _Assembly:
         seen: dict[tuple[str, str], str] = {}
         for entry in self._good("fleet"):
             config = entry.spec.ssh_config
-            if config and len(seen) + len(config.hosts) > MAX_HOSTS:
-                summary, hint = f"more than {MAX_HOSTS} hosts are declared", "declare fewer"
-                self._say(entry, ("ssh_config", "hosts"), "too-large", summary, hint)
+            path: Path = ("ssh_config", "hosts") if config else ("instance_ids",)
+            named = [host.hostname for host in config.hosts] if config else entry.spec.instance_ids
+            word = "a host" if config else "an instance"
+            if len(seen) + len(named) > MAX_HOSTS:
+                summary, hint = f"more than {MAX_HOSTS} hosts and instances are declared", "declare fewer"
+                self._say(entry, path, "too-large", summary, hint)
                 break
-            for i, host in enumerate(config.hosts if config else ()):
+            for i, name in enumerate(named):
                 backend = str(next(iter(entry.spec.backends), SSH))
-                first = seen.setdefault((backend, host.hostname), entry.address)
+                first = seen.setdefault((backend, name), entry.address)
                 if first != entry.address:
-                    summary = f"`{host.hostname}` is a host of {first} too"
-                    self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
+                    summary = f"`{name}` is {word} of {first} too"
+                    self._say(entry, (*path, i), "duplicate-host", summary, "remove one")
 
     def _public(self, entry: Declaration) -> None:
         """A warning where the ranks of hosts would reach each other through the internet."""

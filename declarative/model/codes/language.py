@@ -313,10 +313,11 @@ LANGUAGE: dict[str, Code] = {
     ),
     "nodes-and-ssh": Code(
         Chapter.LANGUAGE,
-        "a fleet has `ssh_config` and also `nodes` or another field for machines to launch; or it names a "
-        "backend of the other kind",
+        "a fleet has `ssh_config` or `instance_ids`, and also `nodes` or another field for machines to "
+        "launch; or it names a backend of the other kind",
         "nodes: 2\nssh_config: {hosts: [10.0.0.1]}",
-        "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist",
+        "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist, or `instance_ids` for a "
+        "cloud's instances that exist",
     ),
     "bad-credential": Code(
         Chapter.LANGUAGE,

@@ -153,6 +153,12 @@ class Fleet:
         InPlace(),
         Doc("Hosts of your own, reached over SSH; each is a node."),
     ] = None
+    instance_ids: Annotated[
+        tuple[str, ...],
+        WORDS,
+        InPlace(),
+        Doc("A cloud's instances that are there, to adopt: each is a node, never restarted, never deleted."),
+    ] = ()
 
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     FOREIGN: ClassVar[Mapping[str, str]] = {
@@ -177,7 +183,7 @@ class Fleet:
     }
 
     def __post_init__(self) -> None:
-        if self.nodes is None and self.ssh_config is None:
+        if self.nodes is None and not self.exists:
             raise BadValueError(
                 "missing-field", "`nodes` is missing", "add `nodes: 2`, or a range such as `nodes: 0..4`"
             )
@@ -190,14 +196,40 @@ class Fleet:
                 ("ssh_config",),
                 at_key=True,
             )
+        if self.instance_ids:
+            self._check_instances()
         if self.same is not None and self.placement is not Placement.CLUSTER:
             hint = "add `placement: cluster`, or remove it"
             summary = "`same` is for cluster tasks, and the fleet's `placement` is `any`"
             raise BadValueError("bad-value", summary, hint, ("same",), at_key=True)
         if self.reservation is not None:
             self._check_reservation()
-        if self.ssh_config is not None:
+        if self.exists:
             self._check_hosts()
+
+    @property
+    def exists(self) -> bool:
+        """Whether it names its nodes, and launches none."""
+        return self.ssh_config is not None or bool(self.instance_ids)
+
+    def _check_instances(self) -> None:
+        """They are nodes of one backend, which alone knows what its ids look like."""
+        other = next((n for n in ("nodes", "ssh_config") if getattr(self, n) is not None), None)
+        if other:
+            summary = f"`{other}` and `instance_ids` exclude each other"
+            hint = "keep `nodes` for machines to launch, or `instance_ids` for those that exist"
+            raise BadValueError("nodes-and-ssh", summary, hint, ("instance_ids",), at_key=True)
+        if len(self.backends) != 1:
+            summary = "`instance_ids` are those of one backend, and `backends` does not name it"
+            hint = "write the backend that they are of: `backends: [aws]`"
+            raise BadValueError("bad-value", summary, hint, ("instance_ids",), at_key=True)
+        for i, made in enumerate(self.instance_ids):
+            if not re.fullmatch(r"[!-~]{1,255}", made):
+                summary = f"{describe(made)} is not the id of an instance"
+                raise BadValueError("bad-value", summary, "write it as its cloud does", ("instance_ids", i))
+            if made in self.instance_ids[:i]:
+                summary = f"`{made}` stands here twice"
+                raise BadValueError("duplicate-host", summary, "remove one", ("instance_ids", i))
 
     def _check_reservation(self) -> None:
         if not re.fullmatch(r"[!-~]{1,255}", self.reservation or ""):
@@ -208,7 +240,9 @@ class Fleet:
             raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
 
     def _check_hosts(self) -> None:
-        """Hosts are there, at no price: what bounds launches has nothing to bound."""
+        """Machines that are there: what bounds launches has nothing to bound."""
+        own = "instance_ids" if self.instance_ids else "ssh_config"
+        named = "instances" if self.instance_ids else "hosts"
         none: dict[str, object] = {
             "regions": (),
             "availability_zones": (),
@@ -221,7 +255,7 @@ class Fleet:
         for name, default in none.items():
             if getattr(self, name) != default:
                 hint = "remove it"
-                if name == "resources":
+                if name == "resources" and self.ssh_config is not None:
                     hint = "write what a host has at the host: `hosts: [{hostname: …, resources: {…}}]`"
-                summary = f"`{name}` is for machines to launch, and `ssh_config` names hosts that exist"
+                summary = f"`{name}` is for machines to launch, and `{own}` names {named} that exist"
                 raise BadValueError("nodes-and-ssh", summary, hint, (name,), at_key=True)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from declarative.model.resource import VOLUME_ID
 from declarative.model.spec.clouds import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import (
@@ -35,6 +34,7 @@ from declarative.provider import (
 from providers.cloud import marks, settings
 from providers.cloud.account import RegionalAccount
 from providers.cloud.catalog import Catalog, catalog
+from providers.cloud.checks import theirs
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
@@ -134,7 +134,7 @@ class Account(RegionalAccount[Region]):
             if key.startswith((marks.OURS, "aws:")):
                 summary = f"{mark.address}: a tag cannot begin with `{marks.OURS}` or `aws:`: {key}"
                 raise PermanentError(PermanentKind.INVALID, summary, about="tags")
-        name = {} if VOLUME_ID in mark.inputs else {"Name": mark.address.name}
+        name = {} if theirs(mark.inputs) else {"Name": mark.address.name}
         return {**name, **users, **marks.written(mark)}
 
     def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:

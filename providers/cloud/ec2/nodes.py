@@ -9,6 +9,7 @@ launch on until its tags are written, which a kill can prevent, an instance woul
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -19,10 +20,12 @@ from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, look_up, waits
+from providers.cloud.adopted import TOGETHER
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance, kind_of
 from providers.cloud.ec2.capacity import UNKNOWN, Capacity, Groups, Networks
+from providers.cloud.ec2.existing import INSTANCE, let_go
 from providers.cloud.ec2.region import LAUNCH, Region, tagged
 from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.marks import Mark
@@ -84,6 +87,22 @@ class Ec2Nodes:
     def type_of(self, machine: Instance, made: str) -> str:
         """As EC2 says it."""
         return machine.type
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def named(self, asked: NodeInputs) -> Instance | None:
+        """By its id."""
+        made = str(asked.instance_id)
+        region = self._account.region(asked.region)
+        return region.starting.next(made, TOGETHER) if re.fullmatch(INSTANCE, made) else None
+
+    def take(self, machine: Instance, mark: Mark) -> None:
+        """See `nodes.Driver`."""
+        self._account.region(machine.region).tag(machine.id, self._account.tags(mark))
+
+    def let_go(self, machine: Instance) -> None:
+        """See `nodes.Driver`."""
+        let_go(self._account.region(machine.region), machine.id, machine.tags)
 
     # ------------------------------------------------------------------------------------- create
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ from declarative.model.diagnostic import suggest
 from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
-from providers.cloud import checks
+from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
+from providers.cloud import adopted, checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.ec2 import answers, volumes
+from providers.cloud.ec2 import answers, existing, volumes
 from providers.cloud.ec2.account import Account, disk_of, look
 from providers.cloud.ec2.nodes import Ec2Keys, Ec2Nodes
 from providers.cloud.ec2.region import Region, endpoint
@@ -40,13 +40,13 @@ class Ec2(Cloud):
 
     RESERVES = True
 
-    ADOPTS = True
+    ADOPTS = ADOPTS_INSTANCES = True
 
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = Ec2Keys(self._account)
         self._node_calls = Ec2Nodes(self._account, keys)
-        self._instances = Nodes(self._account, self._node_calls)
+        self._instances = Nodes(self._account, self._node_calls, self._node_calls)
         self._volume_calls = Ec2Volumes(self._account)
         self._disks = Volumes(self._account, self._volume_calls)
         self._held = Attachments(self._account, self._disks, volumes.Ec2Attachments(self._account))
@@ -56,6 +56,12 @@ class Ec2(Cloud):
     def offers(self) -> tuple[Offer, ...]:
         """From the catalog, without asking anybody."""
         return offers(self._account)
+
+    @asked
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        look = existing.volumes if kind == "volume" else existing.instances
+        return self._account.each(lambda region: list(look(region, ids)))
 
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
@@ -105,7 +111,11 @@ def _probe(region: Region) -> None:
 def _looks(
     account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
 ) -> Iterator[Callable[[], object]]:
-    machines = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
+    nodes_of = {a: inputs_of("node", inputs) for a, inputs in wanted.items() if a.kind == "node"}
+    for address, node in nodes_of.items():
+        if node.instance_id is not None:
+            yield partial(adopted.seen, account, nodes, account.mark(address, "", wanted[address]))
+    machines = [node for node in nodes_of.values() if node.instance_id is None]
     if machines:
         yield partial(_image, account, region)
     kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}

@@ -16,11 +16,13 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
+from providers.cloud.adopted import TOGETHER
 from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
-from providers.cloud.checks import check, users
+from providers.cloud.checks import check
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
+from providers.cloud.ec2.existing import VOLUME, let_go
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
 
@@ -142,7 +144,7 @@ class Ec2Volumes:
         """By its id."""
         made = str(mark.volume.volume_id)
         region = self._account.region(mark.volume.region)
-        return region.volume(made) if re.fullmatch(r"vol-[0-9a-f]{4,32}", made) else None
+        return region.appearing.next(made, TOGETHER) if re.fullmatch(VOLUME, made) else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
         """See `volumes.Driver`."""
@@ -159,9 +161,7 @@ class Ec2Volumes:
 
     def let_go(self, disk: Volume) -> None:
         """Our name goes last: until then it is found again."""
-        region = self._region(disk)
-        region.untag(disk.id, users(disk.tags, disk.id))
-        region.untag(disk.id, [key for key in disk.tags if key.startswith(marks.OURS)])
+        let_go(self._region(disk), disk.id, disk.tags)
 
     # ----------------------------------------------------------------------------- update, delete
 

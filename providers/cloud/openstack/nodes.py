@@ -15,6 +15,7 @@ from declarative.provider import Ended, PermanentError, PermanentKind, ProviderE
 from declarative.provider import TransientKind as Kind
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.checks import left
 from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
@@ -90,6 +91,24 @@ class NovaNodes:
     def _of_token(self, region: Region, address: Address, token: str) -> list[Server]:
         found = self._in(region, name=f"^{re.escape(address.name)}$")
         return [server for server in found if server.tags.get(marks.TOKEN) == token]
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def named(self, asked: NodeInputs) -> Server | None:
+        """By its id; the listing is shared."""
+        return self._account.region(asked.region).shared.servers.find(str(asked.instance_id))
+
+    def take(self, machine: Server, mark: Mark) -> None:
+        """See `nodes.Driver`."""
+        region = self._account.region(machine.region)
+        region.tag("compute", _path(machine.id), self._account.tags(mark))
+        region.shared.servers.changed(machine.id)
+
+    def let_go(self, machine: Server) -> None:
+        """All in one request: what is left of it halfway would be no mark."""
+        region, path = self._account.region(machine.region), _path(machine.id)
+        region.write("compute", path, left(region.written("compute", path), machine.id))
+        region.shared.servers.changed(machine.id)
 
     # ------------------------------------------------------------------------------------- create
 

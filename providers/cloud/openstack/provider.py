@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,13 @@ from declarative.model.blocks import Shape
 from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
-from providers.cloud import checks
+from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
+from providers.cloud import adopted, checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
+from providers.cloud.checks import theirs
 from providers.cloud.nodes import Nodes
-from providers.cloud.openstack import names, volumes
+from providers.cloud.openstack import existing, names, volumes
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.answers import strange
 from providers.cloud.openstack.nodes import NovaKeys, NovaNodes
@@ -41,12 +42,13 @@ class OpenStack(Cloud):
     `root`.
     """
 
-    ADOPTS = True
+    ADOPTS = ADOPTS_INSTANCES = True
 
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = NovaKeys(self._account)
-        self._servers = Nodes(self._account, NovaNodes(self._account, keys))
+        self._node_calls = NovaNodes(self._account, keys)
+        self._servers = Nodes(self._account, self._node_calls, self._node_calls)
         self._disks = Volumes(self._account, CinderVolumes(self._account))
         self._held = Attachments(self._account, self._disks, volumes.NovaAttachments(self._account))
         super().__init__(config, keys, self._servers, self._disks, self._held)
@@ -57,15 +59,26 @@ class OpenStack(Cloud):
         return offers(self._account)
 
     @asked
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        look = existing.volumes if kind == "volume" else existing.servers
+        return self._account.each(lambda region: list(look(region, ids)))
+
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        return [*super().check(wanted), *preflight_faults(self._account, self._disks.seen, wanted)]
+        return [
+            *super().check(wanted),
+            *preflight_faults(self._account, self._node_calls, self._disks.seen, wanted),
+        ]
 
 
 Wanted = Mapping[Address, Mapping[str, Any]]
 
 
-def preflight_faults(account: Account, seen: checks.Seen, wanted: Wanted) -> list[PermanentError]:
+def preflight_faults(
+    account: Account, nodes: NovaNodes, seen: checks.Seen, wanted: Wanted
+) -> list[PermanentError]:
     """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
     probes: list[checks.Look] = []
     looks: list[checks.Look] = []
@@ -77,12 +90,18 @@ def preflight_faults(account: Account, seen: checks.Seen, wanted: Wanted) -> lis
         region = account.region(name)
         here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         probes.append(partial(names.zones, region))
-        looks += _looks(account, seen, region, here)
+        looks += _looks(account, nodes, seen, region, here)
     return checks.faults_of(probes, looks, "Policy doesn't allow")
 
 
-def _looks(account: Account, seen: checks.Seen, region: Region, wanted: Wanted) -> Iterator[checks.Look]:
-    if any(address.kind == "node" for address in wanted):
+def _looks(
+    account: Account, nodes: NovaNodes, seen: checks.Seen, region: Region, wanted: Wanted
+) -> Iterator[checks.Look]:
+    made = {a: inputs for a, inputs in wanted.items() if a.kind == "node"}
+    for address, inputs in made.items():
+        if theirs(inputs):
+            yield partial(adopted.seen, account, nodes, account.mark(address, "", inputs))
+    if not all(map(theirs, made.values())):
         yield lambda: names.image(region, account.image(region.name))
         yield partial(names.network, region, account.options.get("network"))
     disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}

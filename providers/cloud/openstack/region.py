@@ -18,6 +18,7 @@ from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume, inside, listed, said, strange
 from providers.cloud.redact import Scrub
+from providers.cloud.shared_looks import Lately
 
 PAGE = 1000
 """The most things of one answer; the cloud may give fewer."""
@@ -31,6 +32,18 @@ CONNECTIONS: Mapping[str, str] = {
     "network": "network_connection",
 }
 """What libcloud's driver calls its connections to the APIs."""
+
+
+RECENT = 5.0
+"""Seconds for which a listing serves all who adopt one thing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listings:
+    """Listings for many who each look for one thing."""
+
+    servers: Lately[Server]
+    volumes: Lately[Volume]
 
 
 class Region:
@@ -49,6 +62,10 @@ class Region:
         key = ("openstack", login.endpoint, name)
         self._connection = Connection(make, limiter(*key), scrub, said, fence=fence)
         self._mine = threading.local()
+        self.shared = Listings(
+            Lately(lambda: {server.id: server for server in self.servers()}, RECENT),
+            Lately(lambda: {volume.id: volume for volume in self.volumes()}, RECENT),
+        )
         self.known: dict[tuple[str, str], str] = {}
         """What names stand for, as it was looked up: (`flavor`, name) → id."""
 

@@ -4,7 +4,6 @@ with the request that makes a volume; cinder's own attachments take none of ours
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, 
 from providers.cloud.checks import check, left
 from providers.cloud.marks import ON, Mark
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import ID, Account, extras, made_id
+from providers.cloud.openstack.account import Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.region import Region
 
@@ -137,10 +136,9 @@ class CinderVolumes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Volume | None:
-        """By its id: names stay whose they are."""
-        made = str(mark.volume.volume_id)
-        region = self._account.region(mark.volume.region)
-        return region.volume(made) if re.fullmatch(ID, made) else None
+        """By its id: names stay whose they are. The listing is shared."""
+        asked = mark.volume
+        return self._account.region(asked.region).shared.volumes.find(str(asked.volume_id))
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
         """See `volumes.Driver`."""
@@ -160,11 +158,13 @@ class CinderVolumes:
     def take(self, disk: Volume, mark: Mark) -> None:
         """See `volumes.Driver`."""
         self._region(disk).tag("volume", f"/volumes/{disk.id}", self._account.tags(mark))
+        self._region(disk).shared.volumes.changed(disk.id)
 
     def let_go(self, disk: Volume) -> None:
         """All in one request: what is left of it halfway would be no mark."""
         region, path = self._region(disk), f"/volumes/{disk.id}"
         region.write("volume", path, left(region.written("volume", path), disk.id))
+        region.shared.volumes.changed(disk.id)
 
     # ----------------------------------------------------------------------------- update, delete
 

@@ -1,0 +1,330 @@
+"""`fleetform import`: documents for what is there already, and for those of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import examples
+from declarative.cli.output import emit_text
+from declarative.cli.session import Session, project_command
+
+if TYPE_CHECKING:
+    from declarative.language.loader.existing import Names
+    from declarative.language.loader.foreign_formats import Draft
+    from declarative.language.loader.inventories import Hosts
+    from declarative.language.source import Document
+    from declarative.model.resource import Desired
+    from declarative.provider import Look
+
+SOURCES = ("dstack", "skypilot", "ssh")
+KINDS = {"instances": "node", "volumes": "volume"}
+
+
+@click.command(
+    "import",
+    epilog=examples(
+        "fleetform import --backend aws --tag team=ml > fleets/ml.yaml",
+        "fleetform import ssh --inventory hosts.ini --out rack.yaml",
+        "fleetform import ssh ubuntu@10.0.0.11 ubuntu@10.0.0.12 --fleet rack",
+        "fleetform import dstack .dstack.yml",
+    ),
+)
+@click.argument("source", metavar="[dstack|skypilot|ssh]", required=False, type=click.Choice(SOURCES))
+@click.argument("names", metavar="[FILE…|HOST…]", nargs=-1)
+@click.option("--backend", metavar="NAME", help="What is there in this backend of the project.")
+@click.option("--region", "regions", metavar="NAME", multiple=True, help="In this region; may be repeated.")
+@click.option(
+    "--tag", "tags", metavar="KEY[=VALUE]", multiple=True, help="With this tag; several: with all of them."
+)
+@click.option(
+    "--name", "globs", metavar="GLOB", multiple=True, help="Of such a name or id: `ml-*`; may be repeated."
+)
+@click.option("--only", type=click.Choice(tuple(KINDS)), help="Instances alone, or volumes alone.")
+@click.option("--fleet", metavar="NAME", help="Put all instances or hosts into one fleet of this name.")
+@click.option(
+    "--inventory",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="ssh: the hosts of this file, an inventory of Ansible or one host a line.",
+)
+@click.option(
+    "--ssh-config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="ssh: the hosts that this file names.",
+)
+@click.option("--user", metavar="NAME", help="ssh: who logs in.")
+@click.option("--identity-file", metavar="FILE", help="ssh: the private key to log in with.")
+@click.option("--no-probe", is_flag=True, help="ssh: contact no host.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), help="Write a new file instead of stdout."
+)
+@project_command
+def import_command(
+    session: Session,
+    *,
+    source: str | None,
+    names: tuple[str, ...],
+    backend: str | None,
+    out: Path | None,
+    **asked: Any,
+) -> int:
+    """Print documents for what is there: of a backend, over SSH, or in files of another tool.
+
+    With --backend: fleets that name the instances, and volumes, for `apply` to adopt as they are. `ssh` looks
+    at hosts and prints a fleet of them. `dstack` and `skypilot` convert FILEs, and contact nothing.
+
+    No file is changed; --out makes a new one. Read the comments, then `fleetform plan`.
+    """
+    if (source is None) == (backend is None):
+        hint = "write `--backend NAME`, or one of dstack, skypilot and ssh"
+        raise failed("usage", "what to import is not said, or said twice", hint)
+    if backend is not None:
+        text = _normal(_of_backend(session, backend, **asked))
+    elif source == "ssh":
+        text = _normal(_of_hosts(session, names, **asked))
+    else:
+        text = _converted(str(source), names)
+    return _written(text, out)
+
+
+def _normal(text: str) -> str:
+    from declarative.language.source.format import format_text
+
+    formatted = format_text(text, "imported.yaml").text
+    return text if formatted is None else formatted
+
+
+def _written(text: str, out: Path | None) -> int:
+    if out is None:
+        emit_text(text)
+        return 0
+    try:
+        with out.open("x", encoding="utf-8") as file_out:
+            file_out.write(text)
+    except FileExistsError:
+        raise failed("not-overwritten", f"`{out}` exists: it is left alone", "name another file") from None
+    except OSError as error:
+        raise failed("unwritable", f"`{out}` cannot be written: {error.strerror}") from None
+    emit_text(f"Wrote {out}. Next: read its comments, then `fleetform validate`.\n")
+    return 0
+
+
+# ------------------------------------------------------------------------------------------- clouds
+
+
+def _of_backend(
+    session: Session,
+    backend: str,
+    *,
+    regions: tuple[str, ...],
+    tags: tuple[str, ...],
+    globs: tuple[str, ...],
+    only: str | None,
+    fleet: str | None,
+    **_: Any,
+) -> str:
+    from declarative.language.loader.existing import chosen, fleets_of, volumes_of
+    from declarative.language.loader.foreign_formats import text_of
+    from declarative.model.diagnostic import suggest
+    from declarative.model.state import State
+    from declarative.provider import ProviderError
+    from declarative.retry import call
+
+    desired = session.load().desired
+    session.say(session.warnings)
+    if backend not in desired.backends:
+        known = sorted(desired.backends)
+        hint = suggest(backend, known) or f"it has {', '.join(known) or 'none: write a `backend` document'}"
+        raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
+    wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
+    provider = session.backends(desired, State()).get(backend)
+    found = {}
+    for kind in KINDS.values() if only is None else [KINDS[only]]:
+        try:
+            every = call(lambda kind=kind: provider.existing(kind))  # type: ignore[misc]
+        except ProviderError as error:
+            raise failed("backend-unreadable", f"backend {backend}: {error.summary}", error.hint) from None
+        found[kind] = chosen(every, regions, wanted, globs)
+    drafts: list[Draft] = []
+    left: list[str] = []
+    if "node" in found:
+        drafts, left = fleets_of(found["node"], backend, _names(desired, "fleet"), fleet)
+    if "volume" in found:
+        more, others = volumes_of(found["volume"], backend, _names(desired, "volume"))
+        drafts, left = [*drafts, *more], [*left, *others]
+    asked = [
+        *(f"--region {r}" for r in regions),
+        *(f"--tag {t}" for t in tags),
+        *(f"--name {g}" for g in globs),
+    ]
+    heading = " ".join(["What is there in backend", backend, *asked])
+    return text_of(drafts, "\n".join([heading, *left]))
+
+
+def _names(desired: Desired, kind: str) -> Names:
+    from declarative.language.loader.existing import Names
+
+    return Names(map(str, desired.fleets if kind == "fleet" else desired.volumes))
+
+
+# -------------------------------------------------------------------------------------------- hosts
+
+
+def _of_hosts(
+    session: Session,
+    names: tuple[str, ...],
+    *,
+    globs: tuple[str, ...],
+    fleet: str | None,
+    ssh_config: Path | None,
+    no_probe: bool,
+    **asked: Any,
+) -> str:
+    from fnmatch import fnmatchcase
+
+    from declarative.language.loader.existing import hosts_of
+    from declarative.language.loader.foreign_formats import Draft, text_of
+    from declarative.model.resource import SSH, Desired
+
+    hosts = _listed(names, asked["inventory"], ssh_config)
+    groups = {
+        group: [h for h in found if not globs or any(fnmatchcase(h["hostname"], glob) for glob in globs)]
+        for group, found in hosts.groups.items()
+    }
+    groups = {group or fleet or "hosts": found for group, found in groups.items() if found}
+    if fleet is not None and groups:
+        groups = {fleet: [host for found in groups.values() for host in found]}
+    if not groups:
+        hint = "name hosts, or a file that does: `--inventory FILE`, `--ssh-config FILE`"
+        raise failed("usage", "there are no hosts to import", hint)
+    common = {key: asked[key] for key in ("user", "identity_file") if asked[key]}
+    desired = session.declared(warn=True) or Desired()
+    every = [host for found in groups.values() for host in found]
+    backends = []
+    if ssh_config is not None and SSH not in desired.backends:
+        options = {"ssh_config": str(ssh_config)}
+        backends = [Draft("backend", {"name": SSH, "driver": SSH, "options": options})]
+        desired = _with(desired, backends[0].fields)
+    looks = {} if no_probe else _looked(session, desired, every, common)
+
+    def about(host: Mapping[str, Any]) -> str:
+        look = looks.get(id(host))
+        return _told(look) if look else ""
+
+    drafts = [*backends, *hosts_of(groups, common, _names(desired, "fleet"), about)]
+    return text_of(drafts, "\n".join(["Hosts, as they were when this was written", *hosts.notes]))
+
+
+def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
+    """The same with one more backend."""
+    from dataclasses import replace
+
+    from declarative.model.schema import decode
+    from declarative.model.spec import Backend
+
+    backend = decode(Backend, dict(fields), (), [])
+    return (
+        replace(desired, backends={**desired.backends, str(fields["name"]): backend}) if backend else desired
+    )
+
+
+def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> Hosts:
+    """The hosts that are named, and those of files."""
+    from declarative.language.loader import inventories
+
+    hosts = inventories.Hosts()
+    for name in names:
+        host = inventories.login(name)
+        if host is None:
+            raise failed("usage", f"`{name}` is not a host", "write `HOST`, `USER@HOST` or `USER@HOST:PORT`")
+        hosts.add("", host)
+    if ssh_config is not None:
+        inventories.of_ssh(_text(ssh_config), hosts)
+    if inventory is not None and inventory.suffix in (".yaml", ".yml"):
+        for document in _documents(inventory):
+            inventories.of_tree(document.data, hosts)
+    elif inventory is not None:
+        inventories.of_lines(_text(inventory), hosts)
+    return hosts
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise failed("unreadable", f"`{file}` cannot be read: {why}") from None
+
+
+def _looked(
+    session: Session, desired: Desired, hosts: list[dict[str, Any]], common: Mapping[str, Any]
+) -> dict[int, Look]:
+    """What hosts have, by the identity of their fields."""
+    from declarative.model.resource import SSH
+    from declarative.model.state import State
+    from declarative.provider import ProviderError
+
+    asked = {str(id(host)): {**common, **host} for host in hosts}
+    try:
+        looks = session.backends(desired, State()).get(SSH).look(asked)
+    except ProviderError as error:
+        raise failed(
+            "backend-unreadable", f"the hosts cannot be looked at: {error.summary}", error.hint
+        ) from None
+    return {int(key): look for key, look in looks.items()}
+
+
+def _told(look: Look) -> str:
+    """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
+    from declarative.model.spec.values import show_mib
+    from declarative.model.state import NodeState
+
+    shape = look.shape
+    facts = [f"{shape.cpu} CPUs", show_mib(shape.memory_mib)] if shape else []
+    if shape and shape.gpus:
+        facts.append(f"{shape.gpus} {shape.gpu_name or 'GPUs'}")
+    if look.readiness.state is not NodeState.READY:
+        word = look.readiness.state.value.replace("_", " ")
+        facts.append(f"{word}: {look.readiness.reason or 'no reason is known'}")
+    return ", ".join(facts)
+
+
+# ----------------------------------------------------------------------------------- files of others
+
+
+def _converted(source: str, names: tuple[str, ...]) -> str:
+    from declarative.language.loader.conversion import from_dstack, from_skypilot
+    from declarative.language.loader.documents import file_name
+    from declarative.language.loader.foreign_formats import backends_of, text_of
+
+    if not names:
+        raise failed("usage", "no FILE is named", f"write `fleetform import {source} FILE`")
+    convert = from_dstack if source == "dstack" else from_skypilot
+    drafts: list[Draft] = []
+    files = [Path(name) for name in names]
+    for file in files:
+        name = file_name(file.name) or "imported"
+        for number, document in enumerate(_documents(file)):
+            drafts += convert(document, f"{name}-{number}" if number else name)
+    drafts = [*backends_of(drafts), *drafts]
+    return text_of(drafts, f"Converted from {source}: {', '.join(file.name for file in files)}")
+
+
+def _documents(file: Path) -> list[Document]:
+    """What stands in a file; `Failed` with all that is wrong with its YAML."""
+    from declarative.language.source import MAX_BYTES, read
+    from declarative.model.diagnostic import InvalidError
+
+    try:
+        with file.open("rb") as opened:
+            return read(opened.read(MAX_BYTES + 1), file.name)
+    except InvalidError as error:
+        raise Failed(error.diagnostics) from None
+    except OSError as error:
+        raise failed("unreadable", f"`{file}` cannot be read: {error.strerror}") from None
