@@ -25,7 +25,7 @@ from typing import Any
 from declarative import cli
 from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
-from declarative.store.writer import _Group
+from declarative.store.groups import Group
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 
@@ -76,10 +76,10 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
 
 def at_a_group(when: str, step: int) -> None:
     """Die round the end of a group of steps: the first, from number `step` on, of several workers."""
-    real = _Group.end
+    real = Group.end
     count = 0
 
-    def end(group: _Group, error: BaseException | None = None) -> None:
+    def end(group: Group, error: BaseException | None = None) -> None:
         nonlocal count
         count += 1
         if error is not None or count < step or (group.steps < 2 and count < step + 40):
@@ -87,16 +87,17 @@ def at_a_group(when: str, step: int) -> None:
         elif when == "commit":
             die()
         elif when == "committed":
-            group.ended.set = die  # type: ignore[method-assign]
+            group.tell = die  # type: ignore[method-assign]
             real(group)
         elif when == "called":
+            tell = group.tell
+            group.tell = lambda: (tell(), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
-            die()
         else:
             threading.Thread(target=die, daemon=True).start()
             real(group)
 
-    setattr(_Group, "end", end)  # noqa: B010 (mypy refuses the assignment)
+    setattr(Group, "end", end)  # noqa: B010 (mypy refuses the assignment)
 
 
 @dataclass(frozen=True)

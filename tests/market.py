@@ -281,11 +281,11 @@ class Site:
             if die_at and self.writes >= die_at:
                 raise KilledError
 
-        def write() -> Any:
+        def write(step: Any) -> Any:
             with lock:
                 self.writes += 1
             alive()
-            return real()
+            return real(step)
 
         def seal() -> None:
             """Written when the lock is given back, which a killed process does not do: its lock is taken."""

@@ -9,7 +9,7 @@ import pytest
 from declarative import store
 from declarative.cli import state_access
 from declarative.cli.errors import Failed
-from declarative.store.state_files import KEPT, keep_before
+from declarative.store.backup import KEPT, keep_before
 from tests.cli import fleet, task, volume
 
 STATE = ".fleetform/state.db"

@@ -18,8 +18,9 @@ import pytest
 from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness
 from declarative.store import FORMAT_VERSION, StateError, open_store, tables
 from declarative.store import lock as locks
-from declarative.store.database import JSON, Connection
+from declarative.store.database import Connection
 from declarative.store.export import parse
+from declarative.store.tables import JSON
 
 STATES = Path(__file__).with_name("states")
 FORMATS = sorted(int(path.stem.partition("-")[2]) for path in STATES.glob("format-*.sql"))

@@ -381,8 +381,8 @@ def test_check_as_data(family):
     }
     with open_store(url(family)) as store, store.lock("test") as writer:
         writer.set_idle("gpu-0", 1.0)
-        with writer._write() as connection:
-            connection.execute("UPDATE generations SET generation = 0 WHERE address = 'node/gpu-0'")
+        spoil = "UPDATE generations SET generation = 0 WHERE address = 'node/gpu-0'"
+        writer._write(lambda connection: connection.execute(spoil))
     done = family.run("state", "check", "--json", code=1)
     assert (done.json["sound"], done.json["compared"]) == (False, False)
     detail = "node/gpu-0 is of generation 1, but only 0 are noted as used"

@@ -33,11 +33,10 @@ from declarative.model.state import (
 from declarative.provider import token
 from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
-from declarative.store.check import Held, check
+from declarative.store.check import Held, check, faults
 from declarative.store.export import dump, parse
 from declarative.store.rename import parse as typed
 from declarative.store.rename import plan, renamed
-from declarative.store.validate import faults
 from tests.model import of_node, of_volume
 from tests.recorded import LINEAGE, Draft, states
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,14 +40,16 @@ from declarative.store import (
     StateError,
     Store,
     Writer,
-    intents,
+    journal,
     open_store,
     rows,
+    steps,
     tables,
 )
 from declarative.store.check import check
 from declarative.store.database import Connection, Database
 from declarative.store.faults import UnreachableError
+from declarative.store.groups import Step
 from declarative.store.postgres import Postgres
 from tests.cli import until
 from tests.model import of_attachment, of_kind, of_node, of_volume
@@ -452,9 +455,9 @@ def test_history_is_pruned(writer, store) -> None:
         make(writer, Address("volume", f"v-{n}"))
     open_one = writer.begin("create", NODE, "local", {})
     with engine(store).writing() as connection:
-        rows.prune(connection, 3)
+        steps.prune(connection, 3)
         assert connection.execute("SELECT count(*) FROM operations").scalar() == 3
-        rows.prune(connection, 0)
+        steps.prune(connection, 0)
         assert connection.execute("SELECT id FROM operations").scalars() == [open_one.id]
 
 
@@ -715,7 +718,7 @@ def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
         with engine(reader).reading() as snapshot:
             before = rows.load(snapshot)
             with engine(store).writing() as connection:
-                rows.count_up(connection)
+                steps.count_up(connection)
                 assert reader.read().serial == 0, "not committed, and not waited for"
             assert rows.load(snapshot) == before
         assert reader.read().serial == 1
@@ -914,11 +917,15 @@ def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException |
             found[index] = error
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(len(steps))]
-    with suppress(StateError), writer._write():
+
+    def first(_connection: Connection) -> None:
         for thread in threads:
             thread.start()
-        until(lambda: writer._waiting == len(steps))
+        until(lambda: len(writer._groups._steps) == len(steps))
         assert found == [None] * len(steps)
+
+    with suppress(StateError):
+        writer._write(first)
     for thread in threads:
         thread.join()
     return found
@@ -962,17 +969,16 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
 def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) -> None:
     """Nor is anything of it left."""
 
-    def half() -> None:
-        with writer._write() as connection:
-            rows.raise_generation(connection, NODE, 7)
-            raise StateError("odd", "it is not to be")
+    def half(connection: Connection) -> None:
+        steps.raise_generation(connection, NODE, 7)
+        raise StateError("odd", "it is not to be")
 
     begin = partial(writer.begin, "create")
     commits = counted(monkeypatch, store)
     first, bad, last = queued(
         writer,
         partial(begin, Address("volume", "a"), "local", {}),
-        half,
+        partial(writer._write, half),
         partial(begin, Address("volume", "b"), "local", {}),
     )
     assert (first, str(bad), last) == (None, "it is not to be", None)
@@ -982,14 +988,50 @@ def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) ->
     assert NODE not in state.generations
 
 
+def test_a_first_step_that_fails_holds_up_no_other(store, writer) -> None:
+    """The steps behind it are done in a transaction of their own."""
+
+    def fail(_connection: Connection) -> None:
+        thread.start()
+        until(lambda: len(writer._groups._steps) == 1)
+        raise StateError("odd", "it is not to be")
+
+    address = Address("volume", "a")
+    thread = threading.Thread(target=partial(writer.begin, "create", address, "local", {}))
+    with pytest.raises(StateError, match="it is not to be"):
+        writer._write(fail)
+    thread.join()
+    assert [intent.address for intent in store.read().intents] == [address]
+
+
+def test_an_interrupted_thread_leaves_nobody_waiting(store, writer) -> None:
+    """Neither those behind its step, nor what is written next."""
+    groups, found = writer._groups, []
+    waiting = Step(lambda _connection: found.append("interrupted"))
+    waiting.wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+
+    def first(_connection: Connection) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            groups._line_up(waiting)
+        thread.start()
+        until(lambda: len(groups._steps) == 1)
+
+    thread = threading.Thread(target=partial(writer.begin, "create", NODE, "local", {}))
+    writer._write(first)
+    thread.join()
+    assert found == []
+    assert writer.ensure_lineage() == store.read().lineage
+    assert [intent.address for intent in store.read().intents] == [NODE]
+
+
 def test_what_a_failed_step_has_read_is_read_again(store) -> None:
     """A lineage that was rolled back is nobody's."""
     with engine(store).writing() as connection:
         with suppress(StateError), connection.step(alone=False):
-            lost = intents.lineage(connection)
+            lost = journal.lineage(connection)
             raise StateError("odd", "it is not to be")
         with connection.step(alone=False):
-            found = intents.lineage(connection)
+            found = journal.lineage(connection)
     assert lost != found == store.read().lineage
 
 
@@ -1025,15 +1067,30 @@ def test_a_commit_that_fails_is_everybodys_fault(store, writer, monkeypatch) -> 
 
 
 def test_a_lease_is_renewed_between_two_steps_that_wait(store, writer) -> None:
-    """It does not wait for a transaction that goes on when the next step has its turn."""
-    writer._waiting = 1  # a step that comes after the renewal
-    step = threading.Thread(target=writer.log, args=("exec", NODE))
-    step.start()
-    until(lambda: writer._group is not None)
-    writer._waiting = 0
-    writer.renew(60)
-    step.join()
-    assert [entry.op for entry in store.history()] == ["exec"]
+    """It waits for its turn as they do, and joins no transaction of theirs."""
+    order: list[str] = []
+
+    def renews() -> None:
+        writer.renew(60)
+        order.append("renewed")
+
+    def step(name: str) -> Callable[[], None]:
+        return lambda: writer._write(lambda _connection: order.append(name))
+
+    def waits(number: int) -> Callable[[], bool]:
+        return lambda: len(writer._groups._steps) == number
+
+    threads = [threading.Thread(target=run) for run in (step("before"), renews, step("after"))]
+
+    def first(_connection: Connection) -> None:
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            until(waits(number))
+
+    writer._write(first)
+    for thread in threads:
+        thread.join()
+    assert order == ["before", "renewed", "after"]
 
 
 def test_a_group_of_steps_is_one_round_trip(server_store, monkeypatch) -> None:

@@ -42,7 +42,7 @@ from declarative.model.state import (
 from declarative.planner.types import Inventory
 from declarative.provider import Provider, ProviderError, Thing, Visit
 from declarative.retry import call
-from declarative.store.validate import fault
+from declarative.store.check import fault
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""

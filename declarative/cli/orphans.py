@@ -72,7 +72,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
 def _whole_record(orphan: Orphan, state: State) -> Record:
     """The record of a node or a volume; `Failed` if its backend does not tell all that it needs."""
     from declarative.apply.orphans import as_record
-    from declarative.store.validate import fault
+    from declarative.store.check import fault
 
     why = "its backend keeps no more of it than its name"
     if orphan.thing.known:

@@ -321,7 +321,7 @@ class Run:
     def _keep(self, state: State) -> None:
         """Keep the state as it is before it is changed; warn where that cannot be done."""
         from declarative.store import StateError
-        from declarative.store.state_files import keep_before
+        from declarative.store.backup import keep_before
 
         if not state.records:
             return

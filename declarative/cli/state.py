@@ -98,7 +98,7 @@ def check(session: Session, as_json: bool) -> int:
     Exits 1 if anything is wrong.
     """
     from declarative.render.text import clean
-    from declarative.store.validate import faults
+    from declarative.store.check import faults
 
     desired = session.declared(warn=not as_json)
     store = session.state.open(desired, typed=False)

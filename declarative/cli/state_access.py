@@ -95,8 +95,8 @@ def _note(text: str) -> None:
 
 def of_state(error: StateError, project: Path) -> Failed:
     """An error of the state as one of the command. Its hint names the newest backup where one helps."""
+    from declarative.store.backup import kept
     from declarative.store.faults import FROM_BACKUP
-    from declarative.store.state_files import kept
 
     hint = error.hint
     if hint is not None and FROM_BACKUP in hint:
@@ -227,7 +227,7 @@ class StateAccess:
     def _lost(self, url: str) -> tuple[str, str] | None:
         """A summary and a hint if the project's state was removed: its things would be made a second time."""
         from declarative.store import file_of
-        from declarative.store.state_files import FOLDER, kept
+        from declarative.store.backup import FOLDER, kept
 
         backups = kept(self.directory) if "://" in url else ()  # else it is a file that was pulled
         if not backups or file_of(url, self.directory) != file_of(DEFAULT_STATE, self.directory):

@@ -188,7 +188,7 @@ NO_BACKUP = "each `apply` that changes something keeps one in `.fleetform/backup
 @project_command
 def list_backups(session: Session, as_json: bool) -> int:
     """List the states that were kept before changes, the newest first."""
-    from declarative.store.state_files import kept
+    from declarative.store.backup import kept
 
     found = [_described(session.directory, file) for file in kept(session.directory)]
     if as_json:
@@ -225,8 +225,8 @@ def restore(session: Session, file: str | None, **options: Any) -> int:
     What is there is kept first: as a backup, or under another name where it cannot be read any more. What was
     made since then is found by the next `plan`.
     """
+    from declarative.store.backup import kept
     from declarative.store.export import check_types, dump, parse, read
-    from declarative.store.state_files import kept
 
     chosen = Path(file) if file else next((session.directory / f for f in kept(session.directory)), None)
     if chosen is None:
@@ -310,7 +310,7 @@ def _confirm(question: str, options: Mapping[str, Any], look: str = "look with `
 
 
 def _backup(session: Session, store: Store) -> Path:
-    from declarative.store.state_files import keep_pulled
+    from declarative.store.backup import keep_pulled
 
     return keep_pulled(session.directory, store.pull())
 

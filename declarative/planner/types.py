@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.resource import LeftOut, Offer
+from declarative.model.resource import LeftOut, Offer, Renamed
 from declarative.model.state import Address, RankStatus, Readiness, Record, Silence
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal, Remedy
@@ -253,17 +253,6 @@ class Preview:
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
     cost: Cost = Cost(before=0.0, after=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
-    """What is recorded under another address before anything else is done: of `source` each record's old and
-    new address.
-    """
-
-    source: str
-    target: str
-    addresses: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from declarative.planner.types import Plan, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
 from declarative.store.approvals import Approval
-from declarative.store.history import Let
+from declarative.store.journal import Let
 
 
 class Backoff:

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
+from declarative.model.resource import Renamed
 from declarative.model.state import rank_name
-from declarative.planner.types import Cost, NodePreview, Op, Plan, Renamed, Reservation, ReservationStatus
+from declarative.planner.types import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso

@@ -10,7 +10,7 @@ from declarative.render.data import iso, iso_ms, plain
 from declarative.render.text import Cell, Paint, clean, columns, seal, sentence
 from declarative.render.values import short, written
 from declarative.store.events import Event
-from declarative.store.history import Operation
+from declarative.store.journal import Operation
 
 
 def state_text(records: Iterable[Record], *, detail: bool = False) -> str:

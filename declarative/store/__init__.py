@@ -6,11 +6,9 @@ The only home of sqlite3 and psycopg. `open_store` gives a `Store` to read from;
 
 from declarative.store import project_copy
 from declarative.store.faults import StateError, UnreachableError
-from declarative.store.history import Who
-from declarative.store.intents import age
+from declarative.store.journal import Who, age
 from declarative.store.lock import LockInfo
-from declarative.store.opening import file_of
-from declarative.store.store import Store, open_store
+from declarative.store.store import Store, file_of, open_store
 from declarative.store.tables import FORMAT_VERSION
 from declarative.store.writer import Writer
 

@@ -12,8 +12,9 @@ import hashlib
 from declarative.model.state import State
 from declarative.store import export, rows
 from declarative.store.check import Held
-from declarative.store.database import Connection, dumps
+from declarative.store.database import Connection
 from declarative.store.faults import FROM_BACKUP, StateError
+from declarative.store.tables import dumps
 
 BROKEN = "what it holds is not what was last written to it: a disk or somebody else has changed it"
 KEEP_IT = (

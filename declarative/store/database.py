@@ -8,7 +8,6 @@ its own, `sqlite` and `postgres`, which is loaded when a state is kept there.
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from abc import ABC, abstractmethod
 from collections import namedtuple
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative.model.inputs import Stored
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store.faults import (
     FROM_BACKUP,
@@ -29,15 +27,13 @@ from declarative.store.faults import (
     primary,
     translated,
 )
-from declarative.store.tables import COLUMNS, FORMAT_VERSION, later_than
+from declarative.store.tables import COLUMNS, FORMAT_VERSION, JSON, dumps, later_than, loads
 
 if TYPE_CHECKING:
-    from declarative.store.history import Who
+    from declarative.store.journal import Who
     from declarative.store.lock import LockInfo
     from declarative.store.working_copy import WorkingCopy
 
-JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can", "steps", "detail"})
-"""The columns, of any table, that hold JSON. NULL is None."""
 
 MOST_CONNECTIONS = 12
 WAIT_SECONDS = 30.0
@@ -399,31 +395,3 @@ def _listed(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         values = {**values, **dict(zip(names, some, strict=True))}
         del values[name]
     return sql, values
-
-
-# ------------------------------------------------------------------------------------------------ JSON
-
-
-def dumps(value: Any) -> str:
-    """JSON as it is stored: the same value, the same text."""
-    return json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def loads(text: str) -> Any:
-    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
-    found = json.loads(text)
-    return Stored(found) if isinstance(found, dict) else found
-
-
-def plain(value: Any) -> Any:
-    """`value` as it will be read back: dicts, lists and scalars."""
-    return json.loads(dumps(value))
-
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be stored")

@@ -14,7 +14,8 @@ from typing import Any
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, RankState, RankStatus, task_state
 from declarative.store import rows
-from declarative.store.database import Connection, Row, dumps
+from declarative.store.database import Connection, Row
+from declarative.store.tables import dumps
 
 SINCE = 9
 """The format that has events."""

@@ -24,12 +24,10 @@ from declarative.model.state import (
     State,
     natural,
 )
-from declarative.store.check import Held
-from declarative.store.database import plain
+from declarative.store.check import Held, faults
 from declarative.store.faults import StateError
 from declarative.store.rows import by_address, seen_values
-from declarative.store.tables import FORMAT_VERSION
-from declarative.store.validate import faults
+from declarative.store.tables import FORMAT_VERSION, plain
 
 OPS = ("create", "update", "delete")
 """What is begun at a backend."""

@@ -1,4 +1,5 @@
-"""What goes wrong in a database, as a `StateError`: a stable code, what happened, what to do about it.
+"""What goes wrong in a database, as a `StateError`: a stable code, what happened, what to do about it; and
+going on after the database was away.
 
 Knows the faults of every database by their own numbers and words, and imports none of their drivers: a
 driver is loaded where its database is used. Messages never repeat a URL or a value: those may hold a secret.
@@ -6,14 +7,14 @@ driver is loaded where its database is used. Messages never repeat a URL or a va
 
 from __future__ import annotations
 
+import functools
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from declarative.store.lock import LockInfo
-
 
 FROM_BACKUP = "bring it back from a backup: `fleetform state restore`"
 """What to do about a state that cannot be trusted any more."""
@@ -243,3 +244,45 @@ def primary(cause: BaseException) -> str:
     diagnosis = getattr(cause, "diag", None)
     said = getattr(diagnosis, "message_primary", None) or str(cause)
     return str(said).strip().partition("\n")[0]
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+# Going on after the database was away. A connection that breaks during COMMIT leaves it open whether the
+# step was recorded. So each step is such that doing it again is no harm (an open intent is taken up again,
+# an ended one stays ended, blocks that are held are held), checks the fence anew in its own transaction, and
+# may simply be repeated; if another command has taken the lock meanwhile, it is refused. The caller says how
+# often and how long: tenacity has its one home in `declarative.retry`.
+
+
+class Resume(Protocol):
+    """Calls a step, perhaps several times; the first result, or the last error."""
+
+    def __call__(self, step: Callable[[], T], /) -> T:
+        """What came of it."""
+
+
+def once(step: Callable[[], T], /) -> T:
+    """No patience: the first fault is the last one."""
+    return step()
+
+
+class Resuming(Protocol):
+    """What has a `Resume` of its own."""
+
+    _resume: Resume
+
+
+S = TypeVar("S", bound=Resuming)
+
+
+def resumed(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A method that is done again when the database was away: only for what may be done twice."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._resume(lambda: method(self, *args, **kwargs))
+
+    return call

@@ -24,8 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from declarative.store.database import Connection, Database, Row
-from declarative.store.faults import StateError
-from declarative.store.reconnect import Resume, once
+from declarative.store.faults import Resume, StateError, once
 
 LEASE_SECONDS = 30.0
 """How long a holder that cannot be seen from here keeps the lock after its last sign of life."""

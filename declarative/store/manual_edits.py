@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
 from declarative.model.state import DRAINED, Address, Drain, Intent, State
-from declarative.store import history, intents, rows
+from declarative.store import journal, rows, steps
 from declarative.store.check import Held, check
-from declarative.store.database import Connection, plain
+from declarative.store.database import Connection
 from declarative.store.faults import StateError
 from declarative.store.rename import Names, renamed
+from declarative.store.tables import plain
 
 MOST_NAMED = 5
 
@@ -90,7 +91,7 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
                 "address": str(record.address),
                 **record.address._asdict(),
                 "backend": record.backend,
-                "external_id": rows.external_id(record.outputs),
+                "external_id": steps.external_id(record.outputs),
                 "inputs": plain(record.inputs),
                 "outputs": plain(record.outputs),
                 "generation": record.generation,
@@ -122,11 +123,11 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
 
 def _observations(connection: Connection, state: State) -> None:
     for name, status in state.ranks.items():
-        rows.put_rank(connection, name, status)
+        steps.put_rank(connection, name, status)
     for name, seen in state.readiness.items():
-        rows.put_node(connection, name, rows.seen_values(seen))
+        steps.put_node(connection, name, rows.seen_values(seen))
     for name, since in state.idle_since.items():
-        rows.put_node(connection, name, {"idle_since": since})
+        steps.put_node(connection, name, {"idle_since": since})
 
 
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
@@ -137,7 +138,7 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
         for row in connection.execute(f"SELECT id, {', '.join(kept)} FROM operations WHERE ended_at IS NULL")
     }
     nowhere = {"host": None, "doing": None, "place": None, "tick": None}
-    unknown = {"begun_at": now, **nowhere, **history.signature(connection)}
+    unknown = {"begun_at": now, **nowhere, **journal.signature(connection)}
     connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
     for start in range(0, len(left), rows.MOST_BOUND):
         some = [intent.id for intent in left[start : start + rows.MOST_BOUND]]
@@ -168,7 +169,7 @@ def push(connection: Connection, pushed: State, held: Held, now: float, *, force
         return False
     made = may_push(present, pushed, held, force=force)
     write(connection, made, held, now)
-    history.note(connection, "push", Address("state", str(made.lineage)), now, inputs={"serial": made.serial})
+    journal.note(connection, "push", Address("state", str(made.lineage)), now, inputs={"serial": made.serial})
     return True
 
 
@@ -178,7 +179,7 @@ def move(connection: Connection, names: Names, now: float) -> dict[Address, Addr
     write(connection, made, held, now)
     for old, new in moves.items():
         record = made.records[new]
-        history.note(
+        journal.note(
             connection,
             "move",
             new,
@@ -198,19 +199,23 @@ def drain(connection: Connection, node: Address, drain: Drain | None, reason: st
     outputs = {key: value for key, value in have.outputs.items() if key != DRAINED}
     if drain:
         outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
-    rows.put(connection, replace(have, outputs=outputs))
+    steps.put_record(connection, replace(have, outputs=outputs))
     done, more = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
-    history.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
+    journal.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
 
 
-def to_drop(connection: Connection, addresses: Iterable[Address], now: float) -> Iterator[Address]:
-    """What is to be forgotten, one after the other: first what needs others, each with its entry."""
+def drop(connection: Connection, addresses: Iterable[Address], now: float) -> None:
+    """Forget records, each with its entry: first what needs others."""
     for address in sorted(set(addresses), key=rows.by_address, reverse=True):
         have = rows.record(connection, address)
         if have is None:
             raise StateError("not-recorded", f"{address} is not recorded")
         opened = rows.open_intents(connection, address)
         if opened:
-            raise intents.left_open(address, opened)
-        history.note(connection, "forget", address, now, backend=have.backend, generation=have.generation)
-        yield address
+            raise journal.left_open(address, opened)
+        journal.note(connection, "forget", address, now, backend=have.backend, generation=have.generation)
+        if address.kind == rows.RESERVATION:
+            steps.release(connection, address, now)
+        else:
+            steps.remove(connection, address, now)
+    steps.count_up(connection)

@@ -26,11 +26,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import tables
-from declarative.store.backup import put, write_rows
+from declarative.store.backup import FOLDER, put, write_rows
 from declarative.store.database import Connection, Database, Opening, Write, refused
 from declarative.store.faults import StateError, translated
 from declarative.store.migrations import agree, is_there
-from declarative.store.state_files import FOLDER
 from declarative.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Between rows and the values of `declarative.model.state`: each function is a part of one transaction."""
+"""From rows to the values of `declarative.model.state`: each function is a part of one transaction."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from declarative.model.state import (
     State,
     natural,
 )
-from declarative.store.database import Connection, Row, plain
+from declarative.store.check import faults
+from declarative.store.database import Connection, Row
 from declarative.store.faults import FROM_BACKUP, StateError
-from declarative.store.validate import faults
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
@@ -31,11 +31,6 @@ MOST_BOUND = 500
 
 BY_ADDRESS = "WHERE address = :its_address"
 BY_ADDRESSES = "WHERE address IN (:its_addresses)"
-DETACHED = (
-    "kind = 'volume' AND detached_since IS NULL"
-    " AND NOT EXISTS (SELECT 1 FROM needs WHERE needed = resources.address)"
-)
-"""Volumes of which it is not known since when nothing has them attached, and nothing has."""
 
 
 def by_address(address: Address) -> tuple[int, object]:
@@ -199,6 +194,16 @@ def _node(row: Row) -> Readiness:
     )
 
 
+def seen_values(seen: Readiness) -> dict[str, Any]:
+    """What was observed of a node, as columns."""
+    return {
+        "state": seen.state.value,
+        "reason": seen.reason,
+        "observed_at": seen.observed_at,
+        "can": None if seen.can is None else sorted(seen.can),
+    }
+
+
 def intent_of(row: Row) -> Intent:
     """A row of the journal as an intent."""
     return Intent(
@@ -268,18 +273,21 @@ def part(connection: Connection, wanted: Iterable[Address]) -> State:
         front = {need for record in made.values() for need in record.needs} - asked
     meta = connection.execute("SELECT lineage, serial FROM meta").one()
     names = [a.name for a in asked if a.kind == RANK]
-    return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=_ranks(connection, names))
+    ranks = _ranks(connection, names) if names else {}
+    return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=ranks)
 
 
 def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Record]:
-    needs: dict[str, set[Address]] = {}
-    texts = sorted(map(str, wanted))
     out: dict[Address, Record] = {}
+    texts = sorted(map(str, wanted))
     for start in range(0, len(texts), MOST_BOUND):
         some = texts[start : start + MOST_BOUND]
-        for row in connection.select("needs", BY_ADDRESSES, its_addresses=some):
+        found = connection.select("resources", BY_ADDRESSES, its_addresses=some).all()
+        needs: dict[str, set[Address]] = {}
+        held = connection.select("needs", BY_ADDRESSES, its_addresses=some) if found else ()
+        for row in held:
             needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-        for row in connection.select("resources", BY_ADDRESSES, its_addresses=some):
+        for row in found:
             address = Address(row.kind, row.name)
             out[address] = Record(
                 address=address,
@@ -306,6 +314,26 @@ def begun(connection: Connection, its_token: str) -> Intent | None:
     return None if row is None else intent_of(row)
 
 
+def generation(connection: Connection, address: Address) -> int:
+    """The last generation that was used of an address; 0 before the first."""
+    used = f"SELECT generation FROM generations {BY_ADDRESS}"
+    return connection.execute(used, its_address=str(address)).scalar() or 0
+
+
+def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
+    """Who holds which of `wanted`."""
+    there = "WHERE node = :its_node AND block IN (:its_blocks)"
+    at = str(Address(NODE, node))
+    rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(wanted))
+    return {row.block: row.reservation for row in rows}
+
+
+def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
+    """What a reservation holds: (node, block)."""
+    rows = connection.select("reserved_blocks", "WHERE reservation = :its_name", its_name=str(reservation))
+    return {(Address.parse(row.node).name, row.block) for row in rows}
+
+
 # ------------------------------------------------------------------------------------------ guards
 
 
@@ -329,161 +357,3 @@ def unneeded(connection: Connection, address: Address) -> None:
     users |= set(connection.execute(on_it, its_text=text).scalars())
     if users:
         raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")
-
-
-# ------------------------------------------------------------------------------------------ writing
-
-
-def put(connection: Connection, made: Record) -> None:
-    """Write a record and its needs, over an older one of the same address."""
-    require(connection, made.address, made.needs)
-    text, outputs = str(made.address), plain(made.outputs)
-    external = external_id(outputs)
-    if external is not None and made.backend is not None:
-        other = connection.execute(
-            "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
-            " AND external_id = :its_external_id AND address <> :its_address",
-            its_backend=made.backend,
-            its_kind=made.address.kind,
-            its_external_id=external,
-            its_address=text,
-        ).scalar()
-        if other:
-            raise StateError(
-                "already-owned",
-                f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {text}",
-            )
-    values = {
-        "backend": made.backend,
-        "external_id": external,
-        "inputs": plain(made.inputs),
-        "outputs": outputs,
-        "generation": made.generation,
-    }
-    changed = connection.update("resources", values, "address = :its_address", its_address=text)
-    if not changed:
-        connection.insert("resources", {"address": text, **made.address._asdict(), **values})
-    if changed or made.needs:
-        replace_needs(connection, made.address, made.needs)
-    raise_generation(connection, made.address, made.generation)
-
-
-def external_id(outputs: Mapping[str, Any]) -> str | None:
-    """What a backend calls the thing."""
-    found = outputs.get("id")
-    return None if found is None else str(found)
-
-
-def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
-    """Write what a record holds on to."""
-    connection.execute(f"DELETE FROM needs {BY_ADDRESS}", its_address=str(address))
-    texts = sorted(map(str, set(wanted)))
-    connection.insert("needs", *({"address": str(address), "needed": text} for text in texts))
-
-
-def remove(connection: Connection, address: Address) -> bool:
-    """Forget a record with its observations; whether there was one."""
-    unneeded(connection, address)
-    gone = connection.execute(f"DELETE FROM resources {BY_ADDRESS}", its_address=str(address))
-    forget_status(connection, address)
-    return bool(gone.rowcount)
-
-
-def forget_status(connection: Connection, address: Address) -> None:
-    """Drop what was observed of an address: its next life starts unknown."""
-    table = STATUS.get(address.kind)
-    if table is not None:
-        connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)
-
-
-def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
-    """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
-    used = generation(connection, address) if used is None else used
-    if used == 0:
-        connection.insert("generations", {"address": str(address), "generation": to})
-    elif used < to:
-        its = {"its_address": str(address)}
-        connection.update("generations", {"generation": to}, "address = :its_address", **its)
-
-
-def generation(connection: Connection, address: Address) -> int:
-    """The last generation that was used of an address; 0 before the first."""
-    used = f"SELECT generation FROM generations {BY_ADDRESS}"
-    return connection.execute(used, its_address=str(address)).scalar() or 0
-
-
-def count_up(connection: Connection) -> None:
-    """What is recorded has changed: the serial moves."""
-    connection.execute("UPDATE meta SET serial = serial + 1")
-
-
-def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
-    """Write how a rank is doing."""
-    values = {
-        "state": status.state.value,
-        "exit_code": status.exit_code,
-        "cause": status.cause,
-        "started_at": status.started_at,
-        "ended_at": status.ended_at,
-        "mounted": list(status.mounted),
-        "confinement": status.confinement,
-    }
-    if not connection.update("rank_status", values, "name = :its_name", its_name=name):
-        connection.insert("rank_status", {"name": name, **values})
-
-
-def seen_values(seen: Readiness) -> dict[str, Any]:
-    """What was observed of a node, as columns."""
-    return {
-        "state": seen.state.value,
-        "reason": seen.reason,
-        "observed_at": seen.observed_at,
-        "can": None if seen.can is None else sorted(seen.can),
-    }
-
-
-def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Write columns of what is known of a node; the others keep their values."""
-    if not connection.update("node_status", values, "name = :its_name", its_name=name):
-        connection.insert("node_status", {"name": name, **values})
-
-
-def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:
-    """Note that something has them attached."""
-    for address in volumes:
-        its = {"its_address": str(address)}
-        connection.update("resources", {"detached_since": None}, "address = :its_address", **its)
-
-
-def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
-    """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
-    since = {"detached_since": now}
-    if volumes is None:
-        connection.update("resources", since, DETACHED)
-    for address in volumes or ():
-        connection.update(
-            "resources", since, f"{DETACHED} AND address = :its_address", its_address=str(address)
-        )
-
-
-def prune(connection: Connection, keep: int) -> None:
-    """Drop the oldest ended operations beyond the last `keep`."""
-    last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"
-    oldest = connection.execute(last, its_offset=keep).scalar()
-    if oldest is not None:
-        old = "DELETE FROM operations WHERE id <= :its_id AND ended_at IS NOT NULL"
-        connection.execute(old, its_id=oldest)
-
-
-def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
-    """Who holds which of `wanted`."""
-    there = "WHERE node = :its_node AND block IN (:its_blocks)"
-    at = str(Address(NODE, node))
-    rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(wanted))
-    return {row.block: row.reservation for row in rows}
-
-
-def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
-    """What a reservation holds: (node, block)."""
-    rows = connection.select("reserved_blocks", "WHERE reservation = :its_name", its_name=str(reservation))
-    return {(Address.parse(row.node).name, row.block) for row in rows}

@@ -1,4 +1,7 @@
-"""A state: read by anyone at any time, written by one at a time."""
+"""A state: read by anyone at any time, written by one at a time.
+
+Its URL names a file or a server. Each of the two is imported when a state is in one.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
-from declarative.store import approvals, checksum, events, export, history, hooks, rows
+from declarative.store import approvals, checksum, events, export, hooks, journal, rows, steps
 from declarative.store.approvals import Approval
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Connection, Database, Opening
 from declarative.store.events import Event
-from declarative.store.faults import StateError
-from declarative.store.history import Operation, Who
+from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.hooks import Hook
+from declarative.store.journal import Operation, Who
 from declarative.store.leader import Leader
 from declarative.store.lock import (
     LEASE_SECONDS,
@@ -32,8 +36,6 @@ from declarative.store.lock import (
     release,
     unlock,
 )
-from declarative.store.opening import open_database
-from declarative.store.reconnect import Resume, once, resumed
 from declarative.store.writer import Writer
 
 PROJECT_SINCE = 7
@@ -186,7 +188,7 @@ class Store:
         if self._database is None:
             return []
         with self._database.reading() as connection:
-            return history.read(connection, addresses, limit)
+            return journal.read(connection, addresses, limit)
 
     @resumed
     def note(self, op: str, address: Address, doing: str) -> None:
@@ -197,7 +199,7 @@ class Store:
         with self._writable().writing() as connection:
             holder(connection, to_write=True)  # one entry after the other
             by = {"host": socket.gethostname(), "doing": doing}
-            history.note(connection, op, address, self._clock(), by=by)
+            journal.note(connection, op, address, self._clock(), by=by)
 
     @resumed
     def approvals(self) -> tuple[Approval, ...]:
@@ -330,7 +332,7 @@ class Store:
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))
             with suppress(StateError), database.writing() as connection:
-                rows.prune(connection, KEPT_OPERATIONS)
+                steps.prune(connection, KEPT_OPERATIONS)
                 events.prune(connection)
 
     def fence(self) -> int | None:
@@ -371,3 +373,43 @@ def _renew(
             wanted = asked(connection, writer.lease)
         if wanted:
             on_asked()
+
+
+def open_database(url: str, opening: Opening) -> Database | None:
+    """The database of the state at `url`; None when there is none and it must not be made.
+
+    Messages do not repeat the URL: it may hold a secret.
+    """
+    try:
+        parts = urlsplit(url)
+        secret = parts.password is not None
+    except ValueError:
+        raise StateError("bad-url", "the state's URL cannot be read", FORMS) from None
+    scheme = parts.scheme.partition("+")[0]
+    if scheme in ("postgresql", "postgres"):
+        from declarative.store.postgres import open_server, target_of, trusted
+
+        return open_server(trusted(target_of(url), opening.policy), opening)
+    if secret:
+        raise StateError("bad-url", "the state's URL has a password in it", "leave it out")
+    if parts.scheme == "sqlite":
+        from declarative.store.sqlite import open_file, path_of
+
+        return open_file(path_of(url, opening.root), opening)
+    if parts.scheme:
+        raise StateError("bad-url", f"states cannot be kept in `{scheme}`", FORMS)
+    hint = f"{FORMS}, or name a file that `fleetform state pull` printed"
+    raise StateError("bad-url", "the state's URL cannot be read, and there is no such file", hint)
+
+
+FORMS = "write sqlite:///path/to/state.db or postgresql://host/database"
+
+
+def file_of(url: str, root: Path) -> Path | None:
+    """The file that a state is kept in; None if it is on a server. `StateError` bad-url if it is neither."""
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme in ("postgresql", "postgres"):
+        return None
+    from declarative.store.sqlite import path_of
+
+    return path_of(url, root)

@@ -7,13 +7,19 @@ because its id is unique. Only SQL that SQLite and PostgreSQL share is used here
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from declarative import __version__
+from declarative.model.inputs import Stored
 
 if TYPE_CHECKING:
     from declarative.store.database import Connection
+
+JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can", "steps", "detail"})
+"""The columns, of any table, that hold JSON. NULL is None."""
 
 THING = "REFERENCES resources (address)"
 LEASE: Sequence[str] = (
@@ -286,3 +292,31 @@ def migrate(connection: Connection, found: int, steps: Sequence[Migration] | Non
     for step in steps[found - 1 :]:
         step(connection)
     connection.update("meta", {"format_version": 1 + len(steps), "tool": __version__})
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+def dumps(value: Any) -> str:
+    """JSON as it is stored: the same value, the same text."""
+    return json.dumps(
+        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def loads(text: str) -> Any:
+    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
+    found = json.loads(text)
+    return Stored(found) if isinstance(found, dict) else found
+
+
+def plain(value: Any) -> Any:
+    """`value` as it will be read back: dicts, lists and scalars."""
+    return json.loads(dumps(value))
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be stored")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative.store import history, lock, tables
+from declarative.store import journal, lock, tables
 from declarative.store.database import Connection
 from declarative.store.faults import busy, translated
 from declarative.store.sqlite import Sqlite
@@ -52,7 +52,7 @@ class WorkingCopy(Sqlite):
                 made.execute(f"DELETE FROM {table}")
                 marks = ", ".join("?" * len(tables.COLUMNS[table]))
                 made.executemany(f"INSERT INTO {table} VALUES ({marks})", there.raw.execute(query))
-            self._last_id = history.last_id(there)
+            self._last_id = journal.last_id(there)
         made.execute("PRAGMA foreign_keys=ON")
         return made
 

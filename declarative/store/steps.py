@@ -1,0 +1,327 @@
+"""What a writer does to records, intents and blocks, and to their rows: each function is a part of a step.
+
+`now` is the writer's time, in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from declarative.model.state import Address, Intent, RankStatus, Record
+from declarative.store import events, journal, rows
+from declarative.store.database import Connection
+from declarative.store.faults import ConstraintError, StateError
+from declarative.store.tables import plain
+
+ERROR_LENGTH = 2000
+"""How much of a backend's message the journal keeps."""
+
+DETACHED = (
+    "kind = 'volume' AND detached_since IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM needs WHERE needed = resources.address)"
+)
+"""Volumes of which it is not known since when nothing has them attached, and nothing has."""
+
+
+# ---------------------------------------------------------------------------------------- the journal
+
+
+def begin(
+    connection: Connection, op: str, address: Address, needs: Iterable[Address], values: Mapping[str, Any]
+) -> Intent:
+    """Write an intent, or take up the one that is open. `values` are the columns that each try writes."""
+    earlier = rows.open_intents(connection, address)
+    if op == "delete":
+        rows.unneeded(connection, address)
+    else:
+        rows.require(connection, address, needs)
+    if op in earlier:
+        return journal.take_up(connection, earlier[op], values)
+    if op == "create" and earlier:
+        raise journal.left_open(address, earlier)
+    generation, its_token = journal.identify(connection, op, address, values["inputs"])
+    if op == "create":
+        journal.name_is_free(connection, address, generation)
+        raise_generation(connection, address, generation, generation - 1)
+        forget_status(connection, address)
+    return journal.begin(connection, op, address, (generation, its_token), values)
+
+
+def close(connection: Connection, intent: Intent, now: float, result: str, error: str | None = None) -> bool:
+    """Whether it was open until now; False if it had ended in the same way."""
+    its = {"its_id": intent.id}
+    error = error and error[:ERROR_LENGTH]
+    end = {"ended_at": now, "result": result, "error": error}
+    if connection.update("operations", end, "id = :its_id AND ended_at IS NULL", **its):
+        events.ended(connection, now, intent, result, {"error": error, **journal.actor_of(connection)})
+        return True
+    with connection.database.whole_journal(connection) as entries:
+        before = entries.execute("SELECT result FROM operations WHERE id = :its_id", **its).scalar()
+    if before == result:
+        return False
+    raise StateError(
+        "closed-intent", f"{intent.op}:{intent.address} was ended before, as {before or 'unknown'}"
+    )
+
+
+def finish(
+    connection: Connection,
+    intent: Intent,
+    outputs: Mapping[str, Any] | None,
+    idle_since: float | None,
+    now: float,
+) -> bool:
+    """Record what came of an intent; whether it was open until now."""
+    if not close(connection, intent, now, "done"):
+        return False
+    if intent.op == "delete":
+        remove(connection, intent.address, now)
+        # What is gone has no other outcome any more.
+        end = {"ended_at": now, "result": "superseded"}
+        still_open = "address = :its_address AND ended_at IS NULL"
+        connection.update("operations", end, still_open, its_address=str(intent.address))
+    else:
+        _put(connection, journal.made_of(connection, intent, outputs), idle_since, now)
+    return True
+
+
+def adopt(
+    connection: Connection, record: Record, intent: Intent | None, idle_since: float | None, now: float
+) -> None:
+    """Record what was found, and end the intent that it came of."""
+    if intent is not None and not close(connection, intent, now, "adopted"):
+        return
+    if intent is None:
+        if rows.record(connection, record.address) == record:
+            return  # adopted before
+        raise_generation(connection, record.address, record.generation)
+    _put(connection, record, idle_since, now)
+    count_up(connection)
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def _put(connection: Connection, made: Record, idle_since: float | None, now: float) -> None:
+    put_record(connection, made)
+    if made.address.kind == rows.VOLUME:
+        note_detached(connection, now, [made.address])
+    elif made.address.kind == rows.ATTACHMENT:
+        note_attached(connection, _volumes(made.needs))
+    if idle_since is not None:
+        put_node(connection, made.address.name, {"idle_since": idle_since})
+
+
+def remove(connection: Connection, address: Address, now: float) -> bool:
+    """Forget a record; whether there was one."""
+    held = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
+    gone = remove_record(connection, address)
+    note_detached(connection, now, _volumes(held))
+    return gone
+
+
+def set_needs(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
+    """Write what a record holds on to."""
+    if rows.record(connection, address) is None:
+        raise StateError("not-recorded", f"{address} is not recorded")
+    rows.require(connection, address, needs)
+    replace_needs(connection, address, needs)
+
+
+def note(connection: Connection, notes: Mapping[Address, Mapping[str, Any]]) -> None:
+    """Add to the outputs of those records that are there."""
+    for address, more in notes.items():
+        have = rows.record(connection, address)
+        if have is not None:
+            put_record(connection, replace(have, outputs={**have.outputs, **more}))
+
+
+def _volumes(addresses: Iterable[Address]) -> list[Address]:
+    return [address for address in addresses if address.kind == rows.VOLUME]
+
+
+# ---------------------------------------------------------------------------------------- blocks
+
+
+def reserve(connection: Connection, record: Record, node: str, wanted: tuple[int, ...]) -> None:
+    """Record a reservation and its blocks."""
+    record = replace(record, needs=record.needs | {Address(rows.NODE, node)})
+    _fits(connection, record.address, node, wanted)
+    if rows.record(connection, record.address):
+        if rows.held_by(connection, record.address) == {(node, block) for block in wanted}:
+            return
+        raise StateError("exists", f"{record.address} holds other blocks; it has to be released first")
+    taken = rows.holders(connection, node, wanted)
+    if taken:
+        raise _double_booking(record.address, node, taken)
+    put_record(connection, record)
+    try:
+        text = str(Address(rows.NODE, node))
+        held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
+        connection.insert("reserved_blocks", *held)
+    except ConstraintError as error:
+        raise _double_booking(record.address, node, {}) from error
+    put_node(connection, node, {"idle_since": None})
+    count_up(connection)
+
+
+def release(connection: Connection, reservation: Address, now: float) -> bool:
+    """Give a reservation's blocks back; whether it was there. A node whose last block it was is idle."""
+    nodes = {node for node, _ in rows.held_by(connection, reservation)}
+    if not remove_record(connection, reservation):
+        return False
+    for node in nodes:
+        its = {"its_node": str(Address(rows.NODE, node))}
+        if connection.select("reserved_blocks", "WHERE node = :its_node LIMIT 1", **its).first() is None:
+            put_node(connection, node, {"idle_since": now})
+    return True
+
+
+def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int, ...]) -> None:
+    where = rows.record(connection, Address(rows.NODE, node))
+    if where is None:
+        raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
+    total = where.node.blocks
+    wrong = [block for block in wanted if not 0 <= block < total]
+    if wrong or not wanted:
+        what = f"block {wrong[0]}" if wrong else "no block"
+        raise StateError("no-such-block", f"{address} asks for {what} of node/{node}, which has {total}")
+
+
+def _double_booking(address: Address, node: str, taken: Mapping[int, str]) -> StateError:
+    held = ", ".join(f"block {block} is held by {who}" for block, who in sorted(taken.items()))
+    return StateError(
+        "double-booking",
+        f"{address} cannot have what it wants of node/{node}: {held or 'a block of it is held'}",
+        "run it again: the plan was made of what was there before",
+    )
+
+
+# ---------------------------------------------------------------------------------------- rows
+
+
+def put_record(connection: Connection, made: Record) -> None:
+    """Write a record and its needs, over an older one of the same address."""
+    rows.require(connection, made.address, made.needs)
+    text, outputs = str(made.address), plain(made.outputs)
+    external = external_id(outputs)
+    if external is not None and made.backend is not None:
+        other = connection.execute(
+            "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
+            " AND external_id = :its_external_id AND address <> :its_address",
+            its_backend=made.backend,
+            its_kind=made.address.kind,
+            its_external_id=external,
+            its_address=text,
+        ).scalar()
+        if other:
+            raise StateError(
+                "already-owned",
+                f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {text}",
+            )
+    values = {
+        "backend": made.backend,
+        "external_id": external,
+        "inputs": plain(made.inputs),
+        "outputs": outputs,
+        "generation": made.generation,
+    }
+    changed = connection.update("resources", values, "address = :its_address", its_address=text)
+    if not changed:
+        connection.insert("resources", {"address": text, **made.address._asdict(), **values})
+    if changed or made.needs:
+        replace_needs(connection, made.address, made.needs)
+    raise_generation(connection, made.address, made.generation)
+
+
+def external_id(outputs: Mapping[str, Any]) -> str | None:
+    """What a backend calls the thing."""
+    found = outputs.get("id")
+    return None if found is None else str(found)
+
+
+def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
+    """Write what a record holds on to."""
+    connection.execute(f"DELETE FROM needs {rows.BY_ADDRESS}", its_address=str(address))
+    texts = sorted(map(str, set(wanted)))
+    connection.insert("needs", *({"address": str(address), "needed": text} for text in texts))
+
+
+def remove_record(connection: Connection, address: Address) -> bool:
+    """Forget a record with its observations; whether there was one."""
+    rows.unneeded(connection, address)
+    gone = connection.execute(f"DELETE FROM resources {rows.BY_ADDRESS}", its_address=str(address))
+    forget_status(connection, address)
+    return bool(gone.rowcount)
+
+
+def forget_status(connection: Connection, address: Address) -> None:
+    """Drop what was observed of an address: its next life starts unknown."""
+    table = rows.STATUS.get(address.kind)
+    if table is not None:
+        connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)
+
+
+def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
+    """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
+    used = rows.generation(connection, address) if used is None else used
+    if used == 0:
+        connection.insert("generations", {"address": str(address), "generation": to})
+    elif used < to:
+        its = {"its_address": str(address)}
+        connection.update("generations", {"generation": to}, "address = :its_address", **its)
+
+
+def count_up(connection: Connection) -> None:
+    """What is recorded has changed: the serial moves."""
+    connection.execute("UPDATE meta SET serial = serial + 1")
+
+
+def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
+    """Write how a rank is doing."""
+    values = {
+        "state": status.state.value,
+        "exit_code": status.exit_code,
+        "cause": status.cause,
+        "started_at": status.started_at,
+        "ended_at": status.ended_at,
+        "mounted": list(status.mounted),
+        "confinement": status.confinement,
+    }
+    if not connection.update("rank_status", values, "name = :its_name", its_name=name):
+        connection.insert("rank_status", {"name": name, **values})
+
+
+def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
+    """Write columns of what is known of a node; the others keep their values."""
+    if not connection.update("node_status", values, "name = :its_name", its_name=name):
+        connection.insert("node_status", {"name": name, **values})
+
+
+def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:
+    """Note that something has them attached."""
+    for address in volumes:
+        its = {"its_address": str(address)}
+        connection.update("resources", {"detached_since": None}, "address = :its_address", **its)
+
+
+def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
+    """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
+    since = {"detached_since": now}
+    if volumes is None:
+        connection.update("resources", since, DETACHED)
+    for address in volumes or ():
+        connection.update(
+            "resources", since, f"{DETACHED} AND address = :its_address", its_address=str(address)
+        )
+
+
+def prune(connection: Connection, keep: int) -> None:
+    """Drop the oldest ended operations beyond the last `keep`."""
+    last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"
+    oldest = connection.execute(last, its_offset=keep).scalar()
+    if oldest is not None:
+        old = "DELETE FROM operations WHERE id <= :its_id AND ended_at IS NOT NULL"
+        connection.execute(old, its_id=oldest)
