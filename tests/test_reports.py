@@ -408,3 +408,19 @@ def test_a_task_without_a_place_is_part_of_what_is_approved(volumes):
     volumes.declare(fleet(resources={"cpu": 1}), task("other", "true", resources={"cpu": "999.."}))
     refused = volumes.run("apply", "--allow-unplaced", "--expect", "plan.json", code=1)
     assert "not approved: not placed: task/other" in refused.err
+
+
+@pytest.mark.parametrize("given", [["--json"], ["--format", "json"], ["--format=json"]])
+def test_what_is_wrong_is_json_however_that_is_asked_for(project, given):
+    """A mistake in the command line, a project with errors, and a saved plan that is none."""
+    project.declare({"type": "fleet", "name": "gpu", "nods": 1})
+    for args, code in (
+        (["plan", "--nothing"], "usage"),
+        (["plan"], "unknown-field"),
+        (["drift", "--max-chars", "few"], "usage"),
+        (["show", "main.yaml"], "not-a-plan"),
+    ):
+        done = project.run(*args, *given, code=1)
+        assert done.err == ""
+        assert done.json["result"] == "error"
+        assert code in [d["code"] for d in done.json["diagnostics"]]

@@ -83,6 +83,30 @@ def test_what_is_left_empty_in_a_mount_is_left_out():
     assert not list(Draft202012Validator(Mount.json_schema()).iter_errors({**mount, **empty}))
 
 
+def test_a_template_may_stand_for_any_value():
+    """As it stands in a file, before it is filled in; nothing else that is no value is taken."""
+    fleet = Draft202012Validator(schemas()["fleet.schema.json"])
+    template = "${{ var.x }}"
+    good: list[dict[str, Any]] = [
+        {"nodes": template},
+        {"nodes": {"min": template, "max": 4}},
+        {"nodes": 2, "max_price": template, "spot_policy": template, "blocks": template},
+        {"nodes": 2, "regions": [template], "backends": template, "tags": {"a": template}},
+        {"ssh_config": {"hosts": [{"hostname": "a", "port": template}]}},
+        {"nodes": 2, "prevent_destroy": template, "resources": {"cpu": template, "gpu": template}},
+    ]
+    for fields in good:
+        assert [e.message for e in fleet.iter_errors({"type": "fleet", "name": "gpu", **fields})] == []
+    wrongs: list[dict[str, Any]] = [
+        {"max_price": "dear"},
+        {"spot_policy": "maybe"},
+        {"prevent_destroy": "${ x }"},
+    ]
+    for wrong in wrongs:
+        assert not fleet.is_valid({"type": "fleet", "name": "gpu", "nodes": 1, **wrong})
+    assert not fleet.is_valid({"type": template, "name": "gpu", "nodes": 1})
+
+
 def test_any_document_is_held_to_its_types_schema():
     every = {name: Resource.from_contents(schema) for name, schema in schemas().items()}
     validator = Draft202012Validator(

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 import click
@@ -145,9 +145,15 @@ def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
         hint = FILES.get(command or "")
     hint = hint or f"`{ctx.command_path if ctx else 'fleetform'} --help` shows what can be written"
     shown = failed("usage", summary, hint)
-    if "--json" in words:
+    if _is_for_programs(words):
         shown.use_json(command)
     return shown
+
+
+def _is_for_programs(words: Sequence[str]) -> bool:
+    """Whether JSON was asked for, in either way that there is."""
+    pairs = pairwise(words)
+    return not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairs
 
 
 def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[str, str | None]:

@@ -312,7 +312,7 @@ def show_command(file: str, *, as_json: bool, reports: Reports, no_pager: bool) 
     try:
         saved = read(file)
     except Failed as error:
-        if as_json:
+        if reports.printed == "json":
             error.use_json("show")
         raise
     reports.write(saved.plan)

@@ -124,12 +124,12 @@ def _check_work(desired: Desired, most: int) -> None:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """File name → schema: of each document type, `document` for any of them, and of each JSON output."""
-    from declarative.model.schema import DIALECT, document_schema
+    from declarative.model.schema import DIALECT, document_schema, templated
     from declarative.model.spec import DOCUMENTS
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.render.contract import plan_schema, state_schema, status_schema
 
-    out = {kind: document_schema(cls, kind) for kind, cls in DOCUMENTS.items()}
+    out = {kind: templated(document_schema(cls, kind)) for kind, cls in DOCUMENTS.items()}
     branches = [
         {"if": {"properties": {"type": {"const": kind}}}, "then": {"$ref": f"{kind}.schema.json"}}
         for kind in DOCUMENTS

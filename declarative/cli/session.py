@@ -234,7 +234,7 @@ def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
         try:
             return ctx.invoke(state_errors(command), session, **options)
         except Failed as error:
-            if options.get("as_json"):
+            if options.get("as_json") or getattr(options.get("reports"), "printed", None) == "json":
                 error.use_json(ctx.info_name)
             raise
 

@@ -5,7 +5,7 @@ reads the same data into the dataclass, and reports every problem with its path.
 """
 
 from declarative.model.schema.decode import decode, decode_part, encode
-from declarative.model.schema.json_schema import DIALECT, document_schema, object_schema, validate
+from declarative.model.schema.json_schema import DIALECT, document_schema, object_schema, templated, validate
 from declarative.model.schema.marks import (
     BadValueError,
     Doc,
@@ -38,5 +38,6 @@ __all__ = [
     "in_place",
     "object_schema",
     "raise_all",
+    "templated",
     "validate",
 ]

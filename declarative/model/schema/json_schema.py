@@ -92,6 +92,50 @@ def document_schema(cls: type, kind: str) -> dict[str, Any]:
     }
 
 
+TEMPLATE = {"$ref": "#/$defs/template"}
+
+
+def templated(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a document as it stands in a file: a template may stand for any value of it."""
+    template = {
+        "description": "A template, such as `${{ var.size }}`.",
+        "type": "string",
+        "pattern": r"\$\{\{",
+    }
+    return {**_with_templates(schema), "$defs": {"template": template}}
+
+
+def _with_templates(schema: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(schema)
+    if "properties" in schema:
+        out["properties"] = {name: _or_template(inner) for name, inner in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), Mapping):
+            out[key] = _or_template(schema[key])
+    if "anyOf" in schema:
+        out["anyOf"] = [_with_templates(inner) for inner in schema["anyOf"]]
+    return out
+
+
+def _or_template(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What one value may be. A text that may be anything needs no more to be said of it."""
+    found = _with_templates(schema)
+    if "const" in found or _takes_text(found):
+        return found
+    if "anyOf" in found:
+        return {**found, "anyOf": [*found["anyOf"], TEMPLATE]}
+    described = {"description": found.pop("description")} if "description" in found else {}
+    return {**described, "anyOf": [found, TEMPLATE]}
+
+
+def _takes_text(schema: Mapping[str, Any]) -> bool:
+    """Whether any text is allowed."""
+    if "anyOf" in schema:
+        return any(map(_takes_text, schema["anyOf"]))
+    kinds = schema.get("type", "string")
+    return "string" in ([kinds] if isinstance(kinds, str) else kinds) and not {"pattern", "enum"} & {*schema}
+
+
 @functools.cache
 def _validator(cls: type, kind: str) -> Any:
     from jsonschema import Draft202012Validator
