@@ -54,7 +54,7 @@ MODULES = {
     "import": "imports",
     "schema": "project_files",
     "drift": "plan",
-    "explain": "plan",
+    "explain": "explain",
     "show": "plan",
     "destroy": "apply",
     "approve": "reconcile",

@@ -1,14 +1,13 @@
-"""`fleetform plan`, `show` and `explain`: what apply would do, what a saved plan would do, and why."""
+"""`fleetform plan`, `drift` and `show`: what apply would do, what changed, and what a saved plan would do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli import completion
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
     effort_option,
@@ -22,14 +21,13 @@ from declarative.cli.options import (
     reuse_option,
     work_option,
 )
-from declarative.cli.output import emit, out_style, show_paged
+from declarative.cli.output import out_style, show_paged
 from declarative.cli.reports import Reports, report_options
 from declarative.cli.session import (
     Session,
     allowed_work,
     check_refresh,
     check_requested,
-    has_errors,
     now,
     part_of,
     project_command,
@@ -41,12 +39,9 @@ if TYPE_CHECKING:
 
     from declarative.apply.backends import Backends
     from declarative.apply.inventory import Seen
-    from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.planner.types import Plan
     from declarative.store.rename import Declared
-    from declarative.why.answers import Answer
-    from declarative.why.explain import Explainer
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
 
@@ -203,7 +198,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
     check_refresh(refresh_only, given=(requested, targets, excludes, reuse, out, offline))
-    desired, renames, backends, seen = _observe(
+    desired, renames, backends, seen = observe(
         session, requested, offline=offline, assume_empty=assume_empty, rename=not refresh_only
     )
     state = renames.state
@@ -238,7 +233,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     return plan
 
 
-def _observe(
+def observe(
     session: Session,
     requested: Iterable[str],
     *,
@@ -322,126 +317,3 @@ def show_command(file: str, *, as_json: bool, reports: Reports, no_pager: bool) 
         found = diagnostics_text(saved.plan.diagnostics, color=out_style()["color"])
         _print(saved.plan, paged=not no_pager, before=f"{origin(saved)}\n{found}")
     return 0
-
-
-@click.command(
-    "explain", epilog=examples("fleetform explain task/train", "fleetform explain node/gpu-0 --json")
-)
-@click.argument("target", metavar="ADDRESS", shell_complete=completion.explained)
-@json_option
-@offline_option
-@no_pager_option("answer")
-@replace_option
-@reuse_option
-@effort_option
-@work_option
-@project_command
-def explain_command(
-    session: Session,
-    *,
-    target: str,
-    as_json: bool,
-    no_pager: bool,
-    **asked: Any,
-) -> int:
-    """Plan, and explain one address of the plan: `task/NAME`, `rank/NAME-0` or `node/NAME`.
-
-    Says why a rank goes where it goes, which other nodes and offers would have done and at what price, and
-    what turned all others down; of a task that cannot be placed, the whole refusal. Changes nothing. Exits 0,
-    1 on errors, 3 if the task that was asked about cannot be placed.
-
-    With --json: format_version, address, kind (task, rank or node), status and diagnostics always. Of a task
-    or rank: reason, because, ranks_count, ranks (place, why, instead; instead_of_rank names the rank whose
-    `instead` holds as well), refusal, places (what would hold one rank of a task without a place), elsewhere.
-    Of a node: state, state_reason, observed_at, closed, resources, blocks, holders, price, idle_price, why,
-    changed, instead, looked. An `instead` has nodes and offers with their counts, offers_cheaper, and
-    turned_down by code; plan_hourly_change is what the plan would cost more, USD an hour. Lists are cut at
-    20, their counts are not.
-    """
-    from declarative.render.explain import explain_text
-    from declarative.render.explain_data import explain_json
-
-    answer, diagnostics = _explain(session, target, **asked)
-    if as_json:
-        emit(explain_json(answer, diagnostics))
-    else:
-        session.say(diagnostics)
-        show_paged(explain_text(answer, **out_style()), paged=not no_pager)
-    if has_errors(diagnostics):
-        return 1
-    return 3 if answer.status == "unplaced" else 0
-
-
-def _explain(
-    session: Session,
-    target: str,
-    *,
-    offline: bool,
-    requested: tuple[str, ...],
-    reuse: bool,
-    effort: int,
-    max_work: int | None,
-) -> tuple[Answer, tuple[Diagnostic, ...]]:
-    """The answer, and the diagnostics of the plan."""
-    from declarative.model.diagnostic import in_order
-    from declarative.planner.decisions import Question
-    from declarative.why.explain import Explainer
-
-    kind, name = _parse(target)
-    desired, renames, _, seen = _observe(session, requested, offline=offline)
-    asked = Question(
-        desired=desired,
-        recorded=renames.state,
-        inventory=seen.inventory,
-        now=now(),
-        requested=frozenset(requested),
-        reuse=reuse,
-        effort=effort,
-        about=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
-    )
-    explainer = Explainer(asked, allowed_work(max_work, offline=offline))
-    diagnostics = in_order((*session.warnings, *renames.diagnostics, *explainer.plan.diagnostics))
-    if not explainer.feasible:
-        raise Failed(diagnostics)
-    return _answer(explainer, kind, name), diagnostics
-
-
-def _parse(target: str) -> tuple[str, str]:
-    """The kind and the name; a task's name alone will do, and so will `train/0` for a rank."""
-    kind, slash, name = target.partition("/")
-    if slash and kind in ("task", "rank", "node") and name:
-        return kind, name
-    if target and not slash:
-        return "task", target
-    if slash and kind and name.isdecimal():
-        return "rank", f"{kind}-{name}"
-    hint = "write `task/NAME`, `rank/NAME-0` or `node/NAME`"
-    raise failed("usage", f"`{target}` cannot be explained", hint)
-
-
-def _answer(explainer: Explainer, kind: str, name: str) -> Answer:
-    if kind == "node":
-        nodes = explainer.nodes()
-        _check_known(kind, name, nodes, nodes)
-        return explainer.of_node(name)
-    tasks = explainer.tasks()
-    if kind == "task":
-        _check_known(kind, name, tasks, tasks)
-        return explainer.of_task(name)
-    task, _, number = name.rpartition("-")
-    ranks = tasks.get(task, 0) if number.isascii() and number.isdecimal() else 0
-    _check_known(kind, name, [name] if ranks else [], [f"{t}-0" for t in tasks])
-    if int(number) >= ranks:
-        hint = f"its ranks are 0 to {ranks - 1}"
-        raise failed("unknown-rank", f"task/{task} has no rank {number}", hint)
-    return explainer.of_task(task, int(number))
-
-
-def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[str]) -> None:
-    """`Failed` unless the name is known, with one that is near it."""
-    from declarative.model.diagnostic import suggest
-
-    if name not in known:
-        address = f"{kind}/{name}"
-        hint = suggest(address, [f"{kind}/{n}" for n in near]) or "`fleetform plan` shows what there is"
-        raise failed("unknown-address", f"the project and its plan have no `{address}`", hint)

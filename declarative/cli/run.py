@@ -6,57 +6,46 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from declarative.cli.errors import Failed
 from declarative.cli.options import confirm
-from declarative.cli.output import Unbroken, out_style
+from declarative.cli.run_output import PENDING, RunOutput
 from declarative.cli.session import Session, check_requested, part_of
 from declarative.cli.signals import INTERRUPTED, STOPPING, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
-from declarative.render.text import is_terminal, plural
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.inventory import Seen
-    from declarative.apply.retry_schedule import Due, Lack
+    from declarative.apply.retry_schedule import Lack
     from declarative.model.resource import Desired
-    from declarative.model.state import Address, RankState, RankStatus, State
+    from declarative.model.state import Address, RankState, State
     from declarative.planner.types import Plan
-    from declarative.render.progress import Mode, Progress
     from declarative.store import Store, Writer
     from declarative.store.rename import Declared, Names
 
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
-PENDING = "pending (no capacity now)"
-AS_IT_WAS = "as it was (no capacity now for what changed)"
-ENDED = "ended (no capacity now to run again)"
-"""What becomes of tasks for which there is no place."""
-
 MOST_DIFFERENCES = 100
 
 
-class Run:
+class Run(RunOutput):
     """One apply or destroy. `desired` is what shall be there: for `destroy`, nothing."""
 
     def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
-        self.session = session
+        super().__init__(session, doing, as_json=options["as_json"])
         self.desired = desired
         self.now = session.clock
         self.names: Collection[str] = desired.tasks
-        self.doing = doing
         self.options = options
-        self.as_json: bool = options["as_json"]
         session.state.check_moved(desired)  # before a state is made at a place that is not meant
         self.store: Store = session.state.open(desired, write=True)
-        self.out = Unbroken(sys.stdout)
-        self.plan: Plan | None = None
         self.done = False
         """Whether the plan was carried out, as far as it could be."""
         self.lacking: dict[str, Lack] = {}
@@ -67,16 +56,6 @@ class Run:
         """Nodes that an interrupted command has begun to make, by their tokens."""
         self._names: Names | None = None
         """What is renamed once the plan is approved."""
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.__exit__(None, None, None)
-
-    # -------------------------------------------------------------------------------------- the steps
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
@@ -367,39 +346,6 @@ class Run:
         going = going_tasks(self.store.read())
         return tuple(sorted(t for t in started | going if t in self.names))
 
-    # ---------------------------------------------------------------------------------- what is said
-
-    def _show(self, plan: Plan) -> None:
-        from declarative.render.data import plan_json
-        from declarative.render.plan import plan_text
-
-        if self.as_json:
-            self.event({"event": "plan", "plan": plan_json(plan)})
-            return
-        self.session.say(plan.diagnostics)
-        if plan.result == "error":
-            return
-        if self.doing == "destroy" and not plan.changes:
-            self.out.write("Nothing to destroy.\n")
-        else:
-            self.out.write(plan_text(plan, **out_style()))
-
-    def _say_waiting(self, plan: Plan, state: State) -> None:
-        """Tasks for which there is no place: they stay pending, or run on as they were."""
-        if self.as_json:
-            self._pending_events(plan.unplaced.waiting)
-            return
-        going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
-        groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
-        for task in plan.unplaced.waiting:
-            groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
-        for what, tasks in groups.items():
-            if tasks:
-                verb = "stays" if len(tasks) == 1 else "stay"
-                sys.stderr.write(
-                    f"{name_tasks(tasks)} {verb} {what}: the next `fleetform apply` tries again\n"
-                )
-
     def _say_lacking(self) -> None:
         """What to do about tasks that found no capacity, unless that is being done."""
         if self.as_json:
@@ -409,82 +355,11 @@ class Run:
             then = "`fleetform apply --wait` tries again until there is some"
             sys.stderr.write(f"{name_tasks(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
 
-    def _pending_events(self, tasks: Iterable[str]) -> None:
-        for task in tasks:
-            self.event({"event": "pending", "address": f"task/{task}"})
-
-    def _say_moved(self, plan: Plan, count: int) -> None:
-        for move in plan.scope.moved if self.as_json else ():
-            self.event({"event": "moved", "from": move.source, "to": move.target})
-        if not self.as_json:
-            self.out.write(f"Renamed {plural(count, 'record')}.\n")
-
-    def say_kept(self, names: Sequence[str], hint: str) -> None:
-        """What stays because it is protected, and how it can be deleted."""
-        if self.as_json:
-            self.event({"event": "kept", "addresses": names})
-        elif names:
-            self.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n{hint}\n")
-
-    def event(self, data: Mapping[str, Any]) -> None:
-        """One event as a line of JSON."""
-        from declarative.render.data import to_event
-
-        self.out.write(to_event(data) + "\n")
-        self.out.flush()
-
-    def listener(self, total: int = 0) -> Progress:
-        from declarative.render.progress import Progress
-
-        if self._progress is None:
-            mode: Mode = "json" if self.as_json else "live" if is_terminal(sys.stderr) else "plain"
-            stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
-            self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
-            self._progress.__enter__()
-        if total:
-            self._progress.expect(total)
-        return self._progress
-
-    def note(self, rank: str, status: RankStatus) -> None:
-        """A rank changed its state."""
-        self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
-
-    def report(self, results: tuple[ActionResult, ...], result: str) -> None:
-        """What was done, and what came of it (`_result`)."""
-        from declarative.render.data import health_json
-        from declarative.render.report import notes_json, report_text
-
-        if self.as_json:
-            counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}
-            notes = notes_json(results)
-            health = health_json(self.plan.health if self.plan else ())
-            more = {"elsewhere": notes} if notes else {}
-            self.event({"event": "summary", "result": result, **counts, "health": health, **more})
-        elif results:
-            title = self.doing.capitalize()
-            self.out.write(report_text(results, color=out_style()["color"], title=title))
-            self.out.flush()
-
-    def say(self, text: str) -> None:
-        """Something worth saying that is about no single action."""
-        self.listener().note(text)
-
     def say_running(self) -> None:
         """What goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
             sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
-
-    def say_waits(self, waits: Mapping[str, Due]) -> None:
-        """When tasks that were not started are tried again, and why they were not."""
-        by_time: dict[int, list[str]] = {}
-        for task, due in waits.items():
-            by_time.setdefault(round(due.delay), []).append(task)
-        for seconds, tasks in sorted(by_time.items()):
-            causes = {waits[task].cause for task in tasks}
-            why = causes.pop() if len(causes) == 1 else "no capacity"
-            verb = "is" if len(tasks) == 1 else "are"
-            self.say(f"{name_tasks(tasks)} {verb} tried again in {seconds} s: {why}")
 
     def say_ended(self, states: Mapping[str, RankState], causes: Mapping[str, str] | None = None) -> None:
         """How each task ended; `causes` are of those that never began."""

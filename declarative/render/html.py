@@ -18,13 +18,15 @@ from declarative.render.plan import (
     backend_lines,
     drift_lines,
     moved_lines,
-    node_row,
     note_lines,
-    outcome_of_ranks,
     part_lines,
-    share,
     suggestion_lines,
     summary_lines,
+)
+from declarative.render.plan_tables import (
+    node_row,
+    outcome_of_ranks,
+    share,
 )
 from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
 from declarative.render.unplaced import unplaced_lines

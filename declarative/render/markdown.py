@@ -28,16 +28,18 @@ from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.health import health_lines
 from declarative.render.plan import (
     backend_lines,
-    block_lines,
-    blocks_in_use,
     cost_line,
     drift_lines,
     moved_lines,
     note_lines,
     part_lines,
-    rank_lines,
     renames,
     suggestion_lines,
+)
+from declarative.render.plan_tables import (
+    block_lines,
+    blocks_in_use,
+    rank_lines,
 )
 from declarative.render.text import Paint, clean, host_lists, money, plural
 from declarative.render.unplaced import headline, together_alike, unplaced_lines

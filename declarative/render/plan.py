@@ -6,32 +6,27 @@ Diagnostics of the plan are not part of it: they go to stderr, through `diagnost
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
 from declarative.model.resource import Renamed
-from declarative.model.state import rank_name
-from declarative.planner.types import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
+from declarative.planner.types import Cost, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
-from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
 from declarative.render.health import health_lines, unwell
+from declarative.render.plan_tables import block_lines, rank_lines, restart_text
 from declarative.render.text import (
     Cell,
     Paint,
-    cells,
     clean,
     columns,
     folded,
     host_lists,
     money,
     plural,
-    ranges,
     seal,
     sentence,
     wrapped,
@@ -39,8 +34,6 @@ from declarative.render.text import (
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
 from declarative.render.values import fields
 
-MOST_UNCHANGED = 20
-"""So many nodes or ranks that stay as they are get a line each; more are only counted."""
 SAME = 1e-4
 """The part of a cost that no two plans are told apart by."""
 LONG = 60
@@ -50,11 +43,6 @@ OLD = 90
 MOST_ENDED = 5
 """Tasks that ended badly that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
-STATUS = {
-    ReservationStatus.NEW: "green",
-    ReservationStatus.KEPT: None,
-    ReservationStatus.RELEASED: "red",
-}
 
 
 def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool = False) -> str:
@@ -101,7 +89,9 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         renamed = f", {renames(plan)} to rename" if renames(plan) else ""
         lines.append(paint("bold", f"Plan: {counts(plan)}{renamed}."))
     if plan.restarts:
-        lines.append(paint("yellow", f"{_restart(plan.restarts)}: running now, stopped and started again."))
+        lines.append(
+            paint("yellow", f"{restart_text(plan.restarts)}: running now, stopped and started again.")
+        )
     if plan.unplaced.refusals:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result in ("none", "unhealthy"):
@@ -129,10 +119,6 @@ def _drift_summary(plan: Plan) -> str:
     if found := len(plan.observed.drift):
         return f"{plural(found, 'difference')} from what is recorded."
     return f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
-
-
-def _restart(count: int) -> str:
-    return f"{plural(count, 'rank')} {'restarts' if count == 1 else 'restart'}"
 
 
 def _rest(plan: Plan) -> str:
@@ -271,164 +257,3 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def _how_many(move: Renamed) -> str:
     return f" ({plural(len(move.addresses), 'record')})" if len(move.addresses) > 1 else ""
-
-
-def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
-    ops = _ops(plan, "node")
-    restarts = Counter(r.node for r in plan.reservations if r.restart)
-    hidden = _unchanged_nodes(plan, ops.keys())
-    names = {node.name for node in hidden}
-    shown = [node for node in plan.preview.nodes if node.name not in names]
-    lines = map_lines([node_row(n, ops.get(n.name, set()), restarts[n.name]) for n in shown], paint, width)
-    if hidden:
-        busy, total = blocks_in_use(hidden)
-        lines.append(f"  … {len(hidden)} more nodes, unchanged, {busy}/{total} busy")
-    return ["Blocks after apply:", "", *lines, ""] if lines else []
-
-
-def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
-    """The nodes that nothing happens to, nor to a rank on them; none if they are few."""
-    outcomes = outcome_of_ranks(plan)
-    changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | set(acted_on)
-    kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
-    found = [node for node in kept if node.name not in changing]
-    return found if len(found) > MOST_UNCHANGED else []
-
-
-def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
-    """How many blocks of the nodes are reserved, and how many there are."""
-    return sum(len(node.holders) for node in nodes), sum(node.total for node in nodes)
-
-
-def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
-    """What is done to each thing of a kind, by its name."""
-    ops: dict[str, set[Op]] = {}
-    for action in plan.actions:
-        if action.address.kind == kind:
-            ops.setdefault(action.address.name, set()).add(action.op)
-    return ops
-
-
-def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
-    """A line of the block map: what becomes of the node, and how many ranks on it restart."""
-    if node.status == "deleted":
-        return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
-    if node.status == "new":
-        note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
-        note += _launch(node) + _restarts(restarts)
-        return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
-    changed = "changed" if Op.UPDATE in ops else "kept"
-    note = (changed if node.state == "ready" else f"{changed}, {node.state}") + _restarts(restarts)
-    warn = None if note == "kept" else "yellow"
-    return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
-
-
-def _restarts(count: int) -> str:
-    return f", {_restart(count)}" if count else ""
-
-
-def _launch(node: NodePreview) -> str:
-    """What a launch costs; nothing is said of what is free."""
-    price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
-    return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
-
-
-def _name(item: Reservation) -> str:
-    return rank_name(item.task, item.rank)
-
-
-def outcome_of_ranks(plan: Plan) -> dict[str, str]:
-    """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
-    ops = _ops(plan, "rank")
-    out: dict[str, str] = {}
-    for item in plan.reservations:
-        what = _outcome(item, ops.get(_name(item), set()))
-        out[_name(item)] = f"{item.status.value}, {what}" if what else item.status.value
-    return out
-
-
-def _outcome(item: Reservation, ops: set[Op]) -> str:
-    """What becomes of a rank, if its blocks do not say it."""
-    if item.restart:
-        return "restarts"
-    if Op.UPDATE in ops:
-        return "changes"
-    if not ops or item.status is not ReservationStatus.KEPT:
-        return ""
-    return "starts" if Op.CREATE in ops else "stops"
-
-
-def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """The table of ranks: task, rank → node → blocks → volumes → price → status."""
-    outcomes = outcome_of_ranks(plan)
-    kept = [r for r in plan.reservations if outcomes[_name(r)] == "kept"]
-    hide = len(kept) > MOST_UNCHANGED
-    shown = [r for r in plan.reservations if not (hide and outcomes[_name(r)] == "kept")]
-    if not plan.reservations:
-        return []
-    lines = _rank_table(shown, outcomes, _sums(plan.reservations), paint, width)
-    if hide:
-        lines.append(f"  … {len(kept)} more ranks, unchanged")
-    return ["Ranks:", "", *lines, ""]
-
-
-def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
-    """What each task of several ranks pays for them together, if anything: unknown with an unknown price."""
-    prices: dict[str, list[float | None]] = {}
-    for item in reservations:
-        if item.status is not ReservationStatus.RELEASED:
-            prices.setdefault(item.task, []).append(item.price)
-    return {
-        task: share(None if None in found else sum(p for p in found if p is not None))
-        for task, found in prices.items()
-        if len(found) > 1 and any(p is None or p for p in found)
-    }
-
-
-def share(price: float | None) -> str:
-    """A price in a table; `?` is none that is known."""
-    return "?" if price is None else money(price)
-
-
-def _rank_table(
-    shown: Sequence[Reservation],
-    outcomes: Mapping[str, str],
-    sums: Mapping[str, str],
-    paint: Paint,
-    width: int | None,
-) -> list[str]:
-    volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
-    fixed = max((cells(r.task) + cells(r.node) for r in shown), default=0) + 44
-    widest = max((cells(", ".join(found)) for found in volumes), default=0)
-    one_each = width is not None and fixed + widest > width
-    head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
-    rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
-    tasks = itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task)
-    for task, ranks in tasks:
-        for item, found in ranks:
-            texts = found if one_each else [", ".join(found)]
-            rows += _rank_rows(item, texts, outcomes[_name(item)])
-        if task in sums:
-            rows.append(_sum_row(task, sums[task]))
-    return columns(folded(rows), paint) if shown else []
-
-
-def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:
-    """The row of a rank with its first volume, and one row for each further volume."""
-    first = [
-        Cell(clean(item.task)),
-        Cell(str(item.rank), right=True),
-        Cell(clean(item.node)),
-        Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
-        Cell(volumes[0] if volumes else ""),
-        Cell(share(item.price), right=True),
-        Cell(outcome, "yellow" if outcome == "kept, restarts" else STATUS[item.status]),
-    ]
-    none = Cell("")
-    return [first, *([none, none, none, none, Cell(text), none, none] for text in volumes[1:])]
-
-
-def _sum_row(task: str, price: str) -> list[Cell]:
-    none = Cell("")
-    return [Cell(clean(task)), Cell("all", right=True), none, none, none, Cell(price, right=True), none]

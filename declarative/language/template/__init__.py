@@ -1,36 +1,48 @@
 """`${{ … }}` in string values: Jinja2 expressions, nothing else of Jinja2.
 
 Text outside of `${{` and `}}` is never shown to Jinja2, so `${#x}`, `{% %}`, `{{ }}` and `{# #}` are just
-text. What stands between has to be an expression over names, constants, operators and a few filters: the
-syntax tree is checked against a list before anything runs, because a stranger's YAML must not loop, call or
-eat memory. Jinja2 itself is loaded for the first expression that is more than a name.
+text. What stands between has to be an expression over names, constants, operators and a few filters.
+`expression` reads one, and `words` says what is wrong with it.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import SimpleNamespace
-from typing import Any, TypeAlias
 
 from declarative.language.template import words
+from declarative.language.template.expression import (
+    MAX_VALUE,
+    NAME,
+    RANK_NAMES,
+    Expression,
+    TemplateError,
+    expression,
+)
 from declarative.model.diagnostic import suggest
 from declarative.model.schema import Json
 
-MAX_EXPRESSION = 500
+__all__ = [
+    "MAX_VALUE",
+    "UNUSABLE",
+    "MissingEnvError",
+    "Place",
+    "TemplateError",
+    "TemplateScope",
+    "env_names",
+    "for_ranks",
+    "interpolate",
+    "resolve_env",
+]
+
 MAX_EXPRESSIONS = 2_000
 """Different expressions of one project that Jinja2 has to compile: each takes about a millisecond."""
-MAX_VALUE = 64 << 10
 MAX_COMPARED = 50_000
 MAX_OUTPUT = 32 << 20
 """Characters that all expressions of a project may give together."""
 
-RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
-_FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
-"""Not `round`: it computes 10 to the power of its argument."""
 _ESCAPED = "$${{"
 """How `${{` is written where it is to stay as it is."""
 _SHELL_RANK = "${DSTACK_NODE_RANK}"
@@ -38,7 +50,6 @@ UNUSABLE = re.compile("[\0\ud800-\udfff]")
 """No program can be given such text, and no database keeps it."""
 _OPENING = re.compile(r"(?<!\$)\$\{\{")
 _BODY = re.compile(r"""(?>[^'"}]|\}(?!\})|'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+")*+""", re.DOTALL)
-_NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
 _ENV = re.compile(r"(?<!\$)\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}|\$(\$\{\{)", re.ASCII)
 """A variable of the caller's, or the text `${{`, which is written `$${{`."""
 _ENV_HINT = "write `env: [{0}]` in the task and `${0}` in its commands"
@@ -55,14 +66,6 @@ class Place(Enum):
     """A number, a size, or a range of them: an expression that gives nothing is no end of it."""
     VOLUME = auto()
     """A volume's name in a task, `name` or `name:/path`: what depends on the rank is kept."""
-
-
-class TemplateError(ValueError):
-    """What is wrong with one `${{ … }}`."""
-
-    def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
-        super().__init__(summary)
-        self.code, self.summary, self.hint = code, summary, hint
 
 
 class MissingEnvError(LookupError):
@@ -93,34 +96,18 @@ class TemplateScope:
         self.compared += len(known)
         return suggest(word, known) if self.compared <= MAX_COMPARED and len(word) <= 100 else None
 
-    def expression(self, text: str) -> _Expression:
+    def expression(self, text: str) -> Expression:
         """One expression, read; within the limit for what Jinja2 has to compile."""
-        if not _NAME.fullmatch(text):
+        if not NAME.fullmatch(text):
             self.compiled.add(text)
             if len(self.compiled) > MAX_EXPRESSIONS:
                 raise TemplateError(
                     "template-error", f"there are more than {MAX_EXPRESSIONS} different expressions"
                 )
-        found = _expression(text)
+        found = expression(text)
         if isinstance(found, TemplateError):
             raise TemplateError(found.code, found.summary, found.hint)
         return found
-
-
-_Values: TypeAlias = Mapping[str, Json]
-_Run: TypeAlias = Callable[[_Values, int | None], Json]
-
-
-@dataclass(frozen=True, slots=True)
-class _Expression:
-    """What stands between `${{` and `}}`. `unknown` are names that never have a value."""
-
-    text: str
-    run: _Run
-    variables: tuple[str, ...] = ()
-    env: str | None = None
-    ranked: bool = False
-    unknown: tuple[str, ...] = ()
 
 
 def interpolate(text: str, scope: TemplateScope, place: Place, out: list[TemplateError]) -> Json:
@@ -158,13 +145,13 @@ def _unescaped(text: str, place: Place, out: list[TemplateError]) -> str:
     return text if place is Place.ENV else text.replace(_ESCAPED, "${{")
 
 
-def _check_before(part: _Expression, values: list[Json], out: list[TemplateError]) -> None:
+def _check_before(part: Expression, values: list[Json], out: list[TemplateError]) -> None:
     if part.env and values and _text(values[-1]).endswith("$"):
         summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
         out.append(TemplateError("template-error", summary, "put other text between the two"))
 
 
-def _check_ends(parts: list[str | _Expression], values: list[Json], out: list[TemplateError]) -> None:
+def _check_ends(parts: list[str | Expression], values: list[Json], out: list[TemplateError]) -> None:
     """An expression that gives nothing would make an open range of a closed one."""
     if len(values) < len(parts):
         return
@@ -210,7 +197,7 @@ def resolve_env(text: str, environ: Mapping[str, str]) -> str:
     return _ENV.sub(value, text)
 
 
-def _part(part: _Expression, scope: TemplateScope, place: Place, *, in_name: bool) -> Json:
+def _part(part: Expression, scope: TemplateScope, place: Place, *, in_name: bool) -> Json:
     """The value of one expression, or its text where it has to be kept."""
     _check_names(part, scope)
     if part.env is not None:
@@ -235,7 +222,7 @@ def _part(part: _Expression, scope: TemplateScope, place: Place, *, in_name: boo
     return value
 
 
-def _check_names(part: _Expression, scope: TemplateScope) -> None:
+def _check_names(part: Expression, scope: TemplateScope) -> None:
     for name in part.variables:
         if name in scope.variables:
             continue
@@ -260,7 +247,7 @@ def _instead_of(name: str, scope: TemplateScope) -> str:
     return scope.suggest(name, known) or f"known: {words.NAMES}"
 
 
-def _evaluate(part: _Expression, scope: TemplateScope, rank: int | None) -> Json:
+def _evaluate(part: Expression, scope: TemplateScope, rank: int | None) -> Json:
     value = part.run(scope.variables, rank)
     if not isinstance(value, bool | int | float | str):
         raise TemplateError("template-error", f"`{part.text}` gives neither text nor a number")
@@ -280,9 +267,9 @@ def _text(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | _Expression]:
+def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expression]:
     """Text and expressions in turn. Without any, the text alone."""
-    parts: list[str | _Expression] = []
+    parts: list[str | Expression] = []
     at, braced = 0, False
     while True:
         start = _opening(text, at)
@@ -315,139 +302,3 @@ def _opening(text: str, at: int) -> int:
     """Where the next expression begins; -1 if there is none. `$${{` is text."""
     found = _OPENING.search(text, at)
     return found.start() if found else -1
-
-
-@functools.lru_cache(maxsize=4096)
-def _expression(text: str) -> _Expression | TemplateError:
-    """One expression, read. A single name needs no Jinja2. Errors are remembered too: they cost as much."""
-    match = _NAME.fullmatch(text)
-    if match is None or (match[1] is None and match[2] != "node_rank"):
-        try:
-            return _compiled(text)
-        except TemplateError as bad:
-            return bad
-    root, name = match[1], match[2]
-    if root == "env":
-        return _Expression(text, lambda _values, _rank: None, env=name)
-    if root == "var":
-        return _Expression(text, lambda values, _rank: values[name], variables=(name,))
-    if root == "dstack" and f"dstack.{name}" not in RANK_NAMES:
-        return _Expression(text, lambda _values, _rank: None, unknown=(f"dstack.{name}",))
-    return _Expression(text, lambda _values, rank: rank, ranked=True)
-
-
-# ------------------------------------------------------------------------------------------- Jinja2
-
-
-@functools.cache
-def _environment() -> Any:
-    """The sandbox: no globals, few filters, no attributes but of our own names; `*` and `%` for numbers."""
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            # `"x" * 10**9` and `"%999999999d" % 1` need no loop to eat the memory.
-            numbers = isinstance(left, int | float) and isinstance(right, int | float)
-            if not numbers and not (operator == "+" and isinstance(left, str) and isinstance(right, str)):
-                raise TypeError(f"`{operator}` is for numbers; `~` joins text")
-            return super().call_binop(context, operator, left, right)
-
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ARG002
-            return isinstance(obj, SimpleNamespace)
-
-        def is_safe_callable(self, obj: Any) -> bool:  # noqa: ARG002
-            return False
-
-    environment = Sandbox(undefined=StrictUndefined, autoescape=False, optimized=False)
-    environment.globals.clear()
-    environment.tests.clear()
-    filters = {**{name: environment.filters[name] for name in _FILTERS}, "replace": _replace}
-    environment.filters.clear()
-    environment.filters.update(filters)
-    return environment
-
-
-def _replace(value: object, old: object, new: object) -> str:
-    """As Jinja2's filter, within the bound for a value."""
-    text, old, new = str(value), str(old), str(new)
-    if len(text) + text.count(old) * len(new) > MAX_VALUE:
-        raise ValueError("gives too much text")
-    return text.replace(old, new)
-
-
-def _compiled(text: str) -> _Expression:
-    """An expression of Jinja2 whose syntax tree holds nothing but what `_names` allows."""
-    names, function = _parsed(text)
-    variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
-    unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
-    ranked = not set(RANK_NAMES).isdisjoint(names)
-
-    def run(values: _Values, rank: int | None) -> Json:
-        numbers = SimpleNamespace(node_rank=rank, job_num=rank)
-        try:
-            result: Json = function(var=SimpleNamespace(**values), dstack=numbers, node_rank=rank)
-        except Exception as bad:  # noqa: BLE001 - whatever it is, it comes from the expression
-            why, hint = words.failure(str(bad))
-            raise TemplateError("template-error", f"`{words.shown(text)}` fails: {why}", hint) from None
-        return result
-
-    return _Expression(text, run, variables=variables, ranked=ranked, unknown=unknown)
-
-
-def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
-    """The names in an expression, and Jinja2's function for it."""
-    from jinja2 import TemplateError as JinjaError
-
-    if not text:
-        raise TemplateError(
-            "template-error", "`${{ }}` is empty", "write a name in it, such as `${{ var.x }}`"
-        )
-    if len(text) > MAX_EXPRESSION:
-        summary = f"an expression has at most {MAX_EXPRESSION} characters, found {len(text)}"
-        raise TemplateError("template-error", summary, "close it with `}}`, or write it in several")
-    environment = _environment()
-    try:
-        tree = environment.parse("{{" + text + "\n}}")
-        names = _names(tree)
-        return names, environment.compile_expression(text, undefined_to_none=False)
-    except JinjaError as bad:
-        said = words.no_expression(text, str(bad.message), _FILTERS)
-        raise TemplateError("template-error", *said) from None
-    except TemplateError:
-        raise
-    except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError):
-        raise TemplateError("template-error", *words.no_expression(text, "", _FILTERS)) from None
-
-
-def _names(tree: Any) -> tuple[str, ...]:
-    """The names in a syntax tree, dotted; `TemplateError` for anything that is not allowed."""
-    from jinja2 import nodes
-
-    output = tree.body[0] if len(tree.body) == 1 else None
-    if not isinstance(output, nodes.Output) or len(output.nodes) != 1:
-        raise TemplateError("template-error", "not one expression")
-    allowed = (
-        *(nodes.Const, nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Concat),
-        *(nodes.Neg, nodes.Pos, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand, nodes.CondExpr),
-        *(nodes.Filter, nodes.Keyword),
-    )
-    found: dict[str, None] = {}
-    todo: list[Any] = list(output.nodes)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
-            found[f"{node.node.name}.{node.attr}"] = None
-            if node.node.name == "env":
-                hint = "write `${{ env." + node.attr + " }}` alone; other text may stand around it"
-                raise TemplateError("template-error", "an `env` name can be no part of an expression", hint)
-            continue
-        if isinstance(node, nodes.Name):
-            found[node.name] = None
-        elif not isinstance(node, allowed):
-            said = words.not_allowed(type(node).__name__.lower(), _FILTERS)
-            raise TemplateError("template-error", *said)
-        todo.extend(node.iter_child_nodes())
-    return tuple(sorted(found))

@@ -6,12 +6,12 @@ goes into the module of its group, here; `tests/test_codes.py` holds the catalog
 makes `docs/errors.md` of it.
 """
 
+from declarative.model.codes.commands import COMMAND
 from declarative.model.codes.entry import Chapter, Code
 from declarative.model.codes.language import LANGUAGE, YAML
 from declarative.model.codes.planning import CAPACITY, PLANNING, STRUCTURAL
 from declarative.model.codes.references import REFERENCES, TEMPLATES
-from declarative.model.codes.running import COMMAND, STATE
-from declarative.model.codes.saved import SAVED
+from declarative.model.codes.state import SAVED, STATE
 
 CODES: dict[str, Code] = {
     **YAML,

@@ -1,9 +1,115 @@
-"""Codes of the state and of commands."""
+"""Codes of saved plans and of the state."""
 
 from __future__ import annotations
 
 from declarative.model.codes.entry import Chapter, Code
 
+_AGAIN = "plan again: `fleetform plan --out FILE`"
+
+SAVED: dict[str, Code] = {
+    "not-a-plan": Code(
+        Chapter.SAVED,
+        "the file is not a plan that fleetform saved, or a part of it has the wrong type",
+        "`fleetform apply main.yaml`",
+        "name a file that `fleetform plan --out FILE` wrote",
+    ),
+    "not-a-report": Code(
+        Chapter.SAVED,
+        "`--expect` names neither a digest nor a report of a plan",
+        "`fleetform apply --expect plan.txt`",
+        "name `sha256:…`, or a report that ends in .md, .html or .json",
+    ),
+    "not-overwritten": Code(
+        Chapter.SAVED,
+        "`--out` or `--report` names something that fleetform did not write: a link, a folder, another file",
+        "`fleetform plan --out main.py`",
+        "name another file, or remove this one",
+    ),
+    "plan-differs": Code(
+        Chapter.SAVED,
+        "the plan is not the one that `--expect` names: the message says what differs",
+        "a node failed since the pull request was planned, and would be replaced too",
+        "look at the new plan, and apply with its digest",
+    ),
+    "plan-edited": Code(
+        Chapter.SAVED,
+        "the file's checksum does not match: the file was edited, or damaged",
+        "an editor that changed a command in it",
+        "change the YAML, and plan again",
+    ),
+    "plan-files-changed": Code(
+        Chapter.SAVED,
+        "files that a task sends have changed since the plan was made",
+        "`train.py` was edited after `fleetform plan --out FILE`",
+        _AGAIN + "; or undo the change",
+    ),
+    "plan-format": Code(
+        Chapter.SAVED,
+        "another version of fleetform saved the plan, in a format that this one does not carry out",
+        "a colleague's newer version",
+        "install the version that the message names, or plan again",
+    ),
+    "plan-gone": Code(
+        Chapter.SAVED,
+        "a node or volume vanished since the plan was made, or came back",
+        "a spot instance that was taken away",
+        _AGAIN,
+    ),
+    "plan-key": Code(
+        Chapter.SAVED,
+        "a key for signing or checking plans cannot be used",
+        "`fleetform plan --out FILE --sign ~/.ssh/id_rsa`",
+        "use Ed25519 keys: `ssh-keygen -t ed25519`; the private one signs, the public one checks",
+    ),
+    "plan-node-state": Code(
+        Chapter.SAVED,
+        "the plan gives work to a node that is no longer ready, or cannot do what the task asks for",
+        "a host that went down",
+        "wait until it is ready, or plan again",
+    ),
+    "plan-offer-changed": Code(
+        Chapter.SAVED,
+        "an offer that the plan launches has changed: its price, its shape, or its number",
+        "a spot price that rose",
+        _AGAIN,
+    ),
+    "plan-other-state": Code(
+        Chapter.SAVED,
+        "the plan was made for another state",
+        "`fleetform apply FILE` in another project",
+        "run it in the project's directory, or name its state with `--state`",
+    ),
+    "plan-outdated": Code(
+        Chapter.SAVED,
+        "what is recorded has changed since the plan was made; a plan that was applied is outdated by itself",
+        "another `fleetform apply` in the meantime",
+        _AGAIN,
+    ),
+    "plan-rank-state": Code(
+        Chapter.SAVED,
+        "the plan relies on a rank that had ended, or that ran, and this is no longer so",
+        "one rank of a task was to be started again, and the other has failed since then",
+        _AGAIN,
+    ),
+    "plan-signature": Code(
+        Chapter.SAVED,
+        "the signature of the saved plan is not valid: another key made it, or the plan was changed since",
+        "a plan that was edited on its way from the review",
+        "plan again, review the plan, and let an allowed key sign it",
+    ),
+    "plan-unsigned": Code(
+        Chapter.SAVED,
+        "a policy, or the caller, requires a signature, and the saved plan has none",
+        "`fleetform apply FILE --signed-by team.pub` without a FILE.sig",
+        "`fleetform plan --out FILE --sign KEY`, or `ssh-keygen -Y sign -n fleetform-plan -f KEY FILE`",
+    ),
+    "plan-recovered": Code(
+        Chapter.SAVED,
+        "a command was cut short after the plan was made, and had made something",
+        "a killed `fleetform apply`",
+        "`fleetform apply` records it; or plan again",
+    ),
+}
 STATE: dict[str, Code] = {
     "bad-url": Code(
         Chapter.STATE,
@@ -278,140 +384,5 @@ STATE: dict[str, Code] = {
         "the result of a call came twice",
         "a command that lost its lock",
         "run the command again",
-    ),
-}
-
-COMMAND: dict[str, Code] = {
-    "usage": Code(
-        Chapter.COMMAND,
-        "the command's arguments cannot be understood",
-        "`fleetform logs train/x`",
-        "write what the hint shows; `--help` has examples",
-    ),
-    "unknown-address": Code(
-        Chapter.COMMAND,
-        "nothing has that address",
-        "`fleetform state show node/gpu-9`",
-        "`fleetform state list` shows what is recorded",
-    ),
-    "unknown-rank": Code(
-        Chapter.COMMAND,
-        "the task has no such rank",
-        "`fleetform logs train/9`",
-        "the hint names the ranks",
-    ),
-    "unknown-node": Code(
-        Chapter.COMMAND,
-        "there is no node of that name",
-        "`fleetform ssh gpu-9`",
-        "the hint names the nodes",
-    ),
-    "not-running": Code(
-        Chapter.COMMAND,
-        "the rank does not run, so no command can run beside it",
-        "`fleetform exec train/0` after it has ended",
-        "`fleetform logs` has what it printed; `fleetform ssh` leads to its node",
-    ),
-    "not-run": Code(
-        Chapter.COMMAND,
-        "the task has not run",
-        "`fleetform logs train` before `fleetform apply`",
-        "the hint names tasks that have",
-    ),
-    "gone": Code(
-        Chapter.COMMAND,
-        "the node of a rank is gone, and its output with it",
-        "`fleetform logs train` after its fleet was removed",
-        "write what has to outlive a node to a volume",
-    ),
-    "backend": Code(
-        Chapter.COMMAND,
-        "a backend did not do what the command needs",
-        "a host that cannot be reached",
-        "fix what the message names, and run the command again",
-    ),
-    "backend-busy": Code(
-        Chapter.COMMAND,
-        "an action failed: the backend was asked several times, and did not answer or was busy",
-        "a cloud that throttles requests for longer than an action may take",
-        "run `fleetform apply` again: it continues where this one ended",
-    ),
-    "backend-no-capacity": Code(
-        Chapter.COMMAND,
-        "an action failed: the cloud has no capacity for what was to be launched",
-        "a spot market that is sold out",
-        "run `fleetform apply` later, or allow more `regions` or `instance_types`",
-    ),
-    "backend-quota": Code(
-        Chapter.COMMAND,
-        "an action failed: the account's quota does not allow it",
-        "eight GPUs, in an account with a quota of 0",
-        "have the quota raised, or declare fewer",
-    ),
-    "backend-auth": Code(
-        Chapter.COMMAND,
-        "an action failed: the backend does not allow it with these credentials",
-        "a key that may not launch instances",
-        "fix the credentials or their rights, and run `fleetform apply` again",
-    ),
-    "backend-refused": Code(
-        Chapter.COMMAND,
-        "an action failed: the backend refuses the request",
-        "a subnet that is not there",
-        "fix what the message names, and run `fleetform apply` again",
-    ),
-    "action-failed": Code(
-        Chapter.COMMAND,
-        "an action failed, and the backend is not the cause",
-        "a rank needs an environment variable that is not set",
-        "fix what the message names, and run `fleetform apply` again",
-    ),
-    "no-forge": Code(
-        Chapter.COMMAND,
-        "this is no job of GitHub Actions or GitLab CI",
-        "`fleetform ci comment plan.md` at a terminal",
-        "write the report to a file: `fleetform plan --report plan.md`",
-    ),
-    "runner-state": Code(
-        Chapter.COMMAND,
-        "nobody named a state to a CI job that applies what was approved",
-        "`fleetform apply --expect plan.md` in GitHub Actions, where FLEETFORM_STATE is empty",
-        "keep the state on a server: `state: postgresql://…` in the project, or FLEETFORM_STATE",
-    ),
-    "not-approved": Code(
-        Chapter.COMMAND,
-        "the command has to ask, and there is no terminal to ask on",
-        "`fleetform apply` in CI",
-        "look at the plan, then add `--auto-approve`",
-    ),
-    "declined": Code(
-        Chapter.COMMAND,
-        "the prompt was not answered with `yes`; nothing was done",
-        "Enter at the prompt",
-        "answer `yes`, or change the project",
-    ),
-    "not-empty": Code(
-        Chapter.COMMAND,
-        "`init` needs a directory without YAML files",
-        "`fleetform init` twice",
-        "run `fleetform plan`, or use an empty directory",
-    ),
-    "stale-schema": Code(
-        Chapter.COMMAND,
-        "the committed schemas are not those of this version",
-        "`fleetform schema --check` after a field was added",
-        "run `fleetform schema --write`",
-    ),
-    "unwritable": Code(
-        Chapter.COMMAND,
-        "a file cannot be written",
-        "`fleetform fmt` in a directory that you may only read",
-        "the message has the system's own words; make it writable",
-    ),
-    "internal-error": Code(
-        Chapter.COMMAND,
-        "`fmt` would have changed what the file means: a fault of fleetform; the file was left as it is",
-        "none is known",
-        "report it, with the file",
     ),
 }
