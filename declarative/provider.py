@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import suggest
 from declarative.model.inputs import BadDataError, Inputs, inputs_of
-from declarative.model.resource import Offer
+from declarative.model.resource import Offer, Taken
 from declarative.model.spec.clouds import Image, Network
 from declarative.model.state import Address, RankStatus, Readiness, Record
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GROUP = "fleetform.providers"
 """The entry point group under which an installed package offers a provider."""
-OWN = {"local": "providers.local:Local", "ssh": "providers.ssh:Ssh"}
+OWN = {"local": "providers.local:Local", "ssh": "providers.ssh:Ssh", "slurm": "providers.slurm:Slurm"}
 """Entry points that are not looked up: to ask what is installed takes longer than what most commands do."""
 ANY = "*"
 """The name of an entry point that is asked for every name that no other has. It gives `UnknownProviderError`
@@ -575,6 +575,63 @@ class Gates(Protocol):
         """How siblings of these prepared attempts reach them: nothing secret, on one line; attempts that
         cannot be reached are left out.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One node of a partition. `key` tells it apart, and becomes its instance type."""
+
+    key: str
+    shape: Shape
+    readiness: Readiness
+    topology: tuple[tuple[str, str], ...] = ()
+    """Level → where it stands there."""
+    taken: tuple[Taken, ...] = ()
+
+
+@runtime_checkable
+class Partitions(Protocol):
+    """A provider whose nodes are there without being made; its place gives shares of them to others, too."""
+
+    def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
+        """All nodes of a fleet with these settings: complete, or an error; never a part."""
+        ...
+
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+        """What others hold on nodes, by their names; observed now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One rank of a gang: an attempt that was prepared on a node."""
+
+    node: Record
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """All ranks of a task, prepared and not released, by rank."""
+
+    task: str
+    seats: tuple[Seat, ...]
+
+
+@runtime_checkable
+class Gangs(Protocol):
+    """A provider whose place gives nodes to whole gangs: all of one, or none. It is one that `Gates`, too."""
+
+    def reserve(self, gang: Gang) -> None:
+        """Have the nodes of all seats, before any is released; once, however often it is asked.
+
+        Where there is no room now, it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
+        """
+        ...
+
+    def cancel(self, gang: Gang) -> None:
+        """Give back what `reserve` had, or may have. Ranks that were not released end, and never ran."""
         ...
 
 

@@ -54,6 +54,7 @@ def prepared(
     *,
     must: bool = False,
     meets: bool = False,
+    devices: bool = False,
 ) -> runner.Launch:
     """What the runner of a node launches.
 
@@ -64,6 +65,7 @@ def prepared(
         volumes: The declared path of each volume, and the folder on the host that holds its data.
         must: The rank does not start if the host cannot show it a volume at the declared path.
         meets: If it is told of its siblings, its programs can reach theirs (`meet` in `peers.sh`).
+        devices: Whoever runs it on the node says which GPUs it sees.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"
@@ -71,7 +73,7 @@ def prepared(
     cpus = wrapped(launch.cpus, usable) if usable else ()
     meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
     try:
-        script = _script(node, launch, cpus, volumes, meets=meets)
+        script = _script(node, launch, cpus, volumes, meets=meets, devices=devices)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     plain = runner.Launch(
@@ -96,10 +98,18 @@ def prepared(
 
 
 def _script(
-    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool
+    node: str,
+    launch: Launch,
+    cpus: Sequence[int],
+    volumes: Mapping[str, str],
+    *,
+    meets: bool,
+    devices: bool,
 ) -> str:
     """The shell script of a launch; `ValueError` if there can be none."""
     env = _environment(launch, cpus, volumes)
+    if devices:
+        del env["CUDA_VISIBLE_DEVICES"]
     own = f"{node}/work/{launch.attempt}"
     begin = [f"mkdir -p {shlex.quote(own)}"]
     if launch.hostfile is not None:

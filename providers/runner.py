@@ -140,22 +140,7 @@ class Runner:
     def start(self, launch: Launch) -> Attempt:
         """Launch an attempt, unless it was launched before; how it is now."""
         payload = launch.script.encode(errors="surrogateescape")
-        options = ["--grace", str(launch.grace_seconds)]
-        for option, value in (
-            ("--cpus", ",".join(map(str, launch.cpus))),
-            ("--memory", launch.memory_bytes),
-            ("--hard", "1" if launch.hard else ""),
-            ("--limit", launch.limit_seconds),
-            ("--gate", launch.gate_seconds),
-            ("--alone", launch.alone_seconds),
-            ("--near", ",".join(launch.near) if launch.alone_seconds is not None else ""),
-        ):
-            if value not in {None, ""}:
-                options += [option, str(value)]
-        mounts = [(target, "--mount", source) for source, target in launch.mounts]
-        mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
-        for target, option, source in sorted(mounts):  # `/a` before `/a/b`
-            options += [option, source, target]
+        options = options_of(launch)
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
         return attempts_in(answer)[launch.attempt_id]
 
@@ -227,6 +212,27 @@ def checked(done: Finished, asked: str) -> bytes:
     if done.exit_code < 0 or done.exit_code > _SIGNAL:
         raise ConnectionLost(failed)  # killed: it may have done anything before
     raise RunnerError("failed", failed)
+
+
+def options_of(launch: Launch) -> list[str]:
+    """The options with which `runner.sh` starts a launch."""
+    options = ["--grace", str(launch.grace_seconds)]
+    for option, value in (
+        ("--cpus", ",".join(map(str, launch.cpus))),
+        ("--memory", launch.memory_bytes),
+        ("--hard", "1" if launch.hard else ""),
+        ("--limit", launch.limit_seconds),
+        ("--gate", launch.gate_seconds),
+        ("--alone", launch.alone_seconds),
+        ("--near", ",".join(launch.near) if launch.alone_seconds is not None else ""),
+    ):
+        if value not in {None, ""}:
+            options += [option, str(value)]
+    mounts = [(target, "--mount", source) for source, target in launch.mounts]
+    mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
+    for target, option, source in sorted(mounts):  # `/a` before `/a/b`
+        options += [option, source, target]
+    return options
 
 
 def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) -> str:

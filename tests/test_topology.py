@@ -163,6 +163,16 @@ def test_spread_goes_with_volumes_in_zones():
     assert where(run(job, fleets=[fleet(offers=ZONES)], volumes=volumes)) == ["zb", "za"]
 
 
+def test_spread_over_nodes_goes_with_volumes_of_one_zone():
+    """A zone has as many places as it has nodes."""
+    volumes = {f"data-{i}": VolumeAt(backend="b", region="r", zone="za") for i in range(2)}
+    nodes = [node(f"gpu-{i}", zone="za") for i in range(2)]
+    job = ask(2, {"/data": "data-#"}, placement="any", spread="node", resources={"cpu": "1.."})
+    assert sorted(c.node for c in run(job, nodes, [fleet()], volumes).choices) == ["gpu-0", "gpu-1"]
+    refused = run(job, nodes[:1], [fleet()], volumes)
+    assert refused.refusals
+
+
 # What may be written
 
 

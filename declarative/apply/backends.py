@@ -12,7 +12,7 @@ from declarative.apply.policy_check import check
 from declarative.apply.renames import Learn, Renamed, never
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.manifest import Manifest
-from declarative.model.resource import LOCAL, SSH
+from declarative.model.resource import EXISTING, LOCAL, SSH
 from declarative.model.spec import Backend
 from declarative.model.spec.clouds import Network
 from declarative.model.spec.policy import OperatorPolicy
@@ -120,7 +120,7 @@ class Backends:
             shared=self._shared,
             fence=self._fence,
         )
-        if backend is None and name not in (LOCAL, SSH):
+        if backend is None and name not in (LOCAL, *EXISTING):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
@@ -159,8 +159,8 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
 
 
 def _is_host(node: NodeInputs) -> bool:
-    """Whether it is reached by what is declared: an instance is asked for at its cloud."""
-    return bool(node.host) and node.instance_id is None
+    """Whether it is reached by what is declared: others are asked for at their cloud or cluster."""
+    return "hostname" in node.host and node.instance_id is None
 
 
 def volumes_on(state: State) -> list[VolumeInputs]:

@@ -37,7 +37,7 @@ from declarative.model.state import (
     State,
     attempt_id,
 )
-from declarative.provider import ProviderError
+from declarative.provider import Gang, ProviderError, Seat
 from declarative.retry import Policy, call
 from declarative.store import Writer
 
@@ -126,6 +126,7 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
         _ask(slow, state, tools, lambda provider: provider.poll)
+    _reserve(task, ranks, state, tools)
     peers = _peers(ranks, state, tools)
     for group in _in_order(ranks):
         _ask(group, state, tools, lambda provider: partial(provider.release, peers=peers))
@@ -155,6 +156,17 @@ def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
             return (ranks[1:], ranks[:1])
         case _:
             return (ranks,)
+
+
+def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None:
+    """Have the nodes of the whole gang, where its place gives them to gangs (`provider.Gangs`)."""
+    seats: dict[str | None, list[Seat]] = {}
+    for rank in ranks:
+        if node := node_of_rank(state, rank.address.name):
+            seats.setdefault(node.backend, []).append(Seat(node=node, attempt=attempt_id(rank)))
+    for backend, found in seats.items():
+        gang = Gang(task=task, seats=tuple(found))
+        _retried(partial(tools.backends.get(backend).reserve, gang), tools)
 
 
 def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:

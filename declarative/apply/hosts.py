@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
 from declarative.apply.instances import instances
+from declarative.apply.partitions import of_partition
 from declarative.apply.renames import Renamed
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import AttachmentInputs, ReservationInputs
@@ -98,7 +99,8 @@ def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
     """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are what backends
     launch: an instance is what they say of its type.
     """
-    due = [h for h in hosts if _due(h, state, gone=gone, recovered=recovered)]
+    named = (h for h in hosts if not of_partition(h))
+    due = [h for h in named if _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     for name in sorted({h.backend for h in due}):
@@ -139,8 +141,9 @@ def survey(
     patience: float = PATIENT,
 ) -> list[tuple[Host, Diagnostic | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
-    named = (h for h in hosts if h.name and INSTANCE_ID not in h.fields)
-    due = [h for h in named if Address("node", h.name) not in state.records.keys() - set(gone)]
+    there = state.records.keys() - set(gone)
+    named = (h for h in hosts if h.name and INSTANCE_ID not in h.fields and not of_partition(h))
+    due = [h for h in named if Address("node", h.name) not in there]
     notes: dict[Host, Diagnostic] = {}
     for name in sorted({h.backend for h in due}):
         _, unfit = _looked([h for h in due if h.backend == name], name, backends, patience)

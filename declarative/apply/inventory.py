@@ -16,11 +16,12 @@ from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
 from declarative.apply.offers import known_offers, own_gpus, unreadable
+from declarative.apply.partitions import standing
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renames import Renamed, as_recorded, kept, record_token, to_make
 from declarative.apply.unreachable import judged
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
-from declarative.model.resource import LOCAL, SSH, Host, LeftOut, Offer
+from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import (
     ATTEMPT,
     MADE_AS,
@@ -39,7 +40,7 @@ from declarative.model.state import (
     made_as,
     rank_of_attempt,
 )
-from declarative.planner.types import Inventory
+from declarative.planner.types import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing, Visit
 from declarative.retry import call
 from declarative.store.check import fault
@@ -87,6 +88,8 @@ class _Look:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     strays: dict[str, dict[int, str]] = field(default_factory=dict)
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
+    existing: dict[str, tuple[Standing, ...]] = field(default_factory=dict)
+    taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
 
 def look(  # noqa: PLR0913 (keywords, each with a default)
@@ -107,8 +110,11 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     `patience` is for those that are slower than the others; see `answers`.
     """
-    found = _Look()
+    found, hosts = _Look(), tuple(hosts)
     if not offline:
+        found.existing, notes = standing(hosts, state, backends)
+        found.diagnostics += notes
+        found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
         names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
         names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
         if every and state.lineage:
@@ -151,6 +157,8 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         strays=found.strays,
         silent=silent,
         offers=known,
+        existing=found.existing,
+        taken=found.taken,
         left_out=tuple(left_out),
         own_gpus=own_gpus(backends) if gpus and not offline else None,
         diagnostics=tuple(found.diagnostics),
@@ -192,7 +200,7 @@ def _look_for_more(state: State, backends: Backends, seen: Collection[str], foun
 def _of_hosts(backends: Backends, name: str) -> bool:
     """Whether it makes no machines: of hosts those are looked at that are recorded."""
     declared = backends.declared.get(name)
-    return declared is not None and declared.provider == SSH
+    return declared is not None and declared.provider in EXISTING
 
 
 def _taken_up(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
@@ -240,6 +248,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
         # Asked of each node itself: these answers hold, listing or not.
         try:
             found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
+            found.taken.update(call(lambda: provider.taken(nodes), policy=PATIENCE))
         except ProviderError as error:
             found.diagnostics.append(unreadable(name, error))
         away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.resource import CATALOGUED, LOCAL, SSH, Offer, catalog_offers, merge_offers
+from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Offer, catalog_offers, merge_offers
 from declarative.provider import ProviderError
 from declarative.retry import call
 
@@ -32,7 +32,7 @@ def known_offers(
         backend = backends.declared.get(name)
         declared = catalog_offers(backend) if backend else ()
         reported: tuple[Offer, ...] = ()
-        if backend and backend.provider == SSH:
+        if backend and backend.provider in EXISTING:
             continue  # it launches nothing
         if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
             try:

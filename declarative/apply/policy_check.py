@@ -68,7 +68,7 @@ def _files(options: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]]) -> It
         fields = left.pop()
         if isinstance(fields, Mapping):
             yield from ((n, fields[n]) for n in FILES if isinstance(fields.get(n), str) and fields[n])
-            left.append(fields.get("proxy_jump"))
+            left += (fields.get("proxy_jump"), fields.get("login"))
 
 
 def _is_allowed(path: Path, project: Path, policy: OperatorPolicy) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.inputs import zone_asked
-from declarative.model.resource import Offer
+from declarative.model.resource import Offer, Taken
 from declarative.model.state import (
     DRAINED,
     GIVEN_UP,
@@ -35,12 +35,16 @@ from declarative.provider import (
     Ended,
     Existing,
     Fence,
+    Gang,
+    Gangs,
     Gates,
     Launch,
     LogEnd,
     LogEnds,
     Look,
     Looks,
+    Member,
+    Partitions,
     PermanentError,
     PermanentKind,
     Provider,
@@ -48,6 +52,7 @@ from declarative.provider import (
     Reaches,
     Recalls,
     Rehearses,
+    Seat,
     StaleError,
     Tells,
     Terminal,
@@ -173,6 +178,35 @@ class Renamed:
                 PermanentKind.INVALID, "it has no hosts that exist", hint="`driver: ssh` has"
             )
         return self._provider.look(hosts)
+
+    def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
+        """See `provider.Partitions`."""
+        if not isinstance(self._provider, Partitions):
+            raise PermanentError(PermanentKind.INVALID, "it has no partitions", hint="`driver: slurm` has")
+        return self._provider.members(settings)
+
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+        """See `provider.Partitions`; nodes of others are shared with nobody."""
+        if not isinstance(self._provider, Partitions):
+            return {}
+        names = {made_as(node).name: node.address.name for node in nodes}
+        found = self._provider.taken([self._own(node) for node in nodes])
+        return {names[name]: held for name, held in found.items()}
+
+    def reserve(self, gang: Gang) -> None:
+        """See `provider.Gangs`; with others each rank holds its own place."""
+        if isinstance(self._provider, Gangs):
+            self._fence()
+            self._provider.reserve(self._own_gang(gang))
+
+    def cancel(self, gang: Gang) -> None:
+        """See `provider.Gangs`."""
+        if isinstance(self._provider, Gangs):
+            self._fence()
+            self._provider.cancel(self._own_gang(gang))
+
+    def _own_gang(self, gang: Gang) -> Gang:
+        return replace(gang, seats=tuple(Seat(node=self._own(s.node), attempt=s.attempt) for s in gang.seats))
 
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`."""

@@ -139,7 +139,7 @@ def _asked(
     **amounts: Any,
 ) -> Asked:
     from declarative.model.diagnostic import suggest
-    from declarative.model.resource import LOCAL, SSH
+    from declarative.model.resource import EXISTING, LOCAL
     from declarative.model.spec.values import Resources
     from declarative.planner.offers import Asked
 
@@ -149,8 +149,8 @@ def _asked(
             known = sorted({LOCAL, *desired.backends})
             hint = suggest(name, known) or f"there are {', '.join(known)}"
             raise failed("unknown-address", f"the project has no backend `{name}`", hint)
-        if declared is not None and declared.provider == SSH:
-            raise failed("usage", f"backend {name} launches nothing: its hosts are there", "leave it out")
+        if declared is not None and declared.provider in EXISTING:
+            raise failed("usage", f"backend {name} launches nothing: its nodes are there", "leave it out")
     return Asked(
         resources=Resources(**amounts),
         backends=backends,

@@ -194,7 +194,7 @@ class Session:
             state.lineage or "",
             state,
             self.files,
-            ways={host.name: host.fields for host in hosts},
+            ways={host.name: host.fields for host in hosts if not host.whole},
             shared=self.state.shared(),
             fence=self.state.fence,
             changing=self.state.changing,

@@ -26,6 +26,10 @@ LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""
 SSH = "ssh"
 """The backend of hosts that exist, there without a document too, and the name of its region."""
+SLURM = "slurm"
+"""The backend of a Slurm cluster, there without a document too, and the name of its region."""
+EXISTING = (SSH, SLURM)
+"""Drivers that launch nothing: their nodes are there."""
 
 VOLUME_ID = "volume_id"
 """The input of a volume that was adopted, and not made: deleting it means to let go of it."""
@@ -58,10 +62,25 @@ class Host:
     """Level → where it stands there."""
 
     @property
+    def whole(self) -> bool:
+        """Whether it stands for all nodes of a partition: which they are, only its backend knows."""
+        return not self.key
+
+    @property
     def declared(self) -> Mapping[str, Any]:
         """What is declared of its shape."""
         found: Mapping[str, Any] = self.fields.get("resources") or {}
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What somebody else holds on a node, and in which words to say who."""
+
+    holder: str
+    cpu: int = 0
+    memory_mib: int = 0
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +223,8 @@ class Desired:
 def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
     """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
     on_host = backend.provider == SSH
-    region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else LOCAL)
+    usual = SLURM if backend.provider == SLURM else LOCAL
+    region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else usual)
     same = (r for r in backend.regions if r.casefold() == region.casefold())
     region = next(same, region)  # as the backend spells it
     return VolumeInputs(
@@ -373,7 +393,7 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
 
 def zone_of(node: NodeInputs) -> str | None:
     """The zone of a node; a host is one of its own, whether that was recorded or not."""
-    return node.zone or (node.instance_type if node.host else None)
+    return node.zone or (node.instance_type if "hostname" in node.host else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,11 +116,28 @@ class Special:
 
     def _room(self, place: Place) -> int:
         """How many ranks a place holds."""
+        if self.spread == "node":
+            return self._nodes(place)
         self.ledger.log = []
         choice = self._ask(self.job.ranks, frozenset((place,)))
         self.ledger.undo()
         room = self.job.ranks - choice.short
         return min(1, room) if self.spread else room
+
+    def _nodes(self, place: Place) -> int:
+        """How many nodes of a place hold a rank each."""
+        self.ledger.log, beside = [], self.beside
+        self.beside = set(beside)
+        count = 0
+        while count < self.job.ranks:
+            choice = self._ask(1, frozenset((place,)))
+            if choice.short:
+                break
+            self.beside.update(carry_out(self.ledger, choice, 1))
+            count += 1
+        self.ledger.undo()
+        self.beside = beside
+        return count
 
     def _price(self, place: Place) -> tuple[int, float]:
         """What one rank costs in a place; places without room come last."""

@@ -117,7 +117,17 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorde
 def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: State) -> None:
     again = {f.node.name: f for f in fleets.decisions.values() if f.again}
     for decision in fleets.decisions.values():
-        if decision.goes:
+        if decision.fresh:
+            steps.add(
+                Action(
+                    op=Op.CREATE,
+                    address=decision.record.address,
+                    reason=Reason.NEW,
+                    after=decision.after,
+                    backend=decision.record.backend,
+                )
+            )
+        elif decision.goes:
             _delete(steps, decision.record, decision.goes, decision.because)
         elif decision.changed or decision.mended:
             steps.add(

@@ -20,6 +20,7 @@ from declarative.planner.cleanup import cleaned
 from declarative.planner.fleets import Fleets
 from declarative.planner.hosts import by_name
 from declarative.planner.observe import effective
+from declarative.planner.partitions import with_nodes
 from declarative.planner.silence import ANSWERS
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Inventory, Reason
@@ -50,7 +51,8 @@ class Question:
     """The recorded and the observed put together."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "state", effective(self.recorded, self.inventory))
+        observed = effective(self.recorded, self.inventory)
+        object.__setattr__(self, "state", with_nodes(observed, self.desired, self.inventory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

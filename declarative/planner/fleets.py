@@ -35,6 +35,7 @@ from declarative.placement.types import FleetRule, Node
 from declarative.planner.fitness import BOOTS, unfit, usefulness
 from declarative.planner.hosts import declared_hosts, found_offer, offer_of_host, unseen
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits
+from declarative.planner.partitions import hosts_in
 from declarative.planner.types import Inventory, Reason
 
 
@@ -59,6 +60,11 @@ class NodeDecision:
         """
         unknown = self.node.readiness.state is NodeState.UNKNOWN and self.record.node.instance_id is None
         return not self.node.held and not unknown
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is a node of a partition that is not recorded yet."""
+        return not self.record.outputs and "partition" in self.record.node.host
 
     @property
     def blocks(self) -> int:
@@ -166,7 +172,7 @@ class Fleets:
             if not fleet.exists:
                 self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
                 self.diagnostics += found
-            for host in declared_hosts(fleet):
+            for host in hosts_in(fleet, inventory) if fleet.partition else declared_hosts(fleet):
                 self.hosts[host.fleet, host.backend, host.key] = host
                 offer = found_offer(inventory, host)
                 if offer:
@@ -177,6 +183,7 @@ class Fleets:
         for fleet in desired.fleets.values():
             if fleet.exists:
                 self.offers[str(fleet.name)] = self._host_offers(fleet)
+                self._check_split(fleet)
         for fleet in desired.fleets.values():
             self._shrink(fleet)
 
@@ -197,7 +204,8 @@ class Fleets:
         host = self.hosts.get(_host_key(decision))
         if host is not None and host.topology:
             decision.node = replace(decision.node, topology=host.topology)
-        if fleet.exists and host is None:
+        unread = fleet.partition is not None and str(fleet.name) not in self.inventory.existing
+        if fleet.exists and host is None and not unread:
             self._let_go(decision, pinned=pinned)
         elif str(decision.record.address) in self.requested and host is None:
             if pinned:
@@ -285,7 +293,8 @@ class Fleets:
             hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {address}`"
             self._note(decision, "host-not-ready", what, hint)
         else:
-            field = "instance_ids" if adopted else "ssh_config"
+            partition = "partition" in decision.record.node.host
+            field = "instance_ids" if adopted else "partition" if partition else "ssh_config"
             decision.goes, decision.because = Reason.REMOVED, (field,)
 
     def _host_offers(self, fleet: Fleet) -> tuple[Offer, ...]:
@@ -304,6 +313,13 @@ class Fleets:
             else:
                 out.append(offer)
         return tuple(out)
+
+    def _check_split(self, fleet: Fleet) -> None:
+        """The error of nodes of a partition that cannot be split as the fleet says: once for each shape."""
+        for shape in dict.fromkeys(f.shape for f in self.inventory.existing.get(str(fleet.name), ())):
+            if split(shape, fleet.blocks.number) is None:
+                what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
+                self._unsplit(fleet, shape, fleet.blocks.number, what, None)
 
     def _tell_drained(self, decision: NodeDecision) -> None:
         """Every plan names it: whoever drained it may have forgotten."""
@@ -442,6 +458,6 @@ def _occupied(decision: NodeDecision) -> tuple[str, str]:
 def _same(old: NodeDecision, host: Host) -> Offer:
     """The host of a node that is made anew, as it was when it became one."""
     host = replace(host, name=old.node.name)
-    if old.record.node.instance_id is None:
+    if "hostname" in old.record.node.host:
         return offer_of_host(host, old.node.shape)
     return replace(offer_of(old.record), limit=1, host=host)

@@ -11,7 +11,7 @@ from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs
-from declarative.model.resource import INSTANCE_ID, SSH, Desired, Host, Offer, TaskWant
+from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
 from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
@@ -24,12 +24,16 @@ from declarative.planner.types import Inventory, Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
 """Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
+OF_JOBS = ("partition", "constraint", "account", "qos", "reservation")
+"""What is recorded of a partition's node: jobs there are submitted with it."""
 OF_NODES = ("internal_ip", "network", "resources")
 """Of a host's fields, those that are no way to it."""
 
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
-    """Every declared host with its node's name, by fleet and in the order of the hosts."""
+    """Every declared host with its node's name, by fleet and in the order of the hosts; and one for the nodes
+    of each partition, which `partitions` names.
+    """
     begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
     nodes = [(r.address.name, r.node) for r in state.of("node")]
     known = {
@@ -42,6 +46,9 @@ def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
     for fleet in desired.fleets.values():
         free = _free_names(str(fleet.name), taken)
         for host in declared_hosts(fleet):
+            if host.whole:
+                out.append(host)
+                continue
             name = known.get((host.fleet, host.backend, host.key)) or next(free)
             out.append(replace(host, name=name))
     return tuple(out)
@@ -73,6 +80,9 @@ def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
 
 def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
+    if fleet.partition is not None:
+        settings = {name: value for name in OF_JOBS if (value := getattr(fleet, name)) is not None}
+        return (Host(fleet=str(fleet.name), name="", backend=backend_of(fleet), key="", fields=settings),)
     config = fleet.ssh_config
     if config is None:
         return tuple(
@@ -103,7 +113,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
 
 def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
     """How each declared host is reached, by backend and key: what is recorded of the volumes on it."""
-    hosts = (host for fleet in desired.fleets.values() for host in declared_hosts(fleet))
+    hosts = (h for fleet in desired.fleets.values() for h in declared_hosts(fleet) if not h.whole)
     return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in OF_NODES} for h in hosts}
 
 
@@ -115,7 +125,7 @@ def has_hosts(desired: Desired, backend: str) -> bool:
 
 def backend_of(fleet: Fleet) -> str:
     """The backend that a fleet's hosts are nodes of."""
-    return str(next(iter(fleet.backends), SSH))
+    return str(next(iter(fleet.backends), SLURM if fleet.partition is not None else SSH))
 
 
 def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:

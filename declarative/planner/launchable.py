@@ -6,7 +6,7 @@ import math
 
 from declarative.model.blocks import divisors, misfits, split
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.resource import LOCAL, SSH, Desired, Offer, shaped, size_order
+from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped, size_order
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.placement.filters import price_reason
 from declarative.planner.hosts import backend_of
@@ -17,7 +17,7 @@ def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
     """The backends that a fleet may use: those it names, else all that launch, else `local`."""
     if fleet.exists:
         return (backend_of(fleet),)
-    no = (SSH, LOCAL) if fleet.reservation else (SSH,)
+    no = (*EXISTING, LOCAL) if fleet.reservation else EXISTING
     launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
     return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
 

@@ -8,7 +8,7 @@ from typing import Any
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import told
-from declarative.model.resource import LOCAL, SSH, Desired
+from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
@@ -159,7 +159,7 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
     sizes: dict[str, int] = {}
     for node in launches:
         backend = desired.backends.get(node.backend)
-        cloud = backend is not None and backend.provider not in (LOCAL, SSH)
+        cloud = backend is not None and backend.provider not in (LOCAL, *EXISTING)
         if cloud and node.shape.gpus and node.shape.disk_mib is not None and node.fleet:
             sizes[node.fleet] = min(node.shape.disk_mib, sizes.get(node.fleet, SMALL_DISK))
     for fleet, size in sorted(sizes.items()):

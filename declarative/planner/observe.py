@@ -6,10 +6,12 @@ whoever records it later (docs/architecture.md, "What a change does").
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from declarative.model.resource import LOCAL
 from declarative.model.state import GIVEN_UP, Address, RankState, RankStatus, Record, State
+from declarative.planner.partitions import busy
 from declarative.planner.silence import lost_with
 from declarative.planner.types import Inventory
 
@@ -54,14 +56,30 @@ def effective(state: State, inventory: Inventory) -> State:
         free = address.kind == "rank" and address.name in ended
         kept[address] = replace(record, needs=frozenset()) if free else record
     readiness = {**state.readiness, **inventory.readiness}
+    strays = {**inventory.strays, **_others(kept, inventory)}
     return replace(
         state,
         records=kept,
         ranks=ranks,
         readiness=readiness,
-        strays=inventory.strays,
+        strays=strays,
         silent=inventory.silent,
     )
+
+
+def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str, dict[int, str]]:
+    """Node → block → who else holds it, of nodes that are shared with others."""
+    held: dict[str, set[int]] = {name: {*inventory.strays.get(name, ())} for name in inventory.taken}
+    for record in records.values() if held else ():
+        if record.address.kind == "reservation" and record.reservation.node in held:
+            held[record.reservation.node].update(record.reservation.blocks)
+    out: dict[str, dict[int, str]] = {}
+    for name, taken in inventory.taken.items():
+        node = records.get(Address("node", name))
+        if node is not None:
+            found = busy(node.node.resources, node.node.blocks, taken, held[name])
+            out[name] = {**inventory.strays.get(name, {}), **found}
+    return out
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:

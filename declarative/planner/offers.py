@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from declarative.model.blocks import misfits
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.resource import LOCAL, SSH, Desired, Offer, shaped
+from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
@@ -51,7 +51,7 @@ def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[st
     if fleet is not None:
         names = allowed_backends(desired, fleet)
     else:
-        names = tuple(n for n, b in desired.backends.items() if b.provider != SSH) or (LOCAL,)
+        names = tuple(n for n, b in desired.backends.items() if b.provider not in EXISTING) or (LOCAL,)
         names = tuple(dict.fromkeys((*names, *(n for n in asked.backends if n == LOCAL))))
     return tuple(n for n in names if not asked.backends or n in asked.backends)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.resource import LOCAL, SSH, Desired, Offer
+from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
 from declarative.placement.suggest import Suggestion, suggest
 from declarative.placement.types import Node, Outcome
@@ -115,7 +115,7 @@ def _billed(desired: Desired, decision: VolumeDecision) -> bool:
         return False
     name = inputs.backend
     backend = desired.backends.get(name)
-    return (backend.provider if backend else name) not in (LOCAL, SSH)
+    return (backend.provider if backend else name) not in (LOCAL, *EXISTING)
 
 
 def _priced_on(fleets: Fleets, outcome: Outcome) -> dict[str, str]:
@@ -172,7 +172,7 @@ def node_previews(
             fleet=f.node.fleet,
             total=f.node.total if f.goes else f.blocks,
             holders={} if f.goes else holders.get(f.node.name, {}),
-            status="deleted" if f.goes else "kept",
+            status="new" if f.fresh else "deleted" if f.goes else "kept",
             state=f.node.readiness.state.value,
             price=f.node.price,
             spot=f.node.spot,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.resource import LeftOut, Offer, Renamed
+from declarative.model.resource import Host, LeftOut, Offer, Renamed, Taken
 from declarative.model.state import Address, RankStatus, Readiness, Record, Silence
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal, Remedy
@@ -345,6 +346,17 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A node of a partition, as it was seen: it is there without being made, and others use it, too."""
+
+    host: Host
+    shape: Shape
+    readiness: Readiness
+    taken: tuple[Taken, ...] = ()
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
 
@@ -364,6 +376,10 @@ class Inventory:
     silent: Mapping[str, Silence] = field(default_factory=dict)
     """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    existing: Mapping[str, tuple[Standing, ...]] = field(default_factory=dict)
+    """Fleet → all nodes of its partition, recorded or not; without those that nobody could ask for."""
+    taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
+    """Recorded node → what others hold there."""
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
     own_gpus: tuple[str, ...] | None = None

@@ -13,6 +13,7 @@ from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import (
     LOCAL,
+    SLURM,
     SSH,
     Desired,
     TaskWant,
@@ -28,7 +29,7 @@ from declarative.model.spec.mounts import Inline
 from declarative.model.spec.text import MAX_NAME, check_name
 from declarative.model.state import natural
 
-BUILT_IN = (LOCAL, SSH)
+BUILT_IN = (LOCAL, SSH, SLURM)
 """The providers that there are in this version."""
 MAX_VOLUMES = 200_000
 MAX_RANKS = 200_000
@@ -150,11 +151,18 @@ class _Assembly:
     def _of_hosts(self, entry: Declaration) -> None:
         """Hosts are nodes of an ssh backend, and others are not."""
         names = tuple(map(str, entry.spec.backends))
+        if entry.spec.partition is not None:
+            self._of_partition(entry, names)
+            return
         if entry.spec.ssh_config is None:
             for i, name in enumerate(names):
                 if entry.spec.instance_ids and self._driver(name) in BUILT_IN:
                     summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
                     self._say(entry, ("backends", i), "nodes-and-ssh", summary, "name a cloud's backend")
+                elif self._driver(name) == SLURM:
+                    summary = f"the backend `{name}` launches nothing: its nodes are there"
+                    hint = "name a partition of it: `partition: …`, instead of `nodes`"
+                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
                 elif self._is_ssh(name):
                     summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
                     hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
@@ -165,9 +173,21 @@ class _Assembly:
                 summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
+    def _of_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
+        """A partition is one cluster's."""
+        if not names and SLURM not in self.kinds["backend"]:
+            others = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
+            if others:
+                summary = "a partition is of one cluster, and the fleet names no backend"
+                self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{others[0]}]`")
+        for i, name in enumerate(names):
+            if i or self._driver(name) != SLURM:
+                summary = f"a partition is of one backend, whose driver is `{SLURM}`; `{name}` is another"
+                self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
+
     def _reserved(self, entry: Declaration) -> None:
         """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
-        if not entry.spec.reservation:
+        if not entry.spec.reservation or entry.spec.partition:
             return
         names = tuple(map(str, entry.spec.backends))
         found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]

@@ -313,11 +313,11 @@ LANGUAGE: dict[str, Code] = {
     ),
     "nodes-and-ssh": Code(
         Chapter.LANGUAGE,
-        "a fleet has `ssh_config` or `instance_ids`, and also `nodes` or another field for machines to "
-        "launch; or it names a backend of the other kind",
+        "a fleet has two of `nodes`, `ssh_config`, `instance_ids` and `partition`, or one of the last three "
+        "and another field for machines to launch; or it names a backend of another kind",
         "nodes: 2\nssh_config: {hosts: [10.0.0.1]}",
         "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist, or `instance_ids` for a "
-        "cloud's instances that exist",
+        "cloud's instances that exist, or `partition` for the nodes of a Slurm cluster",
     ),
     "bad-credential": Code(
         Chapter.LANGUAGE,

@@ -31,6 +31,12 @@ PLANNING: dict[str, Code] = {
         "declare a cloud (`type: backend`) or hosts (`ssh_config`); to rehearse on this machine, without the "
         "GPUs, write `backends: [local]` in the fleet",
     ),
+    "no-partition": Code(
+        Chapter.PLANNING,
+        "a fleet names a `partition` or a `reservation` that its Slurm cluster does not have or not show",
+        "partition: gpuu",
+        "write one that `sinfo -s` or `scontrol show reservation` lists for your user on the login node",
+    ),
     "rehearsal": Code(
         Chapter.PLANNING,
         "nodes of the driver `local` are declared with GPUs that this machine does not have, or `--offline`"

@@ -15,6 +15,8 @@ from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
 from declarative.model.spec.topology import Level, Placement, SpotPolicy
 from declarative.model.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
 
+_SLURM_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,&|!*()\[\]:@+-]{0,254}", re.ASCII)
+"""What names a partition, an account, a QoS or features; it goes into a command line as it is."""
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 """What a number may be in quotes, as a template or a shell leaves it."""
 
@@ -145,7 +147,7 @@ class Fleet:
         str | None,
         Doc(
             "A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN; on "
-            "GCE a reservation's name, on Azure a group's."
+            "GCE a reservation's name, on Azure a group's; or a reservation of Slurm."
         ),
     ] = None
     ssh_config: Annotated[
@@ -160,7 +162,20 @@ class Fleet:
         Doc("A cloud's instances that are there, to adopt: each is a node, never restarted, never deleted."),
     ] = ()
 
+    partition: Annotated[
+        str | None,
+        InPlace(),
+        Doc("A partition of a Slurm cluster (`driver: slurm`): each of its nodes is a node of the fleet."),
+    ] = None
+    constraint: Annotated[
+        str | None, InPlace(), Doc("Slurm's features that the nodes must have: `h100&ib`.")
+    ] = None
+    account: Annotated[str | None, InPlace(), Doc("The account that Slurm charges for jobs.")] = None
+    qos: Annotated[str | None, InPlace(), Doc("Slurm's quality of service for jobs.")] = None
+
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
+    OF_SLURM: ClassVar[tuple[str, ...]] = ("constraint", "account", "qos")
+    """Fields that mean nothing without a `partition`."""
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "retry": "a fleet has none: write `retry` in the task that is to run again",
         "backend_options": "use `options:` of the `backend` document",
@@ -179,6 +194,8 @@ class Fleet:
         **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
         **dict.fromkeys(("spot", "preemptible"), "spot_policy"),
         **dict.fromkeys(("hosts", "user", "identity_file"), "write it in `ssh_config: {…}`"),
+        **dict.fromkeys(("queue", "partitions"), "partition"),
+        **dict.fromkeys(("feature", "features", "constraints"), "constraint"),
         "environment": "env",
     }
 
@@ -187,15 +204,7 @@ class Fleet:
             raise BadValueError(
                 "missing-field", "`nodes` is missing", "add `nodes: 2`, or a range such as `nodes: 0..4`"
             )
-        if self.nodes is not None and self.ssh_config is not None:
-            hint = "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist"
-            raise BadValueError(
-                "nodes-and-ssh",
-                "`nodes` and `ssh_config` exclude each other",
-                hint,
-                ("ssh_config",),
-                at_key=True,
-            )
+        self._check_kind()
         if self.instance_ids:
             self._check_instances()
         if self.same is not None and self.placement is not Placement.CLUSTER:
@@ -210,11 +219,11 @@ class Fleet:
     @property
     def exists(self) -> bool:
         """Whether it names its nodes, and launches none."""
-        return self.ssh_config is not None or bool(self.instance_ids)
+        return self.ssh_config is not None or bool(self.instance_ids) or self.partition is not None
 
     def _check_instances(self) -> None:
         """They are nodes of one backend, which alone knows what its ids look like."""
-        other = next((n for n in ("nodes", "ssh_config") if getattr(self, n) is not None), None)
+        other = next((n for n in ("nodes", "ssh_config", "partition") if getattr(self, n) is not None), None)
         if other:
             summary = f"`{other}` and `instance_ids` exclude each other"
             hint = "keep `nodes` for machines to launch, or `instance_ids` for those that exist"
@@ -231,6 +240,25 @@ class Fleet:
                 summary = f"`{made}` stands here twice"
                 raise BadValueError("duplicate-host", summary, "remove one", ("instance_ids", i))
 
+    def _check_kind(self) -> None:
+        """A fleet's nodes are launched, or are hosts, or are those of a partition."""
+        kinds = [name for name in ("nodes", "ssh_config", "partition") if getattr(self, name) is not None]
+        if len(kinds) > 1:
+            hint = "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist"
+            if "partition" in kinds:
+                hint = f"keep `partition` for the nodes of a Slurm cluster, or `{kinds[0]}`"
+            summary = f"`{kinds[0]}` and `{kinds[1]}` exclude each other"
+            raise BadValueError("nodes-and-ssh", summary, hint, (kinds[1],), at_key=True)
+        for name in ("partition", *self.OF_SLURM):
+            value = getattr(self, name)
+            if value is not None and not _SLURM_WORD.fullmatch(value):
+                summary = f"{describe(value)} is not a `{name}` of Slurm"
+                raise BadValueError("bad-value", summary, "write it as `sinfo` and `sacctmgr` do", (name,))
+            if value is not None and self.partition is None:
+                hint = "add `partition: NAME`, or remove it"
+                summary = f"`{name}` is for a Slurm cluster, and the fleet has no `partition`"
+                raise BadValueError("bad-value", summary, hint, (name,), at_key=True)
+
     def _check_reservation(self) -> None:
         if not re.fullmatch(r"[!-~]{1,255}", self.reservation or ""):
             summary = f"{describe(self.reservation)} is not the id of a reservation"
@@ -241,20 +269,22 @@ class Fleet:
 
     def _check_hosts(self) -> None:
         """Machines that are there: what bounds launches has nothing to bound."""
-        own = "instance_ids" if self.instance_ids else "ssh_config"
-        named = "instances" if self.instance_ids else "hosts"
+        own, named = ("instance_ids", "instances") if self.instance_ids else ("ssh_config", "hosts")
+        own, named = ("partition", "nodes") if self.partition is not None else (own, named)
         none: dict[str, object] = {
             "regions": (),
             "availability_zones": (),
             "instance_types": (),
             "spot_policy": SpotPolicy.ON_DEMAND,
             "max_price": None,
-            "reservation": None,
+            **({} if self.partition is not None else {"reservation": None}),
             "resources": Resources(),
         }
         for name, default in none.items():
             if getattr(self, name) != default:
                 hint = "remove it"
+                if name == "resources" and self.partition is not None:
+                    hint = "choose nodes by their features: `constraint: h100`"
                 if name == "resources" and self.ssh_config is not None:
                     hint = "write what a host has at the host: `hosts: [{hostname: …, resources: {…}}]`"
                 summary = f"`{name}` is for machines to launch, and `{own}` names {named} that exist"

@@ -1,0 +1,316 @@
+"""What Slurm tells of itself, read from `scontrol --oneliner`. Pure.
+
+That text is the one form which every version since 17 gives for nodes, partitions, jobs and switches;
+`scontrol --json` is younger than the versions that distributions ship. Unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from declarative.model.blocks import Shape
+
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/.]*)=")
+_GRES = re.compile(r"(?:gres[:/])?gpu(?::([^:(=,]+))?[:=](\d+)(?:\(IDX:([^)]*)\))?")
+_PLAIN_GRES = re.compile(r"gpu(?=,|$|\()")
+_NONE = frozenset({"", "(null)", "N/A", "None", "NONE", "n/a", "Unknown", "UNLIMITED", "INFINITE"})
+_MOST_NODES = 1 << 17
+ENDED = frozenset(
+    (
+        *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+        *("OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
+    )
+)
+"""The states of jobs that run no more and hold nothing."""
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+
+
+class UnreadableError(ValueError):
+    """An answer that no version of Slurm gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one job holds on one node."""
+
+    cpus: int
+    memory_mib: int
+    gpus: int
+    devices: tuple[int, ...] = ()
+    """The indexes of its GPUs there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job, or one element of an array."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    reason: str | None
+    partition: str
+    nodes: tuple[str, ...]
+    shares: Mapping[str, Share]
+    ended_at: float | None = None
+    starts_at: float | None = None
+    asked: tuple[str, ...] = ()
+    """The nodes that it asks for."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds its nodes."""
+        return self.state not in ENDED and self.state not in WAITING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node. `shape` is what jobs can have of it."""
+
+    name: str
+    address: str
+    shape: Shape
+    states: frozenset[str]
+    reason: str | None
+    features: frozenset[str]
+    partitions: frozenset[str]
+    busy_cpus: int
+    busy_memory_mib: int
+    busy_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition."""
+
+    name: str
+    state: str
+    nodes: frozenset[str]
+    max_nodes: int | None
+    max_seconds: int | None
+    default: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All of it, as of one look. `now` is the clock of the login node."""
+
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    jobs: Mapping[int, Job]
+    switches: Mapping[str, tuple[tuple[str, str], ...]]
+    """Node → level → the switch there, for nodes that are below one."""
+    now: float
+
+
+def fields_in(line: str) -> dict[str, str]:
+    """The fields of a line. Values may hold spaces. Of repeated keys the first counts."""
+    found: dict[str, str] = {}
+    marks = list(_KEY.finditer(line))
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        end = following.start() if following else len(line)
+        found.setdefault(mark[1], line[mark.end() : end].strip())
+    return found
+
+
+def nodes_in(text: str) -> dict[str, Node]:
+    """What `scontrol show node` tells."""
+    return {n.name: n for n in (_node(fields_in(line)) for line in _lines(text, "NodeName="))}
+
+
+def _node(given: Mapping[str, str]) -> Node:
+    name = given["NodeName"]
+    cpus = _number(given.get("CPUEfctv")) or _number(given.get("CPUTot")) - _number(
+        given.get("CoreSpecCount")
+    )
+    memory = _number(given.get("RealMemory")) - _number(given.get("MemSpecLimit"))
+    gpus, model = _gpus(given.get("Gres", ""))
+    used, _ = _gpus(given.get("GresUsed", ""))
+    features = _known(given.get("ActiveFeatures")) or _known(given.get("Features")) or ""
+    return Node(
+        name=name,
+        address=given.get("NodeAddr") or given.get("NodeHostName") or name,
+        shape=Shape(cpu=max(0, cpus), memory_mib=max(0, memory), gpus=gpus, gpu_name=model),
+        states=frozenset(re.split(r"[+*~#!%$@^-]+", given.get("State", "UNKNOWN").strip("*~#!%$@^-")))
+        | ({"NOT_RESPONDING"} if "*" in given.get("State", "") else set()),
+        reason=_known(given.get("Reason")),
+        features=frozenset(filter(None, features.split(","))),
+        partitions=frozenset(filter(None, (_known(given.get("Partitions")) or "").split(","))),
+        busy_cpus=_number(given.get("CPUAlloc")),
+        busy_memory_mib=_number(given.get("AllocMem")),
+        busy_gpus=used,
+    )
+
+
+def partitions_in(text: str) -> dict[str, Partition]:
+    """What `scontrol show partition` tells."""
+    out: dict[str, Partition] = {}
+    for line in _lines(text, "PartitionName="):
+        given = fields_in(line)
+        out[given["PartitionName"]] = Partition(
+            name=given["PartitionName"],
+            state=given.get("State", "UP"),
+            nodes=frozenset(hosts(_known(given.get("Nodes")) or "")),
+            max_nodes=_number(given["MaxNodes"]) if _known(given.get("MaxNodes")) else None,
+            max_seconds=seconds(given["MaxTime"]) if _known(given.get("MaxTime")) else None,
+            default=given.get("Default") == "YES",
+        )
+    return out
+
+
+def jobs_in(text: str) -> dict[int, Job]:
+    """What `scontrol --details show job` tells."""
+    out: dict[int, Job] = {}
+    for line in _lines(text, "JobId="):
+        given = fields_in(line)
+        number = _number(given["JobId"])
+        shares = _shares(line)
+        out[number] = Job(
+            id=number,
+            name=given.get("JobName") or given.get("Name") or "",
+            user=given.get("UserId", "").partition("(")[0],
+            state=given.get("JobState", "UNKNOWN").split()[0],
+            reason=_known(given.get("Reason")),
+            partition=given.get("Partition", ""),
+            nodes=tuple(hosts(_known(given.get("NodeList")) or "")),
+            shares=shares,
+            ended_at=_time(given.get("EndTime")),
+            starts_at=_time(given.get("StartTime")),
+            asked=tuple(hosts(_known(given.get("ReqNodeList")) or "")),
+        )
+    return out
+
+
+_SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)(?: GRES(?:_IDX)?=(\S*))?")
+
+
+def _shares(line: str) -> dict[str, Share]:
+    out: dict[str, Share] = {}
+    for names, cpus, memory, gres in _SHARE.findall(line):
+        gpus, _ = _gpus(gres)
+        indexes = [i for found in _GRES.finditer(gres) for i in numbers(found[3] or "")]
+        share = Share(cpus=len(numbers(cpus)), memory_mib=int(memory), gpus=gpus, devices=tuple(indexes))
+        out.update(dict.fromkeys(hosts(names), share))
+    return out
+
+
+def reservations_in(text: str) -> dict[str, frozenset[str]]:
+    """The active reservations in what `scontrol show reservation` tells, and their nodes."""
+    found = (fields_in(line) for line in _lines(text, "ReservationName="))
+    return {
+        r["ReservationName"]: frozenset(hosts(_known(r.get("Nodes")) or ""))
+        for r in found
+        if r.get("State", "ACTIVE") == "ACTIVE"
+    }
+
+
+def switches_in(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Node → `leaf` and, above it, `switch-1`, `switch-2` …, of what `scontrol show topology` tells.
+
+    A block topology has blocks instead of leaves: they are the level `block`.
+    """
+    out: dict[str, dict[str, str]] = {}
+    for line in _lines(text, "SwitchName="):
+        given = fields_in(line)
+        level = _number(given.get("Level"))
+        for node in hosts(_known(given.get("Nodes")) or ""):
+            out.setdefault(node, {})["leaf" if not level else f"switch-{level}"] = given["SwitchName"]
+    for line in _lines(text, "BlockName="):
+        given = fields_in(line)
+        for node in hosts(_known(given.get("Nodes")) or ""):
+            out.setdefault(node, {})["block"] = given["BlockName"]
+    return {node: tuple(sorted(levels.items())) for node, levels in out.items()}
+
+
+def _lines(text: str, begin: str) -> Iterator[str]:
+    return (line for line in text.splitlines() if line.startswith(begin))
+
+
+def _known(value: str | None) -> str | None:
+    return None if value is None or value in _NONE else value
+
+
+def _number(value: str | None) -> int:
+    found = re.match(r"\d{1,15}", value or "")
+    return int(found[0]) if found else 0
+
+
+def _gpus(gres: str) -> tuple[int, str | None]:
+    """How many GPUs a list of resources has, and of which model: `gpu:h100:8(S:0-1),shard:8`."""
+    count, models = 0, []
+    for found in _GRES.finditer(gres):
+        count += int(found[2])
+        models.append(found[1])
+    count += len(_PLAIN_GRES.findall(gres))
+    return count, next((m for m in models if m), None)
+
+
+def seconds(text: str) -> int | None:
+    """`1-12:00:00`, `12:00:00`, `30:00` or `30` (minutes) in seconds; None if it is none of these."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not found:
+        return None
+    days, *rest = found.groups()
+    parts = [int(p) for p in rest if p is not None]
+    if days is not None:
+        parts += [0] * (3 - len(parts))
+        return int(days) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+    if len(parts) == 3:
+        return parts[0] * 3600 + parts[1] * 60 + parts[2]
+    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
+
+
+def _time(text: str | None) -> float | None:
+    """When something was or will be, by the clock and in the zone of the login node (scripts set UTC)."""
+    try:
+        return datetime.fromisoformat(f"{_known(text)}+00:00").timestamp()
+    except ValueError:
+        return None
+
+
+@cache
+def hosts(text: str) -> tuple[str, ...]:
+    """The names in a list of hosts: `gpu-[0-3,8],login`; `UnreadableError` for more than Slurm can have."""
+    return tuple(name for part in _parts(text) for name in _expanded(part))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split at the commas outside of brackets."""
+    depth, begin = 0, 0
+    for i, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and not depth:
+            yield text[begin:i]
+            begin = i + 1
+    if text[begin:]:
+        yield text[begin:]
+
+
+def _expanded(part: str) -> Iterator[str]:
+    before, bracket, rest = part.partition("[")
+    inside, closed, after = rest.partition("]")
+    if not bracket or not closed:
+        yield part
+        return
+    for piece in inside.split(","):
+        low, _, high = piece.partition("-")
+        first, last = int(low), int(high or low)
+        if last - first > _MOST_NODES:
+            raise UnreadableError(f"a list of {last - first} hosts")
+        for number in range(first, last + 1):
+            for end in _expanded(after):
+                yield f"{before}{number:0{len(low)}d}{end}"
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`0-3,8` as numbers; none for `N/A`."""
+    out: list[int] = []
+    for piece in text.split(","):
+        low, _, high = piece.partition("-")
+        if low.isdecimal() and (not high or high.isdecimal()):
+            out += range(int(low), int(high or low) + 1)
+    return tuple(out)

@@ -1,0 +1,328 @@
+# What is asked of a login node of Slurm, in one round trip each. `epoch.sh` precedes it.
+#
+#   look DIR                                    Slurm's own answers, then what lies in DIR, between marks
+#   put DIR NAME BYTES [FOLDER] | change DIR NAME KEY BYTES | drop DIR NAME KEY [FOLDER]   a thing's text, from stdin
+#   prepare DIR NODE ATTEMPT BYTES GATE GRACE HOST CPUS MEMORY GPUS LIMIT OPTION...     a rank's script, from stdin
+#   claim DIR NODE                             makes a node's folder, for files of ranks
+#   submit DIR TOKEN NAME SECONDS BUNDLE NODE/ATTEMPT... -- OPTION...             one job for all of these ranks
+#   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits so long for them to begin
+#   stop DIR NODE ATTEMPT GRACE                 returns when it is dead
+#   limit DIR NODE ATTEMPT SECONDS|off
+#   tail DIR NODE ATTEMPT OFFSET MAX, ends DIR NODE ATTEMPT..., tidy DIR NODE ATTEMPT...
+#
+# DIR is the folder of one owner below the shared one; all nodes of the cluster see it. In it: things/KIND.NAME (the key,
+# then the caller's text), jobs/TOKEN (id, ranks), NODE/NODE/ranks/ATTEMPT. Beside the runner's files an attempt has:
+# prepared (when, how long its gate waits, its grace), needs, options, sent (the script), job (its token), opened, step
+# (which step of which job runs it; made once, so that it runs once), stop and limit (what is asked of the step).
+set -u
+LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard
+export LC_ALL TZ SLURM_TIME_FORMAT
+usual=$(umask)
+umask 077
+if ! command -v scontrol >/dev/null; then # a command over SSH has no login's PATH
+  # shellcheck disable=SC1091  # the login's own
+  [ ! -r /etc/profile ] || . /etc/profile >/dev/null 2>&1
+  PATH=$PATH:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin
+fi
+refuse() { # CODE TEXT
+  printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
+  exit 76
+}
+slurm() { # COMMAND...: its output; what it says when it fails is the refusal
+  said=$("$@" 2>&1) || refuse slurm "$(printf %s "$said" | tr '\n' ' ' | head -c 600)"
+}
+file() { # FILE: sets text, without a fork
+  text=''
+  { IFS= read -r text <"$1"; } 2>/dev/null || :
+}
+bring() { # BYTES: from stdin, whole, as $new
+  new=$dir/.new.$$
+  trap 'rm -f "$new"' EXIT
+  head -c "$1" >"$new" 2>/dev/null || refuse nospace "$dir"
+  size=$(stat -c %s "$new")
+  [ "$size" -eq "$1" ] || refuse truncated "$size of $1 bytes came"
+}
+things() {
+  for one in "$dir"/things/*.*; do
+    [ -f "$one" ] && size=$(stat -c %s "$one" 2>/dev/null) || continue
+    printf '%s %s\n' "$size" "${one##*/}"
+    cat "$one" || refuse unwritable "$one"
+  done
+}
+attempt() { # FOLDER NODE
+  file "$1/prepared" && prepared=$text
+  [ "$prepared" ] || return 0
+  file "$1/needs" && needs=$text
+  file "$1/job" && job=$text
+  file "$1/opened" && open=$text
+  file "$1/step" && step=$text
+  file "$1/started" && started=$text
+  file "$1/exit" && ended=$text
+  file "$1/confined" && confined=${text%% *}
+  file "$1/mounts" && mounts=$text
+  file "$1/stop" && stop=$text
+  file "$1/refused" && refused=$text
+  # shellcheck disable=SC2086  # words
+  set -- "$1" "$2" $started
+  echo "$2|${1##*/}|$prepared|$needs|$job|$open|$step|${5-}|$ended|$confined|$mounts|$stop|$refused"
+}
+lock() { # FILE
+  { command exec 9>>"$1"; } 2>/dev/null || refuse unwritable "$1"
+  flock -w 20 9 || refuse busy "$1 is locked"
+}
+ended() { # CODE REASON: the attempt $d ends here, and never had a process
+  echo "$1 $2 $(date +%s)" >"$d/exit.t" && mv "$d/exit.t" "$d/exit"
+  rm -f "$d/sent"
+}
+never() { # takes the place of the step of $d, so that none begins
+  (set -C && echo '- - -' >"$d/step") 2>/dev/null
+}
+idle_job() { # cancels the job of $d if all its ranks have ended
+  file "$d/job"
+  [ "$text" ] && [ -s "$dir/jobs/$text/id" ] || return 0
+  while read -r node rank; do
+    [ -e "$dir/$node/$node/ranks/$rank/exit" ] || return 0
+  done <"$dir/jobs/$text/ranks"
+  file "$dir/jobs/$text/id"
+  scancel "$text" >/dev/null 2>&1
+}
+job_state() { # ID: sets state, empty once Slurm has forgotten it
+  said=$(squeue -h -j "$1" -t all -o '%T|%r|%S|%N' 2>&1) || case $said in
+  *'Invalid job id'*) said='' ;;
+  *) refuse slurm "$(printf %s "$said" | tr '\n' ' ')" ;;
+  esac
+  state=${said%%|*}
+}
+
+verb=$1 dir=$2
+shift 2
+case $verb in
+look | tail | ends) ;;
+*)
+  mkdir -p "$dir/things" "$dir/jobs" 2>/dev/null || refuse unwritable "$dir"
+  [ -z "${FLEETFORM_EPOCH-}" ] || current "$dir/.epoch"
+  ;;
+esac
+case $verb in
+look)
+  for kind in node partition reservation 'job --details' topology; do
+    echo "FLEETFORM-LOOK ${kind%% *}"
+    # shellcheck disable=SC2086  # words
+    if [ "$kind" = topology ]; then
+      scontrol --oneliner show topology 2>/dev/null
+    else
+      slurm scontrol --oneliner --details show ${kind%% *} && printf '%s\n' "$said"
+    fi
+  done
+  echo "FLEETFORM-LOOK things"
+  things
+  echo "FLEETFORM-LOOK jobs"
+  for one in "$dir"/jobs/*; do
+    file "$one/id"
+    [ ! -d "$one" ] || echo "${one##*/} ${text:--}"
+  done
+  echo "FLEETFORM-LOOK attempts"
+  for one in "$dir"/*/*/ranks/*; do
+    [ -d "$one" ] || continue
+    node=${one%/ranks/*}
+    attempt "$one" "${node##*/}"
+  done
+  echo "FLEETFORM-LOOK now"
+  date +%s
+  echo FLEETFORM-END
+  ;;
+put)
+  bring "$2"
+  [ -z "${3-}" ] || [ -e "$dir/things/$1" ] || (umask "$usual" && mkdir -p "$3") 2>/dev/null || refuse unwritable "$3"
+  # A link and not a rename: it cannot succeed twice.
+  ln "$new" "$dir/things/$1" 2>/dev/null || [ -e "$dir/things/$1" ] || refuse unwritable "$dir cannot hold links"
+  sync "$dir/things"
+  printf 'FLEETFORM-THING %s\n' "$(stat -c %s "$dir/things/$1")"
+  cat "$dir/things/$1"
+  ;;
+change)
+  lock "$dir/things/.lock"
+  file "$dir/things/$1"
+  [ "$text" = "$2" ] || refuse lost "it is not there"
+  bring "$3"
+  mv -f "$new" "$dir/things/$1" || refuse unwritable "$dir"
+  sync "$dir/things"
+  ;;
+drop)
+  lock "$dir/things/.lock"
+  file "$dir/things/$1"
+  if [ "$text" = "$2" ]; then
+    rm -f "$dir/things/$1" || refuse unwritable "$dir"
+    sync "$dir/things"
+  fi
+  if [ "${3-}" ] && [ -d "$3" ]; then
+    rm -rf "$3" 2>/dev/null || { chmod -R u+rwx "$3" && rm -rf "$3"; } 2>/dev/null || refuse unwritable "$3"
+  fi
+  rmdir "$dir/things" 2>/dev/null && rm -rf "$dir/jobs" "$dir"/.epoch "$dir/things" && rmdir "$dir" 2>/dev/null
+  echo FLEETFORM-DROPPED
+  ;;
+claim) # before files are placed
+  [ -e "$dir/$1/claim" ] || { mkdir -p "$dir/$1" && echo "$1" >"$dir/$1/claim"; } 2>/dev/null || refuse unwritable "$dir"
+  ;;
+prepare)
+  node=$1 d=$dir/$1/$1/ranks/$2
+  mkdir -p "$d" 2>/dev/null || refuse unwritable "$d"
+  if [ ! -e "$d/prepared" ]; then
+    bring "$3"
+    gate=$4 grace=$5
+    {
+      mv "$new" "$d/sent" && echo "$6 $7 $8 $9 ${10}" >"$d/needs.$$" && mv "$d/needs.$$" "$d/needs" && shift 10 &&
+        printf '%s\n' "$@" >"$d/options.$$" && mv "$d/options.$$" "$d/options" &&
+        echo "$(date +%s) $gate $grace" >"$d/prepared.$$" && { ln "$d/prepared.$$" "$d/prepared" || [ -e "$d/prepared" ]; } &&
+        rm -f "$d/prepared.$$"
+    } 2>/dev/null || refuse nospace "$d"
+    sync "$d"
+  fi
+  echo "FLEETFORM-PREPARED $node"
+  ;;
+submit)
+  one=$dir/jobs/$1 name=$2 seconds=$3 bundle=$4
+  shift 4
+  mkdir -p "$one" 2>/dev/null || refuse unwritable "$dir"
+  lock "$one/lock"
+  ranks=''
+  while [ "$1" != -- ]; do
+    ranks="$ranks${1%%/*} ${1#*/}
+" && shift
+  done
+  shift
+  if [ ! -s "$one/id" ]; then
+    printf %s "$ranks" >"$one/ranks" || refuse nospace "$one"
+    printf %s "$ranks" | while read -r node rank; do echo "${one##*/}" >"$dir/$node/$node/ranks/$rank/job"; done
+    found=''
+    # Submitting twice makes two jobs. A job of this name is one whose id did not come.
+    [ ! -e "$one/tried" ] || { slurm squeue -h -t all --name="$name" -o %A && found=$said; }
+    if [ -z "$found" ]; then
+      : >"$one/tried" && sync "$one"
+      slurm sbatch --parsable --hold --job-name="$name" "$@" --wrap="exec sh $bundle @job $one"
+    fi
+    slurm squeue -h -t all --name="$name" -o %A
+    found=$(printf '%s\n' "$said" | sort -n | uniq)
+    id=$(printf '%s\n' "$found" | head -n 1)
+    [ "$id" ] || refuse failed "Slurm took the job and does not list it"
+    for other in $found; do [ "$other" = "$id" ] || scancel "$other" >/dev/null 2>&1; done
+    echo "$id" >"$one/id.t" && sync "$one/id.t" && mv "$one/id.t" "$one/id" || refuse nospace "$one"
+  fi
+  file "$one/id" && id=$text
+  job_state "$id"
+  case $said in PENDING\|*Held*) slurm scontrol release "$id" ;; esac
+  tries=$((seconds * 20))
+  job_state "$id"
+  while [ "$state" = PENDING ] && [ "$tries" -gt 0 ]; do
+    sleep 0.05
+    tries=$((tries - 1))
+    job_state "$id"
+  done
+  printf 'FLEETFORM-JOB %s|%s\n' "$id" "$said"
+  ;;
+cancel)
+  file "$dir/jobs/$1/id"
+  [ -z "$text" ] || scancel "$text" >/dev/null 2>&1
+  [ -z "$text" ] || for _ in 1 2 3 4 5 6 7 8 9 10; do
+    job_state "$text"
+    case $state in PENDING | RUNNING | COMPLETING | CONFIGURING) sleep 0.1 ;; *) break ;; esac
+  done
+  if [ -e "$dir/jobs/$1/ranks" ]; then
+    while read -r node rank; do
+      d=$dir/$node/$node/ranks/$rank
+      never && ended 143 "$2"
+    done <"$dir/jobs/$1/ranks"
+  fi
+  echo FLEETFORM-CANCELLED
+  ;;
+open)
+  node=$1 tries=$((50 * $2))
+  shift 2
+  for rank; do
+    d=$dir/$node/$node/ranks/$rank
+    if [ ! -e "$d/prepared" ] || [ -e "$d/exit" ] || [ -e "$d/opened" ]; then continue; fi
+    read -r at gate _ <"$d/prepared"
+    if [ "$gate" != - ] && [ "$(date +%s)" -gt $((at + gate)) ]; then
+      never && ended 75 gate
+    else
+      date +%s >"$d/opened.t" && mv "$d/opened.t" "$d/opened"
+    fi
+  done
+  for rank; do # it is there within moments, so nobody has to ask once more
+    d=$dir/$node/$node/ranks/$rank
+    while [ -e "$d/opened" ] && [ ! -e "$d/started" ] && [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+      sleep 0.02
+      tries=$((tries - 1))
+    done
+  done
+  echo FLEETFORM-OPENED
+  ;;
+stop)
+  d=$dir/$1/$1/ranks/$2 grace=$3
+  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then
+    echo "$grace" >"$d/stop.t" && mv "$d/stop.t" "$d/stop"
+    if never; then
+      ended 143 stopped
+    else
+      tries=$((grace * 10 + 100))
+      while [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+        sleep 0.1
+        tries=$((tries - 1))
+        [ $((tries % 10)) -eq 0 ] || continue
+        read -r job _ <"$d/step"
+        job_state "${job%%.*}"
+        case $state in RUNNING | COMPLETING | CONFIGURING | SUSPENDED | STOPPED | SIGNALING | STAGE_OUT) ;; *) sleep 1 && break ;; esac
+      done
+      if [ ! -e "$d/exit" ]; then
+        read -r job _ <"$d/step"
+        [ -z "$state" ] || { scancel "$job" >/dev/null 2>&1 && sleep 1; }
+        [ -e "$d/exit" ] || ended 137 stopped
+      fi
+    fi
+    idle_job
+  fi
+  echo FLEETFORM-STOPPED
+  ;;
+limit)
+  d=$dir/$1/$1/ranks/$2
+  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then echo "$3" >"$d/limit.t" && mv "$d/limit.t" "$d/limit"; fi
+  tries=50
+  while [ -e "$d/limit" ] && [ -e "$d/step" ] && [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+    sleep 0.1
+    tries=$((tries - 1))
+  done
+  echo FLEETFORM-LIMITED
+  ;;
+tail)
+  log=$dir/$1/$1/ranks/$2/log
+  count=$(($(stat -c %s "$log" 2>/dev/null || echo 0) - $3))
+  [ "$count" -ge 0 ] || count=0
+  [ "$count" -le "$4" ] || count=$4
+  echo "FLEETFORM-LOG $count"
+  [ "$count" -eq 0 ] || tail -c "+$(($3 + 1))" "$log" | head -c "$count"
+  ;;
+ends)
+  node=$1
+  shift
+  now=$(date +%s)
+  echo FLEETFORM-LOGS
+  for rank; do
+    seen=$(stat -c '%s %Y' "$dir/$node/$node/ranks/$rank/log" 2>/dev/null) || continue
+    echo "$rank ${seen% *} $((now - ${seen#* }))"
+  done
+  echo FLEETFORM-END
+  ;;
+tidy)
+  node=$1
+  shift
+  for rank; do
+    d=$dir/$node/$node
+    [ -e "$d/ranks/$rank/exit" ] || continue
+    file "$d/ranks/$rank/job"
+    rm -rf "$d/ranks/$rank" "$d/hosts/$rank" "$d/files/use/$rank"
+    rm -rf "$d/work/$rank" 2>/dev/null || { chmod -R u+rwx "$d/work/$rank" && rm -rf "$d/work/$rank"; } 2>/dev/null
+    [ -z "$text" ] || rm -rf "$dir/jobs/$text"
+  done
+  echo FLEETFORM-TIDY
+  ;;
+esac

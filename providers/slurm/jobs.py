@@ -1,0 +1,136 @@
+"""From ranks to a job: what is asked of Slurm for a gang, and what its answer means."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declarative.model.diagnostic import and_more
+from declarative.model.state import Record
+from declarative.provider import Launch, PermanentError, PermanentKind, Seat
+from providers import runner
+from providers.rank_scripts import prepared
+from providers.slurm.fleets import taken
+from providers.slurm.snapshot import Attempt, Snapshot
+from providers.transport import ConnectionLost
+
+_OPTIONS = ("partition", "constraint", "account", "qos", "reservation")
+_WORD = re.compile(r"[A-Za-z0-9_.,&|!*()\[\]:@+-]{1,255}", re.ASCII)
+SPARE_MINUTES = 5
+"""Beyond a task's own limit: it counts from the moment when all ranks can run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What is written down of a rank before its job: its script, the runner's options, and what it needs."""
+
+    script: str
+    options: tuple[str, ...]
+    needs: tuple[str, str, str, str, str]
+    """The node in Slurm, CPUs, MiB, `model:count` or `count` of GPUs or `-`, and seconds at most or `-`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """One job for a gang."""
+
+    token: str
+    name: str
+    ranks: tuple[str, ...]
+    options: tuple[str, ...]
+    queues: bool = False
+
+
+def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str]) -> RankPlan:
+    """A rank of a node with that folder. Slurm confines it: to CPUs, memory and devices of its choice."""
+    shape, inside = node.node.resources, f"{folder}/{node.outputs['id'].rpartition('.')[2]}"
+    if launch.hard:
+        summary = "Slurm confines ranks as its own configuration says: `isolation: hard` cannot be promised"
+        hint = "leave out `isolation`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="isolation", hint=hint)
+    env = dict(launch.env)
+    if launch.cpus:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            env.setdefault(name, str(len(launch.cpus)))
+    bare = replace(launch, env=env, cpus=(), gpus=(), memory_mib=None, gate_seconds=None, alone_seconds=None)
+    plain = prepared(inside, (), bare, volumes, devices=bool(launch.gpus))
+    cpus = min(len(launch.cpus) or shape.cpu, shape.cpu)
+    memory = launch.memory_mib or shape.memory_mib * cpus // max(1, shape.cpu)
+    gpus = f"{shape.gpu_name}:{len(launch.gpus)}" if shape.gpu_name else str(len(launch.gpus))
+    limit = "-" if launch.max_seconds is None else str(launch.max_seconds + launch.stop_seconds)
+    name = str(node.node.host.get("slurm"))
+    needs = (name, str(cpus), str(memory), gpus if launch.gpus else "-", limit)
+    return RankPlan(script=plain.script, options=tuple(runner.options_of(plain)), needs=needs)
+
+
+def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> JobPlan:
+    """The job of these ranks: pinned to their nodes, with what they need on each of them."""
+    names = sorted(f"{a.node}/{a.name}" for a in attempts)
+    token = hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
+    by_host: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        by_host.setdefault(attempt.host, []).append(attempt)
+    sums = {host: _sum(found) for host, found in by_host.items()}
+    if len(set(sums.values())) > 1:
+        listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
+        summary = (
+            f"{task}: a job of Slurm takes the same of each of its nodes, and its ranks do not ({listing})"
+        )
+        hint = "let each rank have a node of its own (`exclusive: true`), or give them equal shares"
+        raise PermanentError(PermanentKind.INVALID, summary, about="nodes", hint=hint)
+    cpus, memory, gpus = next(iter(sums.values()))
+    host = seats[0].node.node.host
+    options = [f"--{key}={_word(key, host[key])}" for key in _OPTIONS if host.get(key)]
+    options += [f"--nodes={len(by_host)}", f"--nodelist={','.join(sorted(by_host))}", "--ntasks-per-node=1"]
+    options += [f"--cpus-per-task={cpus}", f"--mem={memory}", *([f"--gres=gpu:{gpus}"] if gpus else [])]
+    options += ["--no-requeue", "--chdir=/", "--output=/dev/null", "--error=/dev/null", "--input=/dev/null"]
+    limits = [a.limit for a in attempts if a.limit is not None]
+    if len(limits) == len(attempts):
+        options.append(f"--time={math.ceil(max(limits) / 60) + SPARE_MINUTES}")
+    short = re.sub(r"[^A-Za-z0-9-]", "-", task)[:40]
+    ranks = tuple(f"{a.node}/{a.name}" for a in attempts)
+    return JobPlan(token=token, name=f"{short}-ff-{token}", ranks=ranks, options=tuple(options))
+
+
+def _sum(attempts: Sequence[Attempt]) -> tuple[int, int, str]:
+    models = {a.gpus.rpartition(":")[0] for a in attempts if a.gpus != "-"}
+    count = sum(int(a.gpus.rpartition(":")[2]) for a in attempts if a.gpus != "-")
+    model = next(iter(models), "")
+    gpus = f"{model}:{count}" if model else str(count)
+    return sum(a.cpus for a in attempts), sum(a.memory_mib for a in attempts), gpus if count else ""
+
+
+def _word(key: str, value: Any) -> str:
+    text = str(value)
+    if not _WORD.fullmatch(text):
+        raise PermanentError(PermanentKind.INVALID, f"`{key}` cannot be {text!r}", about=key)
+    return text
+
+
+def submitted(answer: bytes) -> tuple[int, str, str]:
+    """The job's id, its state and the reason, as `submit` tells them."""
+    text = answer.decode(errors="replace").partition("FLEETFORM-JOB ")[2].partition("\n")[0]
+    number, *rest = text.split("|")
+    if not number.isdecimal():
+        raise ConnectionLost("the answer to a submission did not come whole")
+    return int(number), rest[0] if rest else "", rest[1] if len(rest) > 1 else ""
+
+
+def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequence[Seat]) -> PermanentError:
+    """The fault for a job that Slurm queued although there seemed to be room; it is cancelled by now."""
+    nodes = sorted({str(s.node.node.host.get("slurm")) for s in seats})
+    holders = [f"{name}: {t.holder}" for name in nodes for t in taken(seen, name)]
+    who = f"; {and_more(holders, 4)}" if holders else ""
+    summary = f"Slurm did not start {task} at once and was told to forget it (job {number}, {reason}){who}"
+    hint = "run this again: it plans with what is there now"
+    return PermanentError(PermanentKind.NO_CAPACITY, summary, about=str(seats[0].node.address), hint=hint)
+
+
+def is_before(attempt: str, oldest: Mapping[str, int]) -> bool:
+    """Whether an attempt is one of these ranks before the given numbers (`state.attempt_id`)."""
+    rank, number, *_ = *attempt.split("."), ""
+    return rank in oldest and number.isdecimal() and int(number) < oldest[rank]

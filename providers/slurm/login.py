@@ -1,0 +1,303 @@
+"""Where Slurm's commands run: on this machine, or on a login node over SSH."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from declarative.model.diagnostic import suggest
+from declarative.provider import (
+    Config,
+    Fence,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Source,
+    TransientError,
+    TransientKind,
+)
+from providers.local.machine import inherited
+from providers.ownership import key_of
+from providers.runner import ANSWER_SECONDS, RunnerError, checked
+from providers.ssh.host import Host, host_of
+from providers.ssh.transport import SshTransport
+from providers.transport import ConnectionLost, Finished, LocalTransport
+
+T = TypeVar("T")
+
+OPTIONS = ("root", "login", "start_seconds")
+"""None of them names programs or configuration: a project may be a stranger's."""
+_HERE = Path(__file__).resolve().parent
+HERE = "this machine"
+OWN = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER")
+"""What Slurm's commands read of the caller's environment, where they run here."""
+PATIENCE = 5
+"""Seconds that a job may take to start when there is room for it: Slurm's scheduler works in rounds."""
+_AWAY = (
+    "see `scontrol ping` on the login node; what runs goes on, and nothing was changed: run this again later"
+)
+
+
+class Login(Protocol):
+    """The way to a login node. `once` remembers what was found out, as long as the way is the same."""
+
+    host: Any
+    fence: Fence
+
+    def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
+        """See `Transport.run`."""
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """The result of `make`, remembered."""
+
+
+class Here:
+    """This machine is a login node. Commands get nothing of the caller's environment but `inherited`."""
+
+    host = HERE
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+        self._known: dict[str, object] = {}
+
+    def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
+        """See `Transport.run`."""
+        self.fence()
+        own = {name: os.environ[name] for name in OWN if name in os.environ}
+        pairs = [f"{name}={value}" for name, value in {**inherited(os.environ), **own}.items()]
+        content = stdin if isinstance(stdin, bytes) else _all(stdin)
+        return LocalTransport().run(["env", "-i", *pairs, *argv], content, timeout)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """See `Login`."""
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("T", self._known[key])
+
+
+def _all(source: Source) -> bytes:
+    return b"".join(iter(lambda: source.read(1 << 20), b""))
+
+
+@cache
+def script() -> str:
+    """What runs on the login node."""
+    return (_HERE.parent / "ssh" / "epoch.sh").read_text() + (_HERE / "cluster.sh").read_text()
+
+
+@cache
+def bundle() -> tuple[str, bytes, str]:
+    """What runs on the nodes: its name, which holds its hash; its content; the hash."""
+    parts = (_HERE.parent / "confine.sh", _HERE / "step.sh", _HERE.parent / "runner.sh")
+    content = "".join(part.read_text() for part in parts).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    return f"runner-{digest[:16]}.sh", content, digest
+
+
+class Place:
+    """The folder of one owner on the shared filesystem, and the scripts that work in it."""
+
+    def __init__(self, login: Login, options: Mapping[str, Any], owner: str) -> None:
+        self.login = login
+        self._owner = owner
+        self._given = options.get("root")
+        self.start_seconds = int(options.get("start_seconds", PATIENCE))
+
+    @property
+    def root(self) -> str:
+        """The shared folder of this user; by default below the home, which clusters share."""
+        return self.login.once(f"root {self._given}", self._find_root)
+
+    def _find_root(self) -> str:
+        if self._given:
+            return "/" + str(self._given).strip("/")
+        done = self.login.run(("sh", "-c", 'printf "FLEETFORM-HOME %s\n" "$HOME"'), b"", ANSWER_SECONDS)
+        home = done.stdout.decode(errors="replace").partition("FLEETFORM-HOME ")[2].partition("\n")[0]
+        if not home.startswith("/"):
+            raise ConnectionLost(f"{self.login.host} did not say where the home is")
+        return f"{home.rstrip('/')}/.fleetform/slurm"
+
+    @property
+    def folder(self) -> str:
+        """The folder of this owner."""
+        return f"{self.root}/{key_of(self._owner)}"
+
+    def ask(
+        self,
+        verb: str,
+        *arguments: str,
+        stdin: bytes | Source = b"",
+        seconds: float = ANSWER_SECONDS,
+        begin: str = "",
+    ) -> bytes:
+        """The answer of `cluster.sh`; `begin` is how a whole one has to begin."""
+        epoch = self.login.fence()
+        env = () if epoch is None else (f"FLEETFORM_EPOCH={epoch}",)
+        argv = ("env", *env, "sh", "-c", script(), "sh", verb, self.folder, *arguments)
+        try:
+            answer = checked(self.login.run(argv, stdin, seconds), f"a script on {self.login.host}")
+        except RunnerError as error:
+            if error.code == "slurm":
+                raise fault(error.text, str(self.login.host)) from None
+            raise
+        if begin and begin.encode() not in answer:
+            raise ConnectionLost(f"the answer of {self.login.host} did not come whole")
+        return answer
+
+    def bundle(self) -> str:
+        """The path of what runs on the nodes; it is put there if it is not."""
+        name, content, digest = bundle()
+
+        def put() -> str:
+            there = f'[ "$(sha256sum <"$1")" = "{digest}  -" ] && echo FLEETFORM-HAVE || :'
+            path = f"{self.root}/bin/{name}"
+            if b"FLEETFORM-HAVE" not in self.login.run(("sh", "-c", there, "sh", path)).stdout:
+                text = (_HERE.parent / "ssh" / "put.sh").read_text()
+                argv = ("sh", "-c", text, "sh", self.root, name, str(len(content)), digest)
+                if b"FLEETFORM-PUT" not in checked(self.login.run(argv, content, ANSWER_SECONDS), "put.sh"):
+                    raise ConnectionLost(f"{self.login.host} did not say whether it has the runner")
+            return path
+
+        return self.login.once(f"bundle {self.root} {name}", put)
+
+
+def place_of(config: Config) -> Place:
+    """The place of a backend, or a fault that names the wrong option."""
+    options = config.options
+    for key, value in options.items():
+        if key not in OPTIONS:
+            hint = suggest(key, OPTIONS) or f"`slurm` has these options: {', '.join(OPTIONS)}"
+            raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `slurm`", hint)
+        if wrong := _wrong(key, value):
+            raise _invalid(f"options.{key}", f"`{key}` {wrong}")
+    login = options.get("login")
+    if login is None:
+        return Place(Here(config.fence), options, config.lineage)
+    fields = {"hostname": login} if isinstance(login, str) else login
+    host: Host = host_of(fields, config.project_dir, Host(hostname=""))
+    return Place(SshTransport(host, config.fence), options, config.lineage)
+
+
+def _wrong(key: str, value: object) -> str | None:
+    if key == "start_seconds":
+        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= ANSWER_SECONDS // 2
+        return None if whole else "is not a whole number of seconds from 1 to 30"
+    if key == "login":
+        return None if isinstance(value, str | Mapping) and value else "is not a host or a mapping"
+    if not isinstance(value, str) or not value or "\0" in value or "\n" in value:
+        return "is not a path"
+    if not (value.startswith("/") and value.strip("/")):
+        return "is not an absolute path below `/`"
+    return None
+
+
+def _invalid(about: str, summary: str, hint: str | None = None) -> PermanentError:
+    return PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+
+
+_PASSING = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "connect failure",
+    "socket timed out",
+    "connection timed out",
+    "zero bytes were transmitted",
+    "slurm backup controller in standby mode",
+    "slurm controller not responding",
+    "resource temporarily unavailable",
+    "error receiving",
+    "slurmctld is busy",
+)
+_MUNGE = (
+    "munge",
+    "invalid authentication credential",
+    "protocol authentication error",
+    "authentication plugin",
+)
+_LASTING: Sequence[tuple[str, PermanentKind, str, str]] = (
+    ("invalid partition", PermanentKind.INVALID, "partition", "`sinfo -s` lists the partitions"),
+    (
+        "invalid account or account/partition",
+        PermanentKind.AUTH,
+        "account",
+        "`sacctmgr show associations user=$USER` lists the accounts that you may use with a partition",
+    ),
+    ("invalid account", PermanentKind.AUTH, "account", "write an `account` of yours in the fleet"),
+    ("invalid qos", PermanentKind.INVALID, "qos", "`sacctmgr show qos` lists them"),
+    ("requested reservation is invalid", PermanentKind.INVALID, "reservation", "`scontrol show reservation`"),
+    ("access denied to requested reservation", PermanentKind.AUTH, "reservation", "ask for access to it"),
+    ("invalid feature", PermanentKind.INVALID, "constraint", "`sinfo -o '%N %f'` lists the features"),
+    (
+        "requested time limit is invalid",
+        PermanentKind.INVALID,
+        "max_duration",
+        "give the task a `max_duration` within the partition's MaxTime",
+    ),
+    (
+        "qosmax",
+        PermanentKind.QUOTA,
+        "qos",
+        "ask for less, or for another `qos`",
+    ),
+    ("association limit", PermanentKind.QUOTA, "account", "ask for less, or wait until jobs of yours end"),
+    ("violates accounting", PermanentKind.QUOTA, "qos", "ask for less: `sacctmgr show qos` has the limits"),
+    (
+        "node count specification invalid",
+        PermanentKind.QUOTA,
+        "partition",
+        "the partition allows fewer nodes",
+    ),
+    (
+        "user's group not permitted",
+        PermanentKind.AUTH,
+        "partition",
+        "ask for access to the partition, or name another one",
+    ),
+    (
+        "not available in this partition",
+        PermanentKind.NO_CAPACITY,
+        "partition",
+        "run this again: it begins with what is there now",
+    ),
+    (
+        "requested node configuration is not available",
+        PermanentKind.NO_CAPACITY,
+        "partition",
+        "a node may have been drained since the plan was made: run this again",
+    ),
+    ("invalid generic resource", PermanentKind.INVALID, "resources", "`sinfo -o '%N %G'` lists them"),
+    (
+        "access/permission denied",
+        PermanentKind.AUTH,
+        "partition",
+        "the cluster does not let this user do that",
+    ),
+)
+
+
+def fault(said: str, host: str) -> ProviderError:
+    """The port's fault for what a command of Slurm said."""
+    low, text = said.lower(), said.strip() or "it said nothing"
+    if any(word in low for word in _MUNGE):
+        summary = f"Slurm on {host} cannot authenticate us: {text}"
+        hint = "munge is not running there, or its key or clock differs from the controller's"
+        return TransientError(TransientKind.BUSY, summary, hint=hint)
+    if any(word in low for word in _PASSING):
+        summary = f"Slurm's controller does not answer {host}: {text}"
+        return TransientError(TransientKind.BUSY, summary, hint=_AWAY)
+    if "not found" in low and any(word in low for word in ("scontrol", "sbatch", "squeue")):
+        summary = f"{host} has no commands of Slurm: {text}"
+        hint = "name a login node in `options.login`; there, the commands must be in the `PATH` of a login"
+        return PermanentError(PermanentKind.INVALID, summary, about="options.login", hint=hint)
+    if "configuration source" in low or "slurm.conf" in low:
+        summary = f"Slurm on {host} has no configuration: {text}"
+        hint = "set `SLURM_CONF`, or name a login node in `options.login`"
+        return PermanentError(PermanentKind.INVALID, summary, about="options.login", hint=hint)
+    for words, kind, about, hint in _LASTING:
+        if words in low:
+            return PermanentError(kind, f"Slurm refused: {text}", about=about, hint=hint)
+    return PermanentError(PermanentKind.INVALID, f"Slurm refused: {text}")

@@ -1,0 +1,429 @@
+"""`Slurm`: the methods of the port, over looks (`snapshot`), jobs, and files on the shared filesystem.
+
+A node of Slurm becomes a node of a fleet without being made: what is written down is only whose record it is.
+Several states may have the same node, since Slurm's own books say what each of its jobs holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+from declarative.model.inputs import inputs_of
+from declarative.model.resource import Offer, Taken
+from declarative.model.state import Address, RankStatus, Readiness, Record
+from declarative.provider import (
+    Config,
+    Gang,
+    Launch,
+    LogEnd,
+    Member,
+    PermanentError,
+    PermanentKind,
+    Seat,
+    Terminal,
+    Thing,
+)
+from providers.faults import RUNNING, guarded
+from providers.ownership import Owned, check_update, key_of
+from providers.rank_scripts import beside
+from providers.runner import RunnerError, counted
+from providers.slurm import jobs
+from providers.slurm.cluster import Node
+from providers.slurm.fleets import members, readiness, taken
+from providers.slurm.login import Place, place_of
+from providers.slurm.snapshot import Attempt, Looks, Snapshot, as_thing, thing_in
+from providers.ssh.scripts import place_files
+from providers.ssh.terminal import terminal
+from providers.ssh.transport import SshTransport, command_line
+
+ERASE_SECONDS = 600.0
+_SPARE_SECONDS = 60.0
+FIXED = {"node": ("backend", "region", "zone", "instance_type"), "volume": ("backend", "region", "zone")}
+"""Fields of a thing that cannot change in place."""
+
+
+class Slurm:
+    """One cluster, as one user of it sees it through a login node."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._place: Place = place_of(config)
+        self._looks = Looks(self._place)
+
+    # ------------------------------------------------------------------------------------- things
+
+    @guarded
+    def offers(self) -> tuple[Offer, ...]:
+        """None: it launches nothing. What exists is told by `members`."""
+        return ()
+
+    @guarded
+    def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
+        """See `provider.Partitions`: the nodes of a partition."""
+        return members(self._looks.get(fresh=True), settings)
+
+    @guarded
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+        """See `provider.Partitions`: what others' jobs hold on nodes."""
+        seen = self._looks.get()
+        return {r.address.name: taken(seen, _slurm_name(r)) for r in nodes}
+
+    @guarded
+    def inventory(self) -> tuple[Thing, ...]:
+        """All of this owner; a damaged file is a fault that names it."""
+        return tuple(as_thing(*found) for found in self._looks.get(fresh=True).things if self._mine(found[0]))
+
+    def _mine(self, found: Owned) -> bool:
+        return found.owner == self._config.lineage
+
+    @guarded
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        found = self._found(address)
+        return as_thing(*found) if found and found[0].token == token else None
+
+    def _found(self, address: Address) -> tuple[Owned, Mapping[str, object]] | None:
+        things = self._looks.get(fresh=True).things
+        return next((t for t in things if t[0].address == address and self._mine(t[0])), None)
+
+    @guarded
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """Write down a node, a volume or an attachment. A volume is a folder of the shared filesystem."""
+        wanted = Owned(owner=self._config.lineage, address=address, token=token, inputs=inputs)
+        outputs: dict[str, Any] = {"id": wanted.id}
+        if address.kind == "node":
+            node = self._slurm_node(inputs_of("node", inputs).host, address)
+            outputs |= {
+                "address": node.address,
+                "slurm_node": node.name,
+                "path": f"{self._place.folder}/{wanted.key}",
+            }
+        elif address.kind == "volume":
+            inputs_of("volume", inputs)
+            outputs["path"] = f"{self._place.folder}/volumes/{wanted.key}"
+        elif address.kind == "attachment":
+            asked = inputs_of("attachment", inputs)
+            volume = needs.get(Address("volume", asked.volume))
+            if volume is None or Address("node", asked.node) not in needs:
+                summary = f"{address}: its volume or its node is not there"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
+            self._check_free(asked.volume, asked.node)
+            outputs["path"] = volume.outputs["path"]
+        else:
+            summary = f"a slurm backend makes nodes, volumes and attachments, not {address}"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
+        return self._put(wanted, outputs)
+
+    def _put(self, wanted: Owned, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = _text(wanted, outputs)
+        folder = str(outputs["path"]) if wanted.address.kind == "volume" else ""
+        answer = self._place.ask("put", _file(wanted.address), str(len(text)), folder, stdin=text)
+        self._looks.changed()
+        name = _file(wanted.address)
+        found, has = thing_in(counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host))
+        if found.token != wanted.token:
+            summary = f"{wanted.address} is there already, of another create"
+            hint = "`fleetform plan` says what is to be done; `fleetform orphans` lists what is not recorded"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(wanted.address), hint=hint)
+        return has
+
+    def _check_free(self, volume: str, node: str) -> None:
+        """Volumes are attached to one node at a time, as everywhere."""
+        for found, _ in self._looks.get(fresh=True).things:
+            if found.address.kind == "attachment" and self._mine(found):
+                held = inputs_of("attachment", found.inputs)
+                if held.volume == volume and held.node != node:
+                    summary = f"volume/{volume} is attached to node/{held.node} ({found.address})"
+                    raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}")
+
+    @guarded
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the new inputs."""
+        address = have.address
+        found = self._found(address)
+        if found is None or found[0].id != have.outputs.get("id"):
+            raise PermanentError(PermanentKind.NOT_FOUND, f"{address} is not there", about=str(address))
+        if address.kind not in FIXED:
+            raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
+        before, after = (inputs_of(address.kind, of) for of in (found[0].inputs, inputs))
+        check_update(address, FIXED[address.kind], before, after)
+        text = _text(replace(found[0], inputs=inputs), found[1])
+        self._place.ask("change", _file(address), found[0].key, str(len(text)), stdin=text)
+        self._looks.changed()
+        return found[1]
+
+    @guarded
+    def delete(self, have: Record) -> None:
+        """Forget a node, with what its ranks left; remove a volume with its data; detach one."""
+        address = have.address
+        found = self._found(address)
+        made = have.outputs.get("id")
+        if found is None or made not in (None, found[0].id):
+            return
+        folder = ""
+        if address.kind == "node":
+            self._check_idle(found[0], address)
+            for on in [f for f, _ in self._looks.get().things if self._mine(f) and _is_on(f, address.name)]:
+                self._place.ask("drop", _file(on.address), on.key)  # as it ends with a host
+            folder = f"{self._place.folder}/{found[0].key}"
+        elif address.kind == "volume":
+            held = [
+                f.address for f, _ in self._looks.get().things if _holds(f, address.name) and self._mine(f)
+            ]
+            if held:
+                summary, hint = f"{address} is attached: {held[0]}", "detach it first"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+            folder = str(found[1]["path"])
+        self._place.ask("drop", _file(address), found[0].key, folder, seconds=ERASE_SECONDS)
+        self._looks.changed()
+
+    def _check_idle(self, found: Owned, address: Address) -> None:
+        seen = self._looks.get()
+        mine = [a for a in seen.attempts.values() if a.node == found.key]
+        busy = sorted(a.name for a in mine if not seen.status(a).state.ended)
+        if busy:
+            summary = f"{address} has running ranks: {', '.join(busy)}"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=RUNNING)
+
+    @guarded
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`."""
+        seen = self._looks.get(fresh=True)
+        old = [
+            a.name
+            for a in self._attempts_of(seen, node)
+            if seen.status(a).state.ended and jobs.is_before(a.name, oldest)
+        ]
+        if old:
+            self._place.ask("tidy", _key(node), *sorted(old), seconds=ERASE_SECONDS)
+            self._looks.changed()
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    @guarded
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port, by Slurm's word: one look, however many nodes there are."""
+        seen = self._looks.get()
+        return {r.address.name: readiness(seen, r) for r in nodes}
+
+    def _slurm_node(self, host: Mapping[str, Any], address: Address) -> Node:
+        name = str(host.get("slurm", ""))
+        node = self._looks.get().cluster.nodes.get(name)
+        if node is None:
+            summary = f"{address}: Slurm has no node `{name}`"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
+        return node
+
+    # -------------------------------------------------------------------------------------- ranks
+
+    @guarded
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """See the port. Without a gate, a rank is a job of its own."""
+        key, folder = _key(node), f"{self._place.folder}/{_key(node)}"
+        plan = jobs.plan_of(node, folder, launch, self._volumes(launch))
+        self._place.bundle()
+        if launch.files is not None:
+            self._place.ask("claim", key)
+            place_files(cast("SshTransport", self._place.login), folder, key, launch.attempt, launch.files)
+        payload = plan.script.encode(errors="surrogateescape")
+        self._place.ask(
+            "prepare",
+            *(key, launch.attempt, str(len(payload))),
+            *("-" if launch.gate_seconds is None else str(launch.gate_seconds), str(launch.stop_seconds)),
+            *plan.needs,
+            *plan.options,
+            stdin=payload,
+            begin="FLEETFORM-PREPARED",
+        )
+        self._looks.changed()
+        if launch.gate_seconds is None:
+            self._reserve((Seat(node=node, attempt=launch.attempt),), launch.attempt)
+            self._open(key, [launch.attempt])
+        return self._status(node, launch.attempt)
+
+    def _volumes(self, launch: Launch) -> dict[str, str]:
+        things = {f.id for f, _ in self._looks.get().things}
+        for volume in launch.volumes.values():
+            if volume.outputs.get("id") not in things:
+                summary = f"{volume.address} is not there"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address))
+        return {path: str(volume.outputs["path"]) for path, volume in launch.volumes.items()}
+
+    def _status(self, node: Record, attempt: str) -> RankStatus:
+        seen = self._looks.get(fresh=True)
+        found = seen.attempts.get((_key(node), attempt))
+        if found is None:
+            raise RunnerError("failed", f"{attempt} was prepared and is not there")
+        return seen.status(found)
+
+    @guarded
+    def reserve(self, gang: Gang) -> None:
+        """See `provider.Gangs`: one job for all of it, on the nodes of its seats."""
+        self._reserve(gang.seats, gang.task)
+
+    def _reserve(self, seats: Sequence[Seat], task: str) -> None:
+        seen = self._looks.get(fresh=True)
+        found = [seen.attempts.get((_key(s.node), s.attempt)) for s in seats]
+        due = [a for a in found if a is not None and a.ended is None]
+        if not due:
+            return
+        job = jobs.job_of(task, seats, [a for a in found if a is not None])
+        if self._is_running(seen, job.token):
+            return
+        bundle = self._place.bundle()
+        answer = self._place.ask(
+            "submit",
+            *(job.token, job.name, str(self._place.start_seconds), bundle),
+            *job.ranks,
+            "--",
+            *job.options,
+            seconds=_SPARE_SECONDS + self._place.start_seconds,
+            begin="FLEETFORM-JOB ",
+        )
+        self._looks.changed()
+        number, state, reason = jobs.submitted(answer)
+        if state == "PENDING" and not job.queues:
+            self._place.ask("cancel", job.token, "gate")
+            self._looks.changed()
+            raise jobs.not_granted(task, number, reason, self._looks.get(fresh=True), seats)
+
+    def _is_running(self, seen: Snapshot, token: str) -> bool:
+        number = seen.jobs.get(token)
+        known = seen.cluster.jobs.get(number) if number is not None else None
+        return known is not None and known.holds
+
+    @guarded
+    def cancel(self, gang: Gang) -> None:
+        """See `provider.Gangs`."""
+        seen = self._looks.get(fresh=True)
+        found = [seen.attempts.get((_key(s.node), s.attempt)) for s in gang.seats]
+        for job in sorted({a.job for a in found if a is not None and a.job}):
+            self._place.ask("cancel", job, "stopped")
+        self._looks.changed()
+
+    @guarded
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
+        """See `provider.Gates`. What no gang was reserved for becomes a job of its own."""
+        del peers  # a site's MPI goes by Slurm's own ways
+        seen, key = self._looks.get(fresh=True), _key(node)
+        for name in attempts:
+            found = seen.attempts.get((key, name))
+            if found is not None and not found.job and not seen.status(found).state.ended:
+                self._reserve((Seat(node=node, attempt=name),), name)
+        self._open(key, attempts)
+        return self.poll(node, attempts)
+
+    def _open(self, key: str, attempts: Sequence[str]) -> None:
+        if attempts:
+            self._place.ask("open", key, str(self._place.start_seconds), *attempts)
+        self._looks.changed()
+
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """See `provider.Gates`: none."""
+        del node, attempts
+        return {}
+
+    @guarded
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See the port. All nodes share one look."""
+        seen, key = self._looks.get(), _key(node)
+        found = {name: seen.attempts.get((key, name)) for name in attempts}
+        return {name: seen.status(a) if a else None for name, a in found.items()}
+
+    @guarded
+    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
+        """See `provider.Tells`."""
+        seen = self._looks.get()
+        return {a.name: seen.status(a) for a in self._attempts_of(seen, node)}
+
+    def _attempts_of(self, seen: Snapshot, node: Record) -> list[Attempt]:
+        return [a for a in seen.attempts.values() if a.node == _key(node)]
+
+    @guarded
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See the port."""
+        seconds = grace_seconds + 2 * _SPARE_SECONDS
+        self._place.ask("stop", _key(node), attempt, str(grace_seconds), seconds=seconds)
+        self._looks.changed()
+        return self.poll(node, [attempt])[attempt]
+
+    @guarded
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """See the port. Slurm's own limit of the job stays as it was: users may only lower theirs."""
+        self._place.ask("limit", _key(node), attempt, "off" if seconds is None else str(seconds))
+
+    @guarded
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """See the port."""
+        answer = self._place.ask("tail", _key(node), attempt, str(offset), str(limit))
+        return counted(b"FLEETFORM-LOG ", answer, f"the log of {attempt}")
+
+    @guarded
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`."""
+        answer = self._place.ask("ends", _key(node), *attempts).decode(errors="replace")
+        body = answer.partition("FLEETFORM-LOGS\n")[2].partition("FLEETFORM-END")[0]
+        found = [line.split() for line in body.splitlines()]
+        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
+
+    @guarded
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`: a step beside the rank, in its job."""
+        if attempt is None:
+            summary = f"{node.address} is Slurm's: nobody logs in there outside of a job"
+            hint = "name a task that runs there: `fleetform exec TASK`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
+        found = self._looks.get(fresh=True).attempts.get((_key(node), attempt))
+        number = found.step.partition(".")[0] if found else ""
+        if not found or not number.isdecimal():
+            summary = f"{attempt} does not run"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=attempt)
+        inside = beside(f"{self._place.folder}/{_key(node)}/{_key(node)}", attempt, command)
+        step = (f"--jobid={number}", f"--nodelist={found.host}", "--nodes=1", "--ntasks=1", "--overlap")
+        words = ("srun", *step, "--gres=none", "--mpi=none", "--quiet", *(("--pty",) if tty else ()), *inside)
+        if isinstance(self._place.login, SshTransport):
+            return terminal(self._place.login.host, command_line(words), tty=tty)
+        return nullcontext(Terminal(argv=words))
+
+
+def _text(found: Owned, outputs: Mapping[str, Any]) -> bytes:
+    return f"{found.key}\n{found.json(outputs=dict(outputs))}\n".encode()
+
+
+def _file(address: Address) -> str:
+    return f"{address.kind}.{address.name}"
+
+
+def _holds(found: Owned, volume: str) -> bool:
+    return found.address.kind == "attachment" and inputs_of("attachment", found.inputs).volume == volume
+
+
+def _is_on(found: Owned, node: str) -> bool:
+    return found.address.kind == "attachment" and inputs_of("attachment", found.inputs).node == node
+
+
+def _slurm_name(node: Record) -> str:
+    return str(node.node.host.get("slurm", ""))
+
+
+def _key(node: Record) -> str:
+    """The folder of a node's thing, by the id that its create gave."""
+    made = str(node.outputs.get("id", ""))
+    key = made.rpartition(".")[2]
+    if not key or key != key_of_checked(key):
+        raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} was not made", about=str(node.address))
+    return key
+
+
+def key_of_checked(key: str) -> str:
+    """A key as `ownership.key_of` makes it; empty for anything else."""
+    return key if len(key) == len(key_of("")) and all(c in "0123456789abcdef" for c in key) else ""

@@ -1,0 +1,346 @@
+"""One look at a cluster: what Slurm says, and what lies in our folder there. One round trip.
+
+Polls of many nodes share it: what is asked within `FRESH` seconds of a look gets the same answer, unless
+this process has changed something since.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from declarative.model.spec.amounts import show_mib
+from declarative.model.state import (
+    LIMIT_REACHED,
+    NOT_RELEASED,
+    PREPARING,
+    WAITING,
+    RankState,
+    RankStatus,
+)
+from declarative.provider import PermanentError, PermanentKind, Thing
+from providers import ranks, runner
+from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
+from providers.slurm import cluster
+from providers.slurm.cluster import ENDED, Cluster, Job, Share
+from providers.slurm.login import Place
+from providers.transport import ConnectionLost
+
+FRESH = 0.4
+LATE = 20.0
+"""Seconds after a job's end until its exit codes are given up: a shared filesystem shows files late."""
+_MARK = "FLEETFORM-LOOK "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What lies in the folder of an attempt."""
+
+    node: str
+    """The key of the node's thing."""
+    name: str
+    prepared_at: float
+    gate: int | None
+    host: str
+    cpus: int
+    memory_mib: int
+    gpus: str
+    limit: int | None
+    """Seconds that it may take, its grace included."""
+    job: str
+    """The token of its job; empty before one is submitted."""
+    opened: bool
+    step: str
+    """`17.0` once a step of a job runs it, `-` if none ever will."""
+    devices: str
+    started_at: float | None
+    ended: tuple[str, str, float] | None
+    """Exit code, reason and time, as the runner writes them."""
+    confined: str
+    mounted: str
+    stopping: bool
+    refused: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The cluster, and what this owner has there."""
+
+    cluster: Cluster
+    reserved: Mapping[str, frozenset[str]]
+    """Slurm's active reservations and their nodes."""
+    things: tuple[tuple[Owned, Mapping[str, object]], ...]
+    """Each with its outputs."""
+    jobs: Mapping[str, int | None]
+    """The tokens of our jobs, and their ids where they came back."""
+    attempts: Mapping[tuple[str, str], Attempt]
+
+    def job_of(self, attempt: Attempt) -> Job | None:
+        """The job that an attempt is a step of, as long as Slurm knows it."""
+        number = self.jobs.get(attempt.job)
+        if number is not None:
+            return self.cluster.jobs.get(number)
+        named = (j for j in self.cluster.jobs.values() if attempt.job and j.name.endswith(attempt.job))
+        return min(named, key=lambda j: j.id, default=None)
+
+    def ours(self) -> frozenset[int]:
+        """The jobs of this owner that have not begun to end: their blocks are those of our ranks."""
+        tokens = {token for token, number in self.jobs.items() if number is None}
+        known = {number for number in self.jobs.values() if number is not None}
+        return frozenset(
+            n
+            for n, job in self.cluster.jobs.items()
+            if job.state != "COMPLETING" and (n in known or job.name.rpartition("-ff-")[2] in tokens)
+        )
+
+    def status(self, attempt: Attempt) -> RankStatus:
+        """How an attempt is doing."""
+        job = self.job_of(attempt)
+        if attempt.ended is not None:
+            return _ended(attempt, job)
+        confinement = self._confinement(attempt, job)
+        if attempt.started_at is not None and (job is None or not self._over(job)):
+            if job is None and attempt.job:
+                return _lost(attempt, "Slurm has forgotten its job, and it left no exit code")
+            return RankStatus(state=RankState.RUNNING, started_at=attempt.started_at, confinement=confinement)
+        if job is not None and self._over(job):
+            return _of_job(attempt, job)
+        return self._before(attempt, job, confinement)
+
+    def _over(self, job: Job) -> bool:
+        """Whether a job has ended so long ago that all its files can be seen."""
+        if job.state not in ENDED:
+            return False
+        abnormal = job.state not in ("COMPLETED", "FAILED")
+        return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > LATE
+
+    def _before(self, attempt: Attempt, job: Job | None, confinement: str | None) -> RankStatus:
+        """An attempt of which no command runs yet."""
+        expired = attempt.gate is not None and self.cluster.now > attempt.prepared_at + attempt.gate
+        if not attempt.opened:
+            if expired and job is None:
+                return RankStatus(state=RankState.LOST, cause=NOT_RELEASED, ended_at=self.cluster.now)
+            return RankStatus(state=RankState.STARTING, cause=WAITING)
+        if job is None and attempt.job and self.jobs.get(attempt.job) is not None:
+            return _lost(attempt, "Slurm has forgotten its job, and it never began")
+        if job is not None and not job.holds and job.state not in ENDED:
+            why = f": {job.reason}" if job.reason else ""
+            return RankStatus(state=RankState.PENDING, cause=f"job {job.id} waits in Slurm's queue{why}")
+        cause = f"job {job.id} is {job.state.lower()}" if job is not None else PREPARING
+        return RankStatus(state=RankState.STARTING, cause=cause, confinement=confinement)
+
+    def _confinement(self, attempt: Attempt, job: Job | None) -> str | None:
+        """Which devices Slurm gave: the plan says how many, and Slurm which."""
+        if job is None or not job.holds:
+            return None
+        share = job.shares.get(attempt.host)
+        parts = [f"slurm job {job.id}", *([f"gpus {devices(attempt, share)}"] if attempt.gpus != "-" else [])]
+        return ": ".join(filter(None, (attempt.confined.partition(":")[0] or None, ", ".join(parts))))
+
+
+def devices(attempt: Attempt, share: Share | None) -> str:
+    """The indexes of an attempt's GPUs: those of its step, else those that its job has on its node."""
+    if attempt.devices not in ("", "-"):
+        return attempt.devices
+    return ",".join(map(str, share.devices)) if share and share.devices else "not known yet"
+
+
+def _lost(attempt: Attempt, cause: str) -> RankStatus:
+    return RankStatus(state=RankState.LOST, cause=cause, started_at=attempt.started_at)
+
+
+_BY_STATE: Mapping[str, tuple[RankState, str]] = {
+    "TIMEOUT": (RankState.FAILED, LIMIT_REACHED),
+    "DEADLINE": (RankState.FAILED, LIMIT_REACHED),
+    "NODE_FAIL": (RankState.LOST, "a node of its job failed"),
+    "BOOT_FAIL": (RankState.LOST, "a node of its job did not boot"),
+    "PREEMPTED": (RankState.LOST, "its job was preempted"),
+    "REVOKED": (RankState.LOST, "its job was revoked"),
+    "LAUNCH_FAILED": (RankState.LOST, "its job could not be launched"),
+    "CANCELLED": (RankState.STOPPED, "its job was cancelled"),
+    "OUT_OF_MEMORY": (RankState.FAILED, "killed: out of memory"),
+}
+"""What Slurm says of a job that it ended, where nobody of us asked for that."""
+
+
+def _of_job(attempt: Attempt, job: Job) -> RankStatus:
+    """The end of an attempt that its job's end tells."""
+    state, cause = _BY_STATE.get(job.state, (RankState.LOST, "its job ended, and it left no exit code"))
+    more = f": {job.reason}" if job.reason and job.reason != "NonZeroExitCode" else ""
+    return RankStatus(
+        state=state,
+        cause=cause if cause == LIMIT_REACHED else f"{cause} (job {job.id}, {job.state}{more})",
+        started_at=attempt.started_at,
+        ended_at=job.ended_at,
+    )
+
+
+def _ended(attempt: Attempt, job: Job | None) -> RankStatus:
+    assert attempt.ended is not None
+    code, reason, at = attempt.ended
+    told = job is not None and job.state in _BY_STATE and not attempt.stopping
+    if reason == "stopped" and told and job is not None:
+        found = _of_job(attempt, job)
+        return RankStatus(
+            state=found.state,
+            cause=found.cause,
+            exit_code=int(code),
+            started_at=attempt.started_at,
+            ended_at=at,
+        )
+    if reason == "refused":
+        return RankStatus(
+            state=RankState.FAILED,
+            cause=f"its node refused it: {attempt.refused or 'no reason is known'}",
+            ended_at=at,
+        )
+    known = runner.Attempt(
+        attempt_id=attempt.name,
+        state=runner.AttemptState.EXITED,
+        exit_code=int(code),
+        reason=None if reason == "-" else reason,
+        started_at=attempt.started_at,
+        ended_at=at,
+        memory_bytes=attempt.memory_mib * ranks.MEBIBYTE,
+    )
+    found_status = ranks.status(known)
+    assert found_status is not None
+    return found_status
+
+
+# ----------------------------------------------------------------------------------------- the answer
+
+
+class Looks:
+    """Snapshots of one place. Safe to use from many threads."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._turn = threading.Lock()
+        self._begun = float("-inf")
+        self._found: Snapshot | None = None
+
+    def get(self, *, fresh: bool = False) -> Snapshot:
+        """A snapshot that is not older than `FRESH`, or that began after this was asked for."""
+        asked = time.monotonic()
+        with self._turn:
+            if self._found is None or self._begun < (asked if fresh else asked - FRESH):
+                begun = time.monotonic()
+                self._found = read(self._place.ask("look"), str(self._place.login.host))
+                self._begun = begun
+            return self._found
+
+    def changed(self) -> None:
+        """Something was changed: no older answer counts any more."""
+        self._begun = float("-inf")
+
+
+def read(answer: bytes, host: str) -> Snapshot:
+    """What `look` told."""
+    text = answer.decode(errors="replace")
+    body, whole, _ = text.partition("\nFLEETFORM-END")
+    if not whole or _MARK not in body:
+        raise ConnectionLost(f"the answer of {host} did not come whole")
+    parts: dict[str, str] = {}
+    for part in body[body.index(_MARK) + len(_MARK) :].split(f"\n{_MARK}"):
+        kind, _, rest = part.partition("\n")
+        parts[kind] = rest
+    try:
+        now = float(parts["now"].strip())
+        return Snapshot(
+            cluster=Cluster(
+                nodes=cluster.nodes_in(parts["node"]),
+                partitions=cluster.partitions_in(parts["partition"]),
+                jobs=cluster.jobs_in(parts["job"]),
+                switches=cluster.switches_in(parts["topology"]),
+                now=now,
+            ),
+            reserved=cluster.reservations_in(parts["reservation"]),
+            things=tuple(_things(parts["things"], host)),
+            jobs=dict(_job(line) for line in parts["jobs"].splitlines()),
+            attempts={(a.node, a.name): a for a in map(_attempt, parts["attempts"].splitlines())},
+        )
+    except (KeyError, ValueError, IndexError) as error:
+        summary = f"the answer of Slurm on {host} cannot be read: {type(error).__name__}: {error}"
+        raise PermanentError(
+            PermanentKind.INVALID,
+            summary,
+            hint="please report it, with the output of `scontrol -o show node`",
+        ) from error
+
+
+def _job(line: str) -> tuple[str, int | None]:
+    token, _, number = line.partition(" ")
+    return token, int(number) if number.isdecimal() else None
+
+
+def _things(text: str, host: str) -> list[tuple[Owned, Mapping[str, object]]]:
+    data = text.encode()
+    out: list[tuple[Owned, Mapping[str, object]]] = []
+    while data:
+        head, _, rest = data.partition(b"\n")
+        size, _, name = head.partition(b" ")
+        if not size:
+            break
+        out.append(thing_in(rest[: int(size)], name.decode(errors="replace"), host))
+        data = rest[int(size) :].lstrip(b"\n")
+    return out
+
+
+def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, object]]:
+    """A thing's file; `PermanentError` for a damaged one: it is neither gone nor invented."""
+    try:
+        body = json.loads(content.partition(b"\n")[2])
+        if body["format"] == FORMAT:
+            return Owned(**owned(body)), dict(body["outputs"])
+    except NOT_OWNED:
+        pass
+    summary = f"things/{name} on {host} cannot be read: damaged, or of another version"
+    hint = "restore the file in the shared folder (`options.root`), or move it away if it is not needed"
+    raise PermanentError(PermanentKind.INVALID, summary, about=name, hint=hint)
+
+
+def as_thing(found: Owned, outputs: Mapping[str, object]) -> Thing:
+    """As the port has it."""
+    return Thing(address=found.address, token=found.token, inputs=found.inputs, outputs=outputs)
+
+
+def _attempt(line: str) -> Attempt:
+    node, name, prepared, needs, job, opened, step, started, ended, confined, mounts, stop, refused = (
+        line.split("|", 12)
+    )
+    at, gate, _ = prepared.split()
+    host, cpus, memory, gpus, limit = needs.split()
+    stepped, _, devices_ = (*step.split(), "", "", "")[:3]
+    exit_code, reason, end = (*ended.split(), "", "", "")[:3]
+    return Attempt(
+        node=node,
+        name=name,
+        prepared_at=float(at),
+        gate=int(gate) if gate.isdecimal() else None,
+        host=host,
+        cpus=int(cpus),
+        memory_mib=int(memory),
+        gpus=gpus,
+        limit=int(limit) if limit.isdecimal() else None,
+        job=job,
+        opened=bool(opened),
+        step=stepped,
+        devices=devices_,
+        started_at=float(started) if started else None,
+        ended=(exit_code, reason, float(end)) if end else None,
+        confined=confined,
+        mounted=mounts,
+        stopping=bool(stop),
+        refused=refused,
+    )
+
+
+def held_by(job: Job, share: Share) -> str:
+    """What is said of a job that holds something: `job 17 of alice (2 GPUs, 4 CPUs, 16GB)`."""
+    parts = [f"{share.gpus} GPUs" if share.gpus != 1 else "1 GPU"] if share.gpus else []
+    parts += [f"{share.cpus} CPUs", show_mib(share.memory_mib)]
+    return f"slurm job {job.id} of {job.user} ({', '.join(parts)})"

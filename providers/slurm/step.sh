@@ -1,0 +1,80 @@
+# What Slurm runs of us, on the nodes. In the file that is put into the shared folder, `confine.sh` precedes this part,
+# and `runner.sh` follows it.
+#
+#   @job JOB              the batch script: each rank of JOB/ranks is a step of its own on the node that it was planned for
+#   @step FOLDER ATTEMPT  one rank: it waits for its gate, and then runs like a rank of a host, within the step
+#
+# A step's processes are Slurm's to confine and to end. A rank begins at most once, whatever is submitted or requeued:
+# the file `step` in its folder can be made once.
+step_of() { # FOLDER ATTEMPT
+  d=$1/ranks/$2 id=$2
+  (set -C && echo "$SLURM_JOB_ID.$SLURM_STEP_ID ${SLURMD_NODENAME:--} ${CUDA_VISIBLE_DEVICES:--}" >"$d/step") 2>/dev/null ||
+    exit 0
+  FLEETFORM_RUNNER_DIR=$1/ranks
+  export FLEETFORM_RUNNER_DIR
+  read -r _ _ grace <"$d/prepared"
+  asked='' ends=''
+  trap 'ends=1' TERM
+  read -r since _ </proc/uptime
+  while [ ! -e "$d/opened" ]; do
+    if [ -e "$d/stop" ] || [ "$ends" ]; then leave 143 stopped; fi
+    read -r now _ </proc/uptime
+    [ $((${now%.*} - ${since%.*})) -lt 600 ] || leave 75 gate
+    sleep 0.1
+  done
+  [ ! -e "$d/stop" ] || leave 143 stopped
+  bytes=$(stat -c %s "$d/sent")
+  set --
+  while IFS= read -r option; do [ -z "$option" ] || set -- "$@" "$option"; done <"$d/options"
+  said=$(sh "$0" start "$id" "$bytes" "$@" <"$d/sent" 2>&1)
+  rm -f "$d/sent"
+  if [ ! -e "$d/started" ]; then
+    printf '%s\n' "$said" | tail -n 1 >"$d/refused"
+    leave 70 refused
+  fi
+  while ! flock -s -w 0.5 "$d/run" true; do
+    if [ "$ends" ] && [ -z "$asked" ]; then
+      asked=1
+      setsid -f sh "$0" stop "$id" "$grace" >/dev/null 2>&1
+    elif [ -e "$d/stop" ] && [ "$asked" != 2 ]; then
+      asked=2
+      read -r grace <"$d/stop"
+      setsid -f sh "$0" stop "$id" "$grace" >/dev/null 2>&1
+    fi
+    if [ -e "$d/limit" ]; then
+      read -r limit <"$d/limit"
+      sh "$0" limit "$id" "$limit" >/dev/null 2>&1
+      rm -f "$d/limit"
+    fi
+  done
+  for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$d/exit" ] || sleep 0.1; done
+  read -r code _ <"$d/exit" || code=70
+  exit "$code"
+}
+leave() { # CODE REASON: none of its commands ran
+  echo "$1 $2 $(date +%s)" >"$d/exit.t" && mv "$d/exit.t" "$d/exit"
+  rm -f "$d/sent"
+  exit "$1"
+}
+case ${1-} in
+@job)
+  trap : TERM # the ranks get it, and end first
+  owner=${2%/jobs/*}
+  unset SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_GRES SLURM_EXCLUSIVE
+  while read -r node rank; do
+    folder=$owner/$node/$node
+    read -r host cpus memory gpus _ <"$folder/ranks/$rank/needs"
+    [ "$gpus" = - ] && gpus=none || gpus=gpu:$gpus
+    {
+      srun --exact --nodes=1 --ntasks=1 --nodelist="$host" --cpus-per-task="$cpus" --mem="$memory" --gres="$gpus" \
+        --kill-on-bad-exit=0 --mpi=none --export=ALL --input=none --output=none --error="$2/errors" --open-mode=append \
+        sh "$0" @step "$folder" "$rank" ||
+        # A step that never came about: its siblings would wait for it.
+        [ -e "$folder/ranks/$rank/exit" ] || scancel "$SLURM_JOB_ID"
+    } &
+  done <"$2/ranks"
+  for _ in 1 2 3; do wait; done # a signal ends a `wait`
+  exit 0
+  ;;
+@step) step_of "$2" "$3" ;;
+esac

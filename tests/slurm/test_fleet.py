@@ -1,0 +1,163 @@
+"""A partition as a fleet: what is planned is what Slurm grants, with a real Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import hold, task, until
+from tests.slurm.cluster import Cluster, half
+from tests.slurm.daemons import Daemons
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def project(slurm: Daemons, tmp_path: Path):
+    made = Cluster(tmp_path, slurm)
+    yield made
+    made.clean_up()
+
+
+def test_two_gangs_share_two_nodes_and_a_third_is_told_who_holds_them(project, tmp_path):
+    """On disjoint devices, as the plan says; what is refused names the holders."""
+    show = 'echo "$SLURMD_NODENAME [$CUDA_VISIBLE_DEVICES] $FLEETFORM_GPUS_PER_NODE of $FLEETFORM_GPUS_NUM"'
+    left, right = (half(n, show, hold(tmp_path / n)) for n in ("left", "right"))
+    project.declare(project.backend(), project.fleet(), left, right)
+    planned = {(r["task"], r["rank"]): (r["node"], len(r["blocks"])) for r in project.plan()["reservations"]}
+    assert sorted(planned.values()) == [("gpu-0", 4), ("gpu-0", 4), ("gpu-1", 4), ("gpu-1", 4)]
+    project.apply()
+    until(lambda: len((tmp_path / "left").read_text().split()) == 2)
+    until(lambda: len((tmp_path / "right").read_text().split()) == 2)
+    assert project.jobs("RUNNING") == ["left", "right"]
+    said = {name: {r: project.logs(f"{name}/{r}").strip() for r in (0, 1)} for name in ("left", "right")}
+    for name, ranks in said.items():
+        for rank, text in ranks.items():
+            assert text.startswith(f"{planned[name, rank][0]} [")
+            assert text.endswith("4 of 8")
+    if project.daemons.numbered:
+        for rank in (0, 1):
+            both = [said[n][rank].partition("[")[2].partition("]")[0].split(",") for n in ("left", "right")]
+            assert sorted(both[0] + both[1]) == [str(i) for i in range(8)]
+    told = project.run("status").out
+    assert "limits slurm job" in told
+    assert not project.daemons.numbered or ", gpus 0,1,2,3" in told
+    project.no_changes()
+    third = half("third", "true")
+    project.declare(project.backend(), project.fleet(), left, right, third)
+    refused = project.plan(code=3)["unplaced"][0]
+    told = [r["detail"] for rank in refused["ranks"] for r in rank["rejections"]]
+    assert (refused["task"], refused["code"]) == ("third", "no-capacity")
+    assert any("rank/left-0" in text and "rank/right-0" in text for text in told), told
+    project.run("stop", "left")
+    project.run("stop", "right")
+    assert project.jobs("RUNNING") == []
+    assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+
+
+def test_what_others_hold_is_busy_and_named(project, slurm, tmp_path):
+    """In the block map before the first apply, and in the refusal of what does not fit beside it."""
+    others = ("--gres=gpu:h100:6", "--cpus-per-task=6", "--mem=6000", "-N1", "-w", "gpu-0", "-J", "theirs")
+    number = slurm.run("sbatch", "--parsable", *others, "--wrap", "sleep 600").strip()
+    until(lambda: slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").strip() == number)
+    project.declare(project.backend(), project.fleet(), half("gang", "true"))
+    plan = project.plan(code=3)
+    detail = [r["detail"] for rank in plan["unplaced"][0]["ranks"] for r in rank["rejections"]]
+    assert any(f"slurm job {number} of " in text for text in detail), detail
+    shown = project.run("plan", code=3).out
+    assert f"2-7 slurm job {number} of" in shown
+    small = task("small", "true", nodes=2, exclusive=False, spread="node", resources={"gpu": 2})
+    project.bring(small, args=("--wait",))
+    assert [r["node"] for r in project.ranks("small").values()] == ["gpu-0", "gpu-1"]
+    assert project.busy()["gpu-0"] == 6
+
+
+def test_a_drained_node_takes_no_work_and_says_why(project, slurm):
+    """With Slurm's own reason, and who gave it."""
+    slurm.run("scontrol", "update", "NodeName=gpu-1", "State=DRAIN", "Reason=xid 79")
+    try:
+        project.declare(project.backend(), project.fleet(), half("gang", "true"))
+        plan = project.plan(code=3)
+        detail = [r["detail"] for rank in plan["unplaced"][0]["ranks"] for r in rank["rejections"]]
+        assert any("drained: xid 79 [" in text for text in detail), detail
+    finally:
+        slurm.run("scontrol", "update", "NodeName=gpu-1", "State=RESUME")
+
+
+def test_exit_codes_logs_and_the_end_of_a_gang(project, tmp_path):
+    """Ranks end by themselves; the job ends with them, and the state knows how."""
+    code = "echo rank $FLEETFORM_NODE_RANK; exit $((FLEETFORM_NODE_RANK * 7))"
+    project.bring(half("gang", code), args=("--wait",), code=4)
+    ranks = project.ranks("gang")
+    assert [(r["state"], r["exit_code"]) for r in ranks.values()] == [("succeeded", 0), ("failed", 7)]
+    assert project.logs("gang/1") == "rank 1\n"
+    until(lambda: project.jobs("RUNNING", "COMPLETING") == [])
+    assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+
+
+def test_a_plan_is_saved_before_any_node_is_recorded(project):
+    """And applied later: the nodes are looked at once more."""
+    project.declare(project.backend(), project.fleet(), half("gang", "echo ran"))
+    project.run("plan", "--out", "next.plan")
+    project.run("apply", "next.plan", "--wait")
+    assert project.logs("gang/0") == "ran\n"
+
+
+def test_offline_the_recorded_nodes_are_planned_with(project):
+    """Nothing is contacted."""
+    project.bring(task("first", "true"), args=("--wait",))
+    project.declare(project.backend(), project.fleet(), task("first", "true"), half("gang", "true"))
+    plan = project.plan("--offline", env={"SLURM_CONF": "/nowhere"})
+    assert [r["node"] for r in plan["reservations"] if r["task"] == "gang"] == ["gpu-0", "gpu-1"]
+
+
+def test_a_wrong_partition_is_an_error_at_the_fleet(project):
+    """It names those that there are."""
+    project.declare(project.backend(), project.fleet(partition="gpuu"), half("gang", "true"))
+    found = project.plan(code=1)["diagnostics"]
+    known = [(d["code"], d["address"], d["hint"]) for d in found if d["severity"] == "error"]
+    assert known == [("no-partition", "fleet/gpu", "there are: gpu")]
+
+
+def test_commands_run_beside_a_rank(project, tmp_path):
+    """Within its job, in its folder, with its variables."""
+    project.bring(half("gang", hold(tmp_path / "up")))
+    until((tmp_path / "up").exists)
+    told = project.run(
+        "exec", "gang/1", "--", "sh", "-c", "echo $FLEETFORM_NODE_RANK $SLURM_JOB_ID"
+    ).out.split()
+    assert told[0] == "1"
+    assert told[1].isdigit()
+    project.run("stop", "gang")
+
+
+def test_volumes_are_folders_of_the_shared_filesystem(project):
+    """They outlive tasks; each rank has its own."""
+    data = {"type": "volume", "name": "data", "backend": "hpc", "count": 2, "size": "1GB"}
+    data["prevent_destroy"] = False
+    mounts = ["data-${{ node_rank }}:/data"]
+    write = half("write", 'echo "$FLEETFORM_NODE_RANK" >"$FLEETFORM_VOLUME_DATA/rank"', volumes=mounts)
+    project.bring(data, write, args=("--wait",))
+    read = half("read", 'cat "$FLEETFORM_VOLUME_DATA/rank"', volumes=mounts)
+    project.bring(data, write, read, args=("--wait",))
+    assert [project.logs(f"read/{rank}") for rank in (0, 1)] == ["0\n", "1\n"]
+    project.run("destroy", "--auto-approve")
+    assert list((project.path / "shared").rglob("rank")) == []
+
+
+def test_startup_order_and_stop_criteria_hold(project, tmp_path):
+    """The master begins first; once it is done, the task is."""
+    first = f"date +%s%N >{tmp_path}/$FLEETFORM_NODE_RANK"
+    wait = f"[ $FLEETFORM_NODE_RANK = 0 ] && until [ -e {tmp_path}/1 ]; do sleep 0.05; done"
+    gang = half(
+        "gang",
+        first,
+        wait + " || sleep 600",
+        startup_order="master-first",
+        stop_criteria="master-done",
+    )
+    project.bring(gang, args=("--wait",))
+    times = [int((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
+    assert times[0] < times[1]
+    assert project.status()["tasks"][0]["state"] == "succeeded"
