@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
-from declarative.model.spec.clouds import ANYWHERE, ImageFilter
+from declarative.model.spec.clouds import ANYWHERE, ImageFilter, Reach
 from declarative.model.spec.values import Size
 from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
@@ -102,6 +102,12 @@ class Account:
     def architecture(self) -> str:
         """What the backend's images run on."""
         return str(self.options.get("architecture", self.ARCHITECTURES[0]))
+
+    @property
+    def public_ip(self) -> bool:
+        """Whether nodes get a public address; they do where nothing says that they do not."""
+        network = self.config.network
+        return network.reach is not Reach.PRIVATE if network.public_ip is None else network.public_ip
 
     def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
         """What is written on a thing of ours."""

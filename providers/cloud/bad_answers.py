@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from declarative.model.inputs import BadDataError
 from declarative.provider import ProviderError, TransientError, TransientKind
@@ -87,6 +87,21 @@ def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
             raise
 
     return run
+
+
+def value_at(found: Any, *keys: str) -> Any:
+    """What an answer has at the end of a path of keys; None where there is nothing on the way.
+
+    `AttributeError` for a value on the way that has no keys.
+    """
+    for key in keys:
+        found = (found or {}).get(key)
+    return found
+
+
+def text_at(found: Any, *keys: str) -> str:
+    """The same as a text, empty where there is nothing."""
+    return str(value_at(found, *keys) or "")
 
 
 @contextmanager

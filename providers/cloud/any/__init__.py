@@ -43,14 +43,18 @@ class AnyCloud(Cloud):
         out: list[Offer] = []
         for region in config.regions:
             site = self._account.at(region).site
+            kinds = (False, True) if site.spots else (False,)
             for size in site.sizes():
-                if size.regions is not None and region not in size.regions:
-                    continue
-                zones = size.zones.get(region, ())
-                wanted = [z for z in zones if not config.zones or z in config.zones]
-                for spot in (False, True) if site.spots else (False,):
-                    out += [self._offer(region, z, size, spot) for z in (wanted if zones else (None,))]
+                places = self._places(region, size)
+                out += [self._offer(region, zone, size, spot) for spot in kinds for zone in places]
         return tuple(out)
+
+    def _places(self, region: str, size: Size) -> list[str | None]:
+        """The zones of a region that have a size and are used; None stands for the region itself."""
+        if size.regions is not None and region not in size.regions:
+            return []
+        zones, used = size.zones.get(region), self._account.config.zones
+        return [zone for zone in zones if not used or zone in used] if zones else [None]
 
     def _offer(self, region: str, zone: str | None, size: Size, spot: bool) -> Offer:
         return Offer(

@@ -7,7 +7,7 @@ So there is a short list of words that drivers use, and a table of what is known
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,28 +91,10 @@ def kind(driver: str) -> Kind:
         _keywords(found, name) for name in ("create_node", "create_volume", "attach_volume", "detach_volume")
     )
     user_data = next((word for word in USER_DATA if word in node), "")
-    missing = [
-        f"libcloud has no `{method}` for it"
-        for method in ("create_node", "list_nodes", "destroy_node", "list_sizes")
-        if not _own(found, method)
-    ]
-    if not missing:
-        missing += [f"its `create_node` takes no `{w}`" for w in ("name", "size", "image") if w not in node]
-        if not user_data:
-            missing.append("its nodes take no user data: nobody could log in on a host whose key is known")
-    rest = [
-        f"libcloud has no `{method}` for it"
-        for method in ("create_volume", "list_volumes", "destroy_volume", "attach_volume", "detach_volume")
-        if not _own(found, method)
-    ]
-    if driver in SHORT:
-        rest = [SHORT[driver]]
-    if not rest and driver not in HOLDERS:
-        rest.append("it is not known how it says which node has a volume")
     return Kind(
         driver=driver,
-        lacks=tuple(missing),
-        lacks_for_volumes=tuple(rest),
+        lacks=_lacks(found, node, user_data),
+        lacks_for_volumes=_lacks_for_volumes(found, driver),
         user_data=user_data,
         node=node,
         volume=volume,
@@ -121,6 +103,34 @@ def kind(driver: str) -> Kind:
         constructor=_constructor(found),
         holder=HOLDERS.get(driver, ""),
     )
+
+
+NODE_METHODS = ("create_node", "list_nodes", "destroy_node", "list_sizes")
+VOLUME_METHODS = ("create_volume", "list_volumes", "destroy_volume", "attach_volume", "detach_volume")
+
+
+def _missing(found: Any, methods: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"libcloud has no `{method}` for it" for method in methods if not _own(found, method))
+
+
+def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
+    """What a driver would need for nodes."""
+    if missing := _missing(found, NODE_METHODS):
+        return missing
+    words = [word for word in ("name", "size", "image") if word not in node]
+    lacks = [f"its `create_node` takes no `{word}`" for word in words]
+    if not user_data:
+        lacks.append("its nodes take no user data: nobody could log in on a host whose key is known")
+    return tuple(lacks)
+
+
+def _lacks_for_volumes(found: Any, driver: str) -> tuple[str, ...]:
+    """What a driver would need for volumes."""
+    if driver in SHORT:
+        return (SHORT[driver],)
+    if missing := _missing(found, VOLUME_METHODS):
+        return missing
+    return () if driver in HOLDERS else ("it is not known how it says which node has a volume",)
 
 
 def refusal(found: Kind) -> PermanentError | None:

@@ -70,19 +70,22 @@ def read(have: Iterable[str]) -> Labels:
         if words[0] != OURS or len(words) != PARTS:
             continue
         _, token, key, version, part, count, chunk = words
-        if not all(_NUMBER.fullmatch(word) for word in (version, part, count)):
+        if not all(map(_NUMBER.fullmatch, (version, part, count))):
             continue
         by_key.setdefault(key, []).append(tag)
         parts.setdefault(key, {}).setdefault((int(version), int(count)), {})[int(part)] = chunk
-    texts: dict[str, str] = {}
-    versions: dict[str, int] = {}
-    for key, found in parts.items():
-        versions[key] = max(version for version, _ in found)
-        whole = [v for v, chunks in found.items() if len(chunks) == v[1]]
-        if whole:
-            last = max(whole)
-            texts[key] = unpacked("".join(found[last][i] for i in sorted(found[last])))
+    texts = {key: text for key, found in parts.items() if (text := _newest(found)) is not None}
+    versions = {key: max(version for version, _ in found) for key, found in parts.items()}
     return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
+
+
+def _newest(found: Mapping[tuple[int, int], Mapping[int, str]]) -> str | None:
+    """The text of the last version that is whole, by version and number of parts; None if none is."""
+    whole = [version for version, chunks in found.items() if len(chunks) == version[1]]
+    if not whole:
+        return None
+    last = found[max(whole)]
+    return unpacked("".join(last[part] for part in sorted(last)))
 
 
 def owner_of(have: Iterable[str]) -> str | None:

@@ -120,20 +120,9 @@ class LibcloudSite(Site):
 
     def sizes(self) -> Sequence[Size]:
         """See `Site`. A size whose CPUs are not told has to be declared in the backend's `catalog`."""
-        out = []
-        for name, size in self._known_sizes().items():
-            extra = getattr(size, "extra", None) or {}
-            cpus = next((_number(extra[k]) for k in CPUS if _number(extra.get(k))), None)
-            memory = _number(getattr(size, "ram", None))
-            if not cpus or not memory:
-                continue
-            disk, price = _number(size.disk), size.price if self._kind.driver in HOURLY else None
-            shape = Shape(cpu=cpus, memory_mib=memory, gpus=0, disk_mib=disk * 1024 if disk else None)
-            if _number(extra.get("gpus")):
-                continue  # how many there are is told, and not which
-            priced = float(price) if isinstance(price, int | float) and price > 0 else None
-            out.append(Size(name=name, shape=shape, price=priced))
-        return out
+        priced = self._kind.driver in HOURLY
+        found = [_size(name, size, priced=priced) for name, size in self._known_sizes().items()]
+        return [size for size in found if size is not None]
 
     def _known_sizes(self) -> dict[str, Any]:
         with self._turn:
@@ -181,13 +170,7 @@ class LibcloudSite(Site):
             hint = suggest(wanted.size, sorted(sizes))
             summary = f"`{self._kind.driver}` has no size `{wanted.size}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="instance_types", hint=hint)
-        more = {**self._given("node", self._kind.node), self._kind.user_data: wanted.user_data}
-        if "root_pass" in self._kind.node:
-            more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know it
-        if kinds.KEYS in self._kind.node and wanted.key:
-            more.setdefault(kinds.KEYS, [wanted.key])
-        if "location" in self._kind.node:
-            more["location"] = self._location(wanted.region)
+        more = self._arguments(wanted)
         node = self._connection.call(
             f"create_node of {self._kind.driver}",
             lambda d: d.create_node(
@@ -203,6 +186,17 @@ class LibcloudSite(Site):
             summary = f"create_node of {self._kind.driver} answered with something else"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=wanted.region)
         return made
+
+    def _arguments(self, wanted: Wanted) -> dict[str, Any]:
+        """What `create_node` is given besides name, size and image."""
+        more = {**self._given("node", self._kind.node), self._kind.user_data: wanted.user_data}
+        if "root_pass" in self._kind.node:
+            more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know it
+        if kinds.KEYS in self._kind.node and wanted.key:
+            more.setdefault(kinds.KEYS, [wanted.key])
+        if "location" in self._kind.node:
+            more["location"] = self._location(wanted.region)
+        return more
 
     def _given(self, option: str, known: frozenset[str]) -> dict[str, Any]:
         """The driver's own arguments that the backend's options name."""
@@ -330,6 +324,18 @@ class LibcloudSite(Site):
         more = {key: machine.raw for key in ("node", "ex_node") if key in self._kind.detach}
         answer = self._call("detach_volume", about=disk.id, volume=disk.raw, **more)
         self._done("detach_volume", answer, disk.id)
+
+
+def _size(name: str, size: Any, *, priced: bool) -> Size | None:
+    """A size of libcloud's; None for one of which too little is told. `priced`: its price is USD an hour."""
+    extra = getattr(size, "extra", None) or {}
+    cpus = next((number for key in CPUS if (number := _number(extra.get(key)))), None)
+    memory, disk = _number(getattr(size, "ram", None)), _number(size.disk)
+    if not cpus or not memory or _number(extra.get("gpus")):
+        return None  # how many GPUs there are is told, and not which
+    shape = Shape(cpu=cpus, memory_mib=memory, gpus=0, disk_mib=disk * 1024 if disk else None)
+    known = priced and isinstance(size.price, int | float) and size.price > 0
+    return Size(name=name, shape=shape, price=float(size.price) if known else None)
 
 
 def _last(driver: Any) -> str | None:

@@ -198,7 +198,6 @@ class SiteAttachments:
         at = self._account.at(volume.region)
         if machines is None:
             machines = {machine.id: machine for machine in at.machines()}
-        told = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
         return attachment_driver.Disk(
             id=volume.id,
             region=volume.region,
@@ -210,17 +209,7 @@ class SiteAttachments:
             adopted=lambda: VOLUME_ID in (volume.written.inputs or {}),
             damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
             attaching=volume.busy,
-            holders=tuple(
-                attachment_driver.Holder(
-                    machine=made,
-                    device=volume.device or "",
-                    attached=not volume.busy,
-                    leaving=False,
-                    serials=() if volume.device else tuple(told),
-                    links=(volume.device,) if volume.device else (),
-                )
-                for made in volume.on
-            ),
+            holders=tuple(_holder(volume, made) for made in volume.on),
             living={made: self._machine(machine, volume) for made, machine in machines.items()},
             mute=not at.site.keeps,
             source=(volume, machines),
@@ -291,6 +280,18 @@ class SiteAttachments:
         volume, machines = _parts(disk)
         if not volume.busy:
             self._account.at(volume.region).site.detach(volume, machines[machine])
+
+
+def _holder(volume: Disk, machine: str) -> attachment_driver.Holder:
+    told = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
+    return attachment_driver.Holder(
+        machine=machine,
+        device=volume.device or "",
+        attached=not volume.busy,
+        leaving=False,
+        serials=() if volume.device else tuple(told),
+        links=(volume.device,) if volume.device else (),
+    )
 
 
 def _parts(disk: attachment_driver.Disk) -> tuple[Disk, Mapping[str, Machine]]:

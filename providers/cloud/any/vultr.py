@@ -266,24 +266,32 @@ def _state(item: Mapping[str, Any]) -> tuple[NodeState, str | None]:
 
 
 def _size(item: Mapping[str, Any]) -> Size:
-    name, vendor = gpu_model(str(item.get("gpu_type") or ""))
-    vram = int(item.get("gpu_vram_gb") or 0) if name else 0
-    whole = GPU_MEMORY_GB.get(name or "", vram) or 1
-    count = max(1, vram // whole) if vram else 0
-    hourly, monthly = item.get("hourly_cost"), item.get("monthly_cost")
-    price = float(hourly) if hourly else round(float(monthly) / HOURS, 5) if monthly else 0.0
     shape = Shape(
         cpu=int(item["vcpu_count"]),
         memory_mib=int(item["ram"]),
-        gpus=count,
-        gpu_name=name if count else None,
-        gpu_memory_mib=vram * 1024 // count if count else None,
-        gpu_vendor=vendor if count else None,
         disk_mib=int(item["disk"]) * 1024 or None,
+        **_gpus(item),
     )
     return Size(
         name=str(item["id"]),
         shape=shape,
-        price=price if price > 0 else None,
+        price=_price(item),
         regions=tuple(item["locations"]),
     )
+
+
+def _gpus(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The GPUs of a plan, as fields of a shape: of a share of one there is one."""
+    name, vendor = gpu_model(str(item.get("gpu_type") or ""))
+    vram = int(item.get("gpu_vram_gb") or 0)
+    if not name or not vram:
+        return {"gpus": 0}
+    count = max(1, vram // (GPU_MEMORY_GB.get(name, vram) or 1))
+    return {"gpus": count, "gpu_name": name, "gpu_memory_mib": vram * 1024 // count, "gpu_vendor": vendor}
+
+
+def _price(item: Mapping[str, Any]) -> float | None:
+    """USD an hour; None if it is unknown."""
+    hourly, monthly = item.get("hourly_cost"), item.get("monthly_cost")
+    price = float(hourly) if hourly else round(float(monthly or 0) / HOURS, 5)
+    return price if price > 0 else None

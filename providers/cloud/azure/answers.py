@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
+from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, Kind, Said
 from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
@@ -45,9 +46,9 @@ def place(resource: object) -> str:
 
 def states(what: str, found: Mapping[str, Any]) -> list[str]:
     """The codes of an instance view: `PowerState/running`, `ProvisioningState/failed/AllocationFailed`."""
-    view = (found.get("properties") or {}).get("instanceView") or {}
+    statuses = value_at(found, "properties", "instanceView", "statuses")
     try:
-        return [str(status["code"]) for status in view.get("statuses") or ()]
+        return [str(status["code"]) for status in statuses or ()]
     except (KeyError, TypeError):
         raise strange(what, "has a state that cannot be read") from None
 
@@ -63,30 +64,42 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
     try:
         inner, region = found["properties"], str(found["location"])
         doing, does = str(inner["provisioningState"]), power_state or power(states(what, found))
-        phase = _MACHINES.get(doing) or _POWER.get(does, Phase.RUNS)
-        if phase is Phase.FAILED and does == "running":
-            phase = Phase.RUNS  # what failed was a change of a machine that runs on
         code, reason = _why(found)
-        disks = (inner.get("storageProfile") or {}).get("dataDisks") or ()
         return Machine(
             id=place(found["id"]),
             name=str(found["name"]).lower(),
             zone=zone_of(region, found.get("zones")),
-            phase=phase,
+            phase=_phase(doing, does),
             state=does or doing,
-            tags={str(k): str(v) for k, v in (found.get("tags") or {}).items()},
-            devices={
-                place(d["managedDisk"]["id"]): _device(int(d["lun"]))
-                for d in disks
-                if (d.get("managedDisk") or {}).get("id") and not d.get("toBeDetached")
-            },
-            type=str((inner.get("hardwareProfile") or {}).get("vmSize") or ""),
+            tags=_tags(found),
+            devices=_devices(inner),
+            type=text_at(inner, "hardwareProfile", "vmSize"),
             code=code,
             reason=reason,
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise strange(what, "has a machine that cannot be read") from None
+
+
+def _phase(doing: str, does: str) -> Phase:
+    """By what is being done with a machine, and what it does."""
+    if doing == "Failed" and does == "running":
+        return Phase.RUNS  # what failed was a change of a machine that runs on
+    return _MACHINES.get(doing) or _POWER.get(does, Phase.RUNS)
+
+
+def _tags(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (found.get("tags") or {}).items()}
+
+
+def _devices(properties: Mapping[str, Any]) -> dict[str, Device]:
+    """A machine's disks but its own, without those that it is letting go of."""
+    out: dict[str, Device] = {}
+    for disk in value_at(properties, "storageProfile", "dataDisks") or ():
+        if value_at(disk, "managedDisk", "id") and not disk.get("toBeDetached"):
+            out[place(disk["managedDisk"]["id"])] = _device(int(disk["lun"]))
+    return out
 
 
 def _device(lun: int) -> Device:
@@ -96,8 +109,7 @@ def _device(lun: int) -> Device:
 
 def _why(found: Mapping[str, Any]) -> tuple[str, str]:
     """Why a machine failed, as its instance view says."""
-    view = (found.get("properties") or {}).get("instanceView") or {}
-    for status in view.get("statuses") or ():
+    for status in value_at(found, "properties", "instanceView", "statuses") or ():
         parts = str(status.get("code")).split("/")
         if parts[:2] == ["ProvisioningState", "failed"]:
             return (parts[2] if len(parts) > 2 else ""), str(status.get("message") or "")
@@ -118,8 +130,8 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             size=int(inner["diskSizeGB"]),
             phase=_DISKS.get(doing, Phase.RUNS),
             state=str(inner.get("diskState") or doing),
-            tags={str(k): str(v) for k, v in (found.get("tags") or {}).items()},
-            type=str((found.get("sku") or {}).get("name") or ""),
+            tags=_tags(found),
+            type=text_at(found, "sku", "name"),
             holders=tuple(dict.fromkeys(place(holder) for holder in holders if holder)),
             raw=found,
         )

@@ -16,7 +16,7 @@ from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import COMPUTE, Account
-from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body, public
+from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body
 from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.named.api import Disk, Machine, Reserved, Told, Wanted
 from providers.cloud.rest import missing
@@ -173,7 +173,7 @@ class Api:
         body, tags = partial(machine_body, self._account, wanted, told), self._beside(wanted)
         where = wanted.inputs.zone or wanted.inputs.region
         ip = None
-        if public(self._account):
+        if self._account.public_ip:
             ip = self._path("publicIPAddresses", wanted.id)
             self._put("publicIPAddresses", wanted, address_body(wanted, tags))
         interface = interface_body(self._account, wanted, tags, ip)
@@ -249,10 +249,11 @@ class Api:
         The user's own go first, for which they were stands in the old mark; what is left over of the old mark
         goes last, when no other part leads to it any more.
         """
-        gone = {key: value for key, value in have.items() if key not in tags}
-        ours = {key: value for key, value in gone.items() if key.startswith(marks.OURS)}
-        new = {key: value for key, value in tags.items() if have.get(key) != value}
-        users = {key: value for key, value in gone.items() if key not in ours}
+        users: dict[str, str] = {}
+        ours: dict[str, str] = {}
+        for key in have.keys() - tags.keys():
+            (ours if key.startswith(marks.OURS) else users)[key] = have[key]
+        new = dict(tags.items() - have.items())
         for operation, part in (("Delete", users), ("Merge", new), ("Delete", ours)):
             if part:
                 body = {"operation": operation, "properties": {"tags": part}}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, VolumeInputs
-from declarative.model.spec.clouds import ANYWHERE, Reach
+from declarative.model.spec.clouds import ANYWHERE
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of
@@ -19,12 +19,6 @@ ADMIN = "azureuser"
 """Azure wants a user of its own, who is let in by the same key. `begin.USER` is made beside it."""
 TYPE = "Premium_LRS"
 OS_TYPE = "StandardSSD_LRS"
-
-
-def public(account: Account) -> bool:
-    """Whether nodes get a public address; they do where nothing says that they do not."""
-    network = account.config.network
-    return network.public_ip if network.public_ip is not None else network.reach is not Reach.PRIVATE
 
 
 def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
+from providers.cloud.bad_answers import value_at
 from providers.cloud.catalog import day, prices
 from providers.cloud.named.api import Machine, Phase, Reserved
 from providers.cloud.placement_groups import OPTION
@@ -76,15 +77,7 @@ def _skus(account: Account, region: str) -> list[dict[str, Any]]:
 
 def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
     """A size in each zone of a region that has it for this subscription, or in the region as a whole."""
-    try:
-        name = str(found["name"])
-        can = {str(c["name"]): str(c["value"]) for c in found.get("capabilities") or ()}
-        shape = Shape(
-            cpu=int(can["vCPUs"]), memory_mib=int(float(can["MemoryGB"]) * 1024), **_gpus(name, can)
-        )
-        zones = _zones(found, region)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(WHAT, "has one that cannot be read") from None
+    name, can, shape, zones = _read(found, region)
     fits = can.get("CpuArchitectureType", "x64") == ARCHITECTURES[account.architecture]
     if not fits or shape.memory_mib < 1:
         return []
@@ -108,18 +101,29 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
     ]
 
 
+def _read(found: Mapping[str, Any], region: str) -> tuple[str, dict[str, str], Shape, list[str | None]]:
+    """A size's name, what it can, what it has, and where it is."""
+    try:
+        name = str(found["name"])
+        can = {str(c["name"]): str(c["value"]) for c in found.get("capabilities") or ()}
+        memory = int(float(can["MemoryGB"]) * 1024)
+        shape = Shape(cpu=int(can["vCPUs"]), memory_mib=memory, **_gpus(name, can))
+        return name, can, shape, _zones(found, region)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise strange(WHAT, "has one that cannot be read") from None
+
+
 def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
     """The zones of a region that have a size for this subscription; None stands for the region as a whole."""
+    limits = found.get("restrictions") or ()
+    if any(limit.get("type") == "Location" for limit in limits):
+        return []
+    closed = {zone for limit in limits for zone in value_at(limit, "restrictionInfo", "zones") or ()}
     zones: set[str] = set()
     for place in found.get("locationInfo") or ():
         if str(place.get("location")).lower().replace(" ", "") == region:
             zones |= {str(zone) for zone in place.get("zones") or ()}
-    closed: set[str] = set()
-    for limit in found.get("restrictions") or ():
-        if limit.get("type") == "Location":
-            return []
-        closed |= set((limit.get("restrictionInfo") or {}).get("zones") or ())
-    return [f"{region}-{z}" for z in sorted(zones - closed)] if zones else [None]
+    return [f"{region}-{zone}" for zone in sorted(zones - closed)] if zones else [None]
 
 
 def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, TransientKind
 from providers.cloud import marks
+from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, Kind, Said, by_status, fault
 from providers.cloud.marks import packed, unpacked
 from providers.cloud.named.api import Device, Disk, Machine, Phase
@@ -85,9 +86,8 @@ def scoped(what: str, found: Mapping[str, Any], kind: str) -> Iterator[Mapping[s
 def instance(what: str, found: Mapping[str, Any]) -> Machine:
     """One instance."""
     try:
-        items = {i["key"]: i.get("value") for i in (found.get("metadata") or {}).get("items") or ()}
+        items = {i["key"]: i.get("value") for i in value_at(found, "metadata", "items") or ()}
         network = (found.get("networkInterfaces") or [{}])[0]
-        access = [a.get("natIP") for a in network.get("accessConfigs") or () if a.get("natIP")]
         state = str(found["status"])
         return Machine(
             id=place(found["selfLink"]),
@@ -95,16 +95,22 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
             zone=tail(found["zone"]),
             phase=INSTANCES.get(state, Phase.STOPPED),
             state=state,
-            address=network.get("networkIP") or "",
-            public_address=access[0] if access else "",
+            address=text_at(network, "networkIP"),
+            public_address=_outside(network),
             tags=instance_tags(found.get("labels") or {}, items.get(METADATA_ITEM)),
-            devices={place(d.get("source")): _device(d) for d in found.get("disks") or () if d.get("source")},
+            devices={place(d["source"]): _device(d) for d in found.get("disks") or () if d.get("source")},
             type=tail(found.get("machineType")),
-            reason=str(found.get("statusMessage") or ""),
+            reason=text_at(found, "statusMessage"),
             raw=found,
         )
     except (KeyError, TypeError, AttributeError, IndexError):
         raise strange(what, "has an instance that cannot be read") from None
+
+
+def _outside(network: Mapping[str, Any]) -> str:
+    """The public address of an interface; empty if it has none."""
+    found = [text_at(access, "natIP") for access in network.get("accessConfigs") or ()]
+    return next(filter(None, found), "")
 
 
 def _device(disk: Mapping[str, Any]) -> Device:
@@ -308,14 +314,18 @@ def disk_tags(labels: Mapping[str, str]) -> dict[str, str]:
     return _tags(labels, unpacked(text))
 
 
-def _tags(labels: Mapping[str, str], text: str | None) -> dict[str, str]:
+def _written(item: str | None) -> dict[str, str]:
+    """Anybody who may write metadata can write this: what cannot be read says nothing."""
     try:
-        given = json.loads(text) if text else {}
-    except (ValueError, RecursionError):  # anybody who may write metadata can write this
-        given = {}
-    if not isinstance(given, dict):
-        given = {}
-    found = {k: v for k, v in given.items() if isinstance(k, str) and isinstance(v, str)}
+        given = json.loads(item) if item else {}
+    except (ValueError, RecursionError):
+        return {}
+    pairs = given.items() if isinstance(given, dict) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _tags(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
+    found = _written(item)
     for key, label in ((marks.OWNER, OWNER_LABEL), (marks.TOKEN, TOKEN_LABEL)):
         said = labels.get(label)
         if said is None:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
-from declarative.model.spec.clouds import Reach
 from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
@@ -295,7 +294,7 @@ def _image(given: str) -> str:
 
 
 def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
-    """Where in the network an instance is. It gets a public address where nothing says that it has none."""
+    """Where in the network an instance is."""
     network, region = account.config.network, inputs.region or zone.rpartition("-")[0]
     found: dict[str, Any] = {}
     if network.subnets:
@@ -307,8 +306,7 @@ def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
     else:
         given = str(account.options.get("network") or "default")
         found["network"] = given if "/" in given else f"global/networks/{given}"
-    wanted = network.public_ip
-    if wanted or (wanted is None and network.reach is not Reach.PRIVATE):
+    if account.public_ip:
         found["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
     return found
 

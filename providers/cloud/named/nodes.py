@@ -171,17 +171,21 @@ class NamedNodes:
             if 0 < unseen < SURE:
                 continue
             if seen is None or seen.phase in (Phase.ENDING, Phase.FAILED):
-                end = seen or machine
-                code, text = end.code, f"{end.code}: {end.reason}".strip(": ") or end.state
                 if seen is not None and seen.phase is Phase.FAILED:
                     self._api.end(seen)
-                kind = self._kinds.get(code, PermanentKind.INVALID if code else PermanentKind.NO_CAPACITY)
-                raise ended(kind, f"{machine.name} ended while it started: {text}", about)
+                raise self._ended(seen or machine, about)
             if seen.phase is not Phase.STARTING:
                 found = look_up(partial(self._api.with_addresses, seen))
                 if found.address:
                     return found
         raise AssertionError("pauses end with a fault")
+
+    def _ended(self, machine: Machine, about: str) -> ProviderError:
+        """The fault of a machine that ended while it started, by the cloud's code if it told one."""
+        text = f"{machine.code}: {machine.reason}".strip(": ") or machine.state
+        usual = PermanentKind.INVALID if machine.code else PermanentKind.NO_CAPACITY
+        kind = self._kinds.get(machine.code, usual)
+        return ended(kind, f"{machine.name} ended while it started: {text}", about)
 
     # ----------------------------------------------------------------------------- update, delete
 
@@ -319,17 +323,18 @@ class Groups(placement_groups.Groups):
         if self.given:
             yield from self._absent(self.given, cluster)
             return
-        most = self._sites.most
         crowd = Counter((i.fleet, self.of(i)) for i in cluster)
-        for fleet, name in crowd:
-            count = crowd[fleet, name]
-            if name and most is not None and count > most:
-                summary = (
-                    f"fleet/{fleet}: a {self.CALLED} takes {most} nodes, and there would be "
-                    f"{count} in its zone"
-                )
-                hint = f"lower the fleet's `nodes`, or write `options: {{{OPTION}: {OFF}}}` in the backend"
-                yield PermanentError(PermanentKind.INVALID, summary, about=OPTION, hint=hint)
+        for (fleet, name), count in crowd.items():
+            if name and self._sites.most is not None and count > self._sites.most:
+                yield self._crowded(fleet, count)
+
+    def _crowded(self, fleet: str, count: int) -> PermanentError:
+        summary = (
+            f"fleet/{fleet}: a {self.CALLED} takes {self._sites.most} nodes, and there would be "
+            f"{count} in its zone"
+        )
+        hint = f"lower the fleet's `nodes`, or write `options: {{{OPTION}: {OFF}}}` in the backend"
+        return PermanentError(PermanentKind.INVALID, summary, about=OPTION, hint=hint)
 
     def _absent(self, given: str, cluster: Iterable[NodeInputs]) -> Iterator[PermanentError]:
         for made, region in sorted({(self._sites.id_of(given, i), i.region) for i in cluster}):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientError, TransientKind
+from providers.cloud.bad_answers import text_at
 from providers.cloud.faults import Answer, Kind, Said
 
 GONE = ("DELETED", "SOFT_DELETED")
@@ -125,18 +126,18 @@ def server(what: str, found: Mapping[str, Any], region: str) -> Server:
         return Server(
             id=str(found["id"]),
             region=region,
-            name=str(found.get("name") or ""),
+            name=text_at(found, "name"),
             status=str(found["status"]),
-            task=str(found.get("OS-EXT-STS:task_state") or ""),
-            zone=str(found.get("OS-EXT-AZ:availability_zone") or ""),
-            flavor=str((found.get("flavor") or {}).get("original_name") or ""),
-            image=str((found.get("image") or {}).get("id") or ""),
+            task=text_at(found, "OS-EXT-STS:task_state"),
+            zone=text_at(found, "OS-EXT-AZ:availability_zone"),
+            flavor=text_at(found, "flavor", "original_name"),
+            image=text_at(found, "image", "id"),
             address=fixed,
             public_address=floating or None,
             tags=_texts(found["metadata"]),
-            created=str(found.get("created") or ""),
+            created=text_at(found, "created"),
             launched=found.get("OS-SRV-USG:launched_at") is not None,
-            fault=str((found.get("fault") or {}).get("message") or "").strip(),
+            fault=text_at(found, "fault", "message").strip(),
         )
     except (KeyError, TypeError, AttributeError):
         raise strange(what, "has a server that cannot be read") from None
@@ -149,11 +150,11 @@ def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
             id=str(found["id"]),
             region=region,
             state=str(found["status"]),
-            zone=str(found.get("availability_zone") or ""),
-            type=str(found.get("volume_type") or ""),
+            zone=text_at(found, "availability_zone"),
+            type=text_at(found, "volume_type"),
             size=int(found["size"]),
             tags=_texts(found["metadata"]),
-            created=str(found.get("created_at") or ""),
+            created=text_at(found, "created_at"),
             held=tuple(
                 Held(server=str(h["server_id"]), device=str(h.get("device") or ""))
                 for h in found.get("attachments") or ()
