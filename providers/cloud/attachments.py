@@ -8,6 +8,7 @@ written first, and holds only with the disk. A cloud is a `Driver`: its calls, a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -112,14 +113,8 @@ class Attachments(Generic[V]):
 
     def on_node(self, have: Record) -> OnNode | None:
         """See `provider.Attachments`."""
-        if have.address.kind == "volume":
-            disk = self._of(have)
-            holder = next(iter(disk.holders), None) if disk else None
-        else:
-            region, made, machine = self._place(have)
-            disk = self._disk(region, made) if made else None
-            mine = disk is not None and self._is_of(have, disk, machine)
-            holder = next(iter(_on(disk, machine)), None) if disk and mine else None
+        disk = self._of(have) if have.address.kind == "volume" else self._attached(have)
+        holder = next(iter(disk.holders), None) if disk else None
         if disk is None or holder is None or holder.leaving:
             return None
         found = self._living(disk, [holder.machine]).get(holder.machine)
@@ -135,6 +130,14 @@ class Attachments(Generic[V]):
             links=holder.links,
             names=holder.names,
         )
+
+    def _attached(self, have: Record) -> Disk | None:
+        """The disk of a recorded attachment with its own holder alone; None if it is not attached for it."""
+        region, made, machine = self._place(have)
+        disk = self._disk(region, made) if made else None
+        if disk is None or not self._is_of(have, disk, machine):
+            return None
+        return replace(disk, holders=tuple(_on(disk, machine)))
 
     def _is_of(self, have: Record, disk: Disk, machine: str) -> bool:
         """Whether the disk is on the machine, if at all, for the recorded attachment."""
@@ -201,9 +204,7 @@ class Attachments(Generic[V]):
             return
         for _ in pauses(f"{have.address}: {made} is not off {machine} yet", str(have.address)):
             disk = self._disk(region, made)
-            if disk is None or disk.gone or disk.tags.get(marks.OWNER) != self._account.owner:
-                return
-            if not self._is_of(have, disk, machine):
+            if disk is None or not self._is_ours(have, disk, machine):
                 return
             holder = next(iter(_on(disk, machine)), None)
             if holder is None and not disk.attaching:
@@ -215,6 +216,11 @@ class Attachments(Generic[V]):
                 self._detach(disk, machine)
             if not wait:
                 return
+
+    def _is_ours(self, have: Record, disk: Disk, machine: str) -> bool:
+        """Whether there is something to detach: a disk of ours, for the recorded attachment."""
+        mine = not disk.gone and disk.tags.get(marks.OWNER) == self._account.owner
+        return mine and self._is_of(have, disk, machine)
 
     def _detach(self, disk: Disk, machine: str) -> None:
         try:

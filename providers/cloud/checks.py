@@ -7,6 +7,7 @@ are our tags on it and those that the user declares. Its name stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -165,25 +166,34 @@ def faults_of(
     One of a probe is raised, as of the credentials, the clock or the way there: nothing else is seen then.
     `passes` is in the fault of a look that the user may not take: who may make a thing need not be let look.
     """
-    faults: dict[str, PermanentError] = {}
-    passing: TransientError | None = None
     with asking(AT_ONCE, "ahead") as pool:
-        let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
+        let_in, seen = (list(map(pool.submit, part)) for part in (probes, looks))
         for future in let_in:
             future.result()
-        for future in seen:
-            if passing and future.cancel():
-                continue  # it has not begun, and might wait as long in vain
-            try:
-                future.result()
-            except PermanentError as error:
-                if error.kind not in CHANGING and not (passes and passes in error.summary):
-                    faults.setdefault(error.summary, error)
-            except TransientError as error:
-                passing = passing or error
+        found, passing = _errors(seen)
+    faults: dict[str, PermanentError] = {}
+    for fault in found:
+        if fault.kind not in CHANGING and not (passes and passes in fault.summary):
+            faults.setdefault(fault.summary, fault)
     if passing and not faults:
         raise passing
     return list(faults.values())
+
+
+def _errors(looks: Iterable[Future[object]]) -> tuple[list[PermanentError], TransientError | None]:
+    """The faults of looks that are under way, and the first one that may pass."""
+    found: list[PermanentError] = []
+    passing: TransientError | None = None
+    for look in looks:
+        if passing and look.cancel():
+            continue  # it has not begun, and might wait as long in vain
+        try:
+            look.result()
+        except PermanentError as error:
+            found.append(error)
+        except TransientError as error:
+            passing = passing or error
+    return found, passing
 
 
 def unfit_volumes(seen: Seen, wanted: Mapping[Address, Mapping[str, Any]]) -> list[PermanentError]:

@@ -127,6 +127,15 @@ def _may_answer(seen: Seen) -> bool:
     )
 
 
+def _reserving(wanted: Mapping[Address, Mapping[str, Any]]) -> list[Address]:
+    """The first node of each fleet that names a reservation."""
+    first: dict[str, Address] = {}
+    for address, inputs in wanted.items():
+        if address.kind == "node" and (node := inputs_of("node", inputs)).reservation:
+            first.setdefault(node.fleet, address)
+    return list(first.values())
+
+
 def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
     """What the cloud says of a node, and what it says itself. One that is down by its cloud and does not
     answer is as silent as one that is up: who waits for it goes by that.
@@ -222,12 +231,11 @@ class Cloud:
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
-        asked = () if self.RESERVES else reversed([a for a in wanted if a.kind == "node"])
-        nodes = ((address, inputs_of("node", wanted[address])) for address in asked)
-        reserved = {node.fleet: address for address, node in nodes if node.reservation}
+        faults: list[ProviderError] = []
+        if not self.RESERVES:
+            faults += map(self._unreserved, _reserving(wanted))
         adopts = {"volume": self.ADOPTS, "node": self.ADOPTS_INSTANCES}
-        refused = [a for a, i in wanted.items() if theirs(i) and not adopts[a.kind]]
-        faults = [*map(self._unreserved, reserved.values()), *map(self._unadopted, refused)]
+        faults += [self._unadopted(a) for a, i in wanted.items() if theirs(i) and not adopts[a.kind]]
         if any(address.kind == "node" and not theirs(i) for address, i in wanted.items()):
             try:
                 self._keys.check()

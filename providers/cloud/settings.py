@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -59,27 +59,41 @@ def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] =
             raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
     missing = [key for key in needed if key not in config.credentials]
     if missing:
-        example = ", ".join(f"{key}: NAME_OF_A_VARIABLE" for key in needed)
-        summary = f"backend {config.backend} names no `{missing[0]}` under `credentials`"
-        hint = f"write `credentials: {{{example}}}`"
-        if {*needed} <= {*re.findall(r"(\w+):", NEEDED.get(config.driver, {}).get("credentials", ""))}:
-            hint = write(config, "credentials") or hint
-        raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
+        raise _unnamed(config, needed, missing[0])
     values = {key: os.environ.get(name, "").strip() for key, name in config.credentials.items()}
     unset = [key for key, value in values.items() if not value]
     if unset:
-        names = " and ".join(config.credentials[key] for key in unset)
-        variables = "variable" if len(unset) == 1 else "variables"
-        summary = f"the environment {variables} {names} {'is' if len(unset) == 1 else 'are'} not set"
-        which = " and ".join(f"`{key}`" for key in unset)
+        raise _unset(config, unset)
+    return values
+
+
+def _unnamed(config: Config, needed: Sequence[str], key: str) -> PermanentError:
+    """The fault of a credential that the backend does not name."""
+    example = ", ".join(f"{name}: NAME_OF_A_VARIABLE" for name in needed)
+    hint = f"write `credentials: {{{example}}}`"
+    shown = re.findall(r"(\w+):", NEEDED.get(config.driver, {}).get("credentials", ""))
+    if set(needed) <= set(shown):
+        hint = write(config, "credentials") or hint
+    summary = f"backend {config.backend} names no `{key}` under `credentials`"
+    return PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
+
+
+def _unset(config: Config, keys: Sequence[str]) -> PermanentError:
+    """The fault of variables without a value."""
+    names = " and ".join(config.credentials[key] for key in keys)
+    which = " and ".join(f"`{key}`" for key in keys)
+    if len(keys) == 1:
+        summary = f"the environment variable {names} is not set"
         hint = (
             f"export it, with the credential {which} of backend {config.backend}, or name the one that has it"
-            if len(unset) == 1
-            else f"export them, with the credentials {which} of backend {config.backend}, "
+        )
+    else:
+        summary = f"the environment variables {names} are not set"
+        hint = (
+            f"export them, with the credentials {which} of backend {config.backend}, "
             "or name those that have them"
         )
-        raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{unset[0]}", hint=hint)
-    return values
+    return PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{keys[0]}", hint=hint)
 
 
 def scrub(values: Mapping[str, str]) -> Scrub:

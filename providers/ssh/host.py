@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,12 +125,12 @@ def options_of(config: Config) -> Options:
 
 
 def _wrong(key: str, value: object) -> str | None:
+    """What is wrong with the value of an option; None if nothing is."""
     if key == "connect_timeout":
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        return None if whole else "is not a whole number of seconds"
-    if not isinstance(value, str) or not value or "\0" in value or "\n" in value:
+        return None if type(value) is int and value >= 1 else "is not a whole number of seconds"
+    if not isinstance(value, str) or not re.fullmatch(r"[^\0\n]+", value):
         return "is not a path"
-    if key == "root" and not (value.startswith("/") and value.strip("/")):
+    if key == "root" and not re.fullmatch(r"/.*[^/].*", value):
         return "is not an absolute path below `/`"
     return None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -289,15 +289,22 @@ def newest(region: Region, asked: ImageFilter, architecture: str) -> str:
     if fresh:
         made = max(fresh, key=lambda image: (str(image.get("creationDate") or ""), str(image["imageId"])))
         return str(made["imageId"])
-    if there:
-        summary = f"{region.name} has only deprecated images that fit {asked} ({there[0]['imageId']})"
-        hint = f"name a newer one, or one by its id: `image: {{{region.name}: {there[0]['imageId']}}}`"
+    raise _no_image(region, asked, architecture, there)
+
+
+def _no_image(
+    region: Region, asked: ImageFilter, architecture: str, deprecated: Sequence[Mapping[str, Any]]
+) -> PermanentError:
+    if deprecated:
+        made = deprecated[0]["imageId"]
+        summary = f"{region.name} has only deprecated images that fit {asked} ({made})"
+        hint = f"name a newer one, or one by its id: `image: {{{region.name}: {made}}}`"
     else:
         summary = f"{region.name} has no image that fits {asked} for {architecture}"
         hint = "check its name and `owner`, and whether it is in this region"
         if asked.owner is None:
             hint = "another's image is found with `owner: ACCOUNT`; check its name, and whether it is there"
-    raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+    return PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
 
 
 def _deprecated(image: dict[str, Any]) -> bool:

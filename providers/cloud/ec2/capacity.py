@@ -16,6 +16,7 @@ from declarative.model.spec.clouds import Network
 from declarative.model.spec.topology import Placement
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import placement_groups
+from providers.cloud.bad_answers import text_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account
 from providers.cloud.ec2.region import Region, tagged
@@ -241,20 +242,24 @@ class Networks:
     def _look(self, region: Region) -> Found:
         mine = {s for zone, s in self._named.subnets.items() if zone.startswith(region.name)}
         subnets = _listed(region, "DescribeSubnets", "subnetSet", "subnet-id", mine)
+        there = self._groups(region)
+        zones = {str(s.get("subnetId")): text_at(s, "availabilityZone") for s in subnets}
+        nets = {str(s.get("subnetId")): text_at(s, "vpcId") for s in subnets}
+        return Found(zones=zones, nets={**nets, **there}, groups=tuple(there))
+
+    def _groups(self, region: Region) -> dict[str, str]:
+        """The security groups that are named and in this region, in that order, and the VPC of each."""
         wanted = dict.fromkeys(self._named.security_groups)
-        groups = _listed(region, "DescribeSecurityGroups", "securityGroupInfo", "group-id", set(wanted))
-        there = {str(group.get("groupId")): str(group.get("vpcId") or "") for group in groups}
-        missing = [name for name in wanted if name not in there]
+        found = _listed(region, "DescribeSecurityGroups", "securityGroupInfo", "group-id", set(wanted))
+        nets = {str(group.get("groupId")): text_at(group, "vpcId") for group in found}
+        there = {name: nets[name] for name in wanted if name in nets}
+        missing = [name for name in wanted if name not in nets]
         # Each group is one region's: where there are several, the others' are named beside this one's.
         if missing and (len(self._config.regions) < 2 or not there):
             summary = f"{region.name} has no security group {missing[0]}"
             hint = "`network.security_groups` takes ids, `sg-…`, of groups in the backend's regions"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about="network.security_groups", hint=hint)
-        zones = {str(s.get("subnetId")): str(s.get("availabilityZone") or "") for s in subnets}
-        nets = {str(s.get("subnetId")): str(s.get("vpcId") or "") for s in subnets}
-        return Found(
-            zones=zones, nets={**nets, **there}, groups=tuple(name for name in wanted if name in there)
-        )
+        return there
 
 
 def _check_subnet(found: Found, subnet: str, zone: str, region: str) -> None:

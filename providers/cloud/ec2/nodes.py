@@ -17,10 +17,18 @@ from typing import Any
 
 from declarative.model.inputs import NodeInputs, inputs_of
 from declarative.model.state import Address, NodeState, Record
-from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import (
+    Ended,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
 from providers.cloud import marks
 from providers.cloud.account import SURE, look_up, waits
 from providers.cloud.adopted import TOGETHER
+from providers.cloud.bad_answers import value_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance, kind_of
@@ -64,17 +72,25 @@ class Ec2Nodes:
         itself: a listing may leave something out, and does not deny that it exists.
         """
         for region, found in self._account.by_region(records):
-            ids = {r.address: made_id(r, "i") for r in found}
-            there = region.instances_by_id(i for i in ids.values() if i)
-            lost = [i for i in ids.values() if i and i not in there]
-            right = bool(there) or self._keys.there(region)
-            denied = region.denied(lost) if right and lost else frozenset()
-            for record in found:
-                made = ids[record.address]
-                if made in denied:
-                    yield record, Ended(reason=f"EC2 knows no {made} any more")
-                elif right:
-                    yield record, there.get(made or "")
+            yield from self._recorded(
+                region, {record.address: made_id(record, "i") for record in found}, found
+            )
+
+    def _recorded(
+        self, region: Region, ids: Mapping[Address, str | None], records: Sequence[Record]
+    ) -> Iterator[tuple[Record, Instance | Ended | None]]:
+        made = list(filter(None, ids.values()))
+        there = region.instances_by_id(made)
+        lost = [one for one in made if one not in there]
+        if not there and not self._keys.there(region):
+            return
+        denied = region.denied(lost) if lost else frozenset()
+        for record in records:
+            mine = ids[record.address] or ""
+            if mine in denied:
+                yield record, Ended(reason=f"EC2 knows no {mine} any more")
+            else:
+                yield record, there.get(mine)
 
     def machine(self, have: Record, *, ending: bool) -> Instance | None:
         """The instance of a record, if it is alive."""
@@ -251,15 +267,20 @@ def _running(account: Account, region: Region, instance: Instance, token: str) -
             account.check_missed(token, f"{instance.id} is not listed", instance.zone, age=age)
         instance = found or instance
         if instance.gone:
-            text = instance.reason or "EC2 does not say why"
-            code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")
-            kind = kind_of(code) or PermanentKind.INVALID
-            if instance.reason.startswith("Server."):
-                kind = PermanentKind.NO_CAPACITY
-            raise ended(kind, f"{instance.id} ended while it started: {text}", instance.zone)
+            raise _ended(instance)
         if instance.state != "pending" and instance.address:
             return instance
     raise AssertionError("pauses end with a fault")
+
+
+def _ended(instance: Instance) -> ProviderError:
+    """The fault of an instance that ended while it started. What begins with `Server.` is EC2's own doing."""
+    code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")
+    kind = kind_of(code) or PermanentKind.INVALID
+    if instance.reason.startswith("Server."):
+        kind = PermanentKind.NO_CAPACITY
+    text = instance.reason or "EC2 does not say why"
+    return ended(kind, f"{instance.id} ended while it started: {text}", instance.zone)
 
 
 def _checks(region: Region, ids: Sequence[str]) -> dict[str, str]:
@@ -276,10 +297,15 @@ def _checks(region: Region, ids: Sequence[str]) -> dict[str, str]:
             # It ended since it was listed.
             raise TransientError(TransientKind.BUSY, error.summary) from None
         for item in answers.listed(action, found, "instanceStatusSet"):
-            both = {(item.get(key) or {}).get("status") for key in ("systemStatus", "instanceStatus")}
-            worst = next((s for s in ("impaired", "insufficient-data", "initializing") if s in both), None)
-            out[str(item.get("instanceId"))] = worst or ("ok" if both == {"ok"} else "not known yet")
+            out[str(item.get("instanceId"))] = _worse(item)
     return out
+
+
+def _worse(item: Mapping[str, Any]) -> str:
+    both = {value_at(item, key, "status") for key in ("systemStatus", "instanceStatus")}
+    if both == {"ok"}:
+        return "ok"
+    return next((s for s in ("impaired", "insufficient-data", "initializing") if s in both), "not known yet")
 
 
 def _state(instance: Instance | None, checks: Mapping[str, str]) -> tuple[NodeState, str | None]:
@@ -353,16 +379,19 @@ class Ec2Keys(Pairs[Region]):
             else:
                 return
         if tags.get(FINGERPRINT) != login.fingerprint or tags.get(marks.OWNER) != self._account.owner:
-            have = tags.get(FINGERPRINT) or "unknown"
-            if self._fresh:
-                self._unmade()
-                raise self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
-            summary = (
-                f"the nodes of this state in {region.name} have another key than {self.said}: EC2's key pair "
-                f"{self.name} is {have}, ours is {login.fingerprint}"
-            )
-            hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
+            raise self._another(region, login, tags.get(FINGERPRINT) or "unknown")
+
+    def _another(self, region: Region, login: Login, have: str) -> PermanentError:
+        """The fault of a pair with another key than ours."""
+        if self._fresh:
+            self._unmade()
+            return self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
+        summary = (
+            f"the nodes of this state in {region.name} have another key than {self.said}: EC2's key pair "
+            f"{self.name} is {have}, ours is {login.fingerprint}"
+        )
+        hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
+        return PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
     def there(self, region: Region) -> bool:
         """Whether the state has its pair in a region: nodes of it were made there, by this account."""

@@ -15,6 +15,7 @@ from declarative.provider import Config, Existing, PermanentError, PermanentKind
 from providers.cloud import adopted, checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
+from providers.cloud.catalog import InstanceType
 from providers.cloud.ec2 import answers, existing, volumes
 from providers.cloud.ec2.account import Account, disk_of, look
 from providers.cloud.ec2.nodes import Ec2Keys, Ec2Nodes
@@ -121,14 +122,23 @@ def _looks(
     kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}
     for kind in sorted(kinds):
         yield partial(nodes.conditions, region, kinds[kind])
-    disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
-    seen = Volumes(account, volumes).seen
-    for address, disk in disks.items():
+    yield from _volume_looks(account, volumes, region, wanted)
+
+
+def _volume_looks(
+    account: Account, volumes: Ec2Volumes, region: Region, wanted: Wanted
+) -> Iterator[Callable[[], object]]:
+    zones: dict[str, str] = {}
+    for address, inputs in wanted.items():
+        if address.kind != "volume":
+            continue
+        disk = inputs_of("volume", inputs)
+        if disk.zone:
+            zones[disk.zone] = str(address)
         if disk.volume_id is not None:
-            yield partial(seen, address, "", wanted[address])
+            yield partial(Volumes(account, volumes).seen, address, "", inputs)
         else:
             yield partial(volumes.ahead, region.name, address, disk)
-    zones = {disk.zone: str(address) for address, disk in disks.items() if disk.zone}
     if zones:
         yield partial(_zones, region, zones)
 
@@ -170,52 +180,54 @@ def offers(account: Account) -> tuple[Offer, ...]:
     instance costs changes by the minute and is unknown.
     """
     config, known = account.config, account.catalog
-    disk = (account.disk_size or NODE_DISK) * 1024
     out: list[Offer] = []
     for region in dict.fromkeys(config.regions):
         if config.endpoint is None:
             endpoint(region, known.zones)  # a region that does not exist is an error, not an empty list
         zones = _used_zones(account, region)
         for kind in known.types.values():
-            if region not in kind.prices or kind.architecture != account.architecture:
-                continue
-            shape = replace(kind.shape, disk_mib=disk)
-            for zone in zones:
-                for spot in (False, True):
-                    out.append(  # noqa: PERF401  # four loops in one expression are not read
-                        Offer(
-                            backend=config.backend,
-                            region=region,
-                            zone=zone,
-                            instance_type=kind.name,
-                            shape=shape,
-                            price=None if spot else kind.prices[region],
-                            spot=spot,
-                            bids=spot,
-                            on_demand=kind.prices[region] if spot else None,
-                            priced_on=None if spot or kind.prices[region] is None else known.priced_on,
-                        )
-                    )
+            if region in kind.prices and kind.architecture == account.architecture:
+                out += _of(account, region, zones, kind)
     return tuple(out)
 
 
-def _used_zones(account: Account, region: str) -> tuple[str, ...]:
-    """Each instance type in each zone of the backend's regions, on demand and as spot, for its architecture.
+def _of(account: Account, region: str, zones: Sequence[str], kind: InstanceType) -> list[Offer]:
+    """An instance type in each zone of a region, on demand and as spot."""
+    price = kind.prices[region]
+    shape = replace(kind.shape, disk_mib=(account.disk_size or NODE_DISK) * 1024)
+    return [
+        Offer(
+            backend=account.config.backend,
+            region=region,
+            zone=zone,
+            instance_type=kind.name,
+            shape=shape,
+            price=None if spot else price,
+            spot=spot,
+            bids=spot,
+            on_demand=price if spot else None,
+            priced_on=None if spot or price is None else account.catalog.priced_on,
+        )
+        for zone in zones
+        for spot in (False, True)
+    ]
 
-    Which zone has which type is not known here: in the oldest regions the letters of zones are shuffled
-    for each account, so that a list of one account's is wrong for others. All zones of the region are
-    named. Where there is none of the type after all, EC2 says so, and that is no capacity there; a zone
-    that was left out by mistake could never be used. Prices are those of `Catalog.priced_on`; what a spot
-    instance costs changes by the minute and is unknown.
-    """
-    config, known = account.config, account.catalog.zones.get(region, ())
-    subnets = config.network.subnets
+
+def _used_zones(account: Account, region: str) -> list[str]:
+    """The zones of a region that the backend uses."""
+    config, subnets = account.config, account.config.network.subnets
     if subnets and config.endpoint is None:
-        there = [zone for name in config.regions for zone in account.catalog.zones.get(name, ())]
-        wrong = next((zone for zone in subnets if zone not in there), None)
-        if wrong is not None:
-            summary = f"`network.subnets` names {wrong}, which is no zone of the backend's regions"
-            hint = suggest(wrong, there) or f"they have {', '.join(there)}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
-    zones = tuple(z for z in dict.fromkeys(config.zones) if z.startswith(region)) if config.zones else known
-    return tuple(z for z in zones if not subnets or z in subnets)
+        _check_subnets(account)
+    zones = dict.fromkeys(config.zones or account.catalog.zones.get(region, ()))
+    return [z for z in zones if z.startswith(region) and (not subnets or z in subnets)]
+
+
+def _check_subnets(account: Account) -> None:
+    """`PermanentError` for a subnet of a zone that no region of the backend has."""
+    config = account.config
+    there = [zone for name in config.regions for zone in account.catalog.zones.get(name, ())]
+    wrong = next((zone for zone in config.network.subnets if zone not in there), None)
+    if wrong is not None:
+        summary = f"`network.subnets` names {wrong}, which is no zone of the backend's regions"
+        hint = suggest(wrong, there) or f"they have {', '.join(there)}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)

@@ -316,8 +316,7 @@ class Groups(placement_groups.Groups):
     def unfit(self, wanted: Iterable[NodeInputs]) -> Iterator[PermanentError]:
         """What keeps nodes from being in their groups, as far as that can be told before they are made."""
         # What is reserved has a group of its own, or none.
-        free = (inputs for inputs in wanted if not inputs.reservation)
-        cluster = [inputs for inputs in free if inputs.placement == Placement.CLUSTER]
+        cluster = [i for i in wanted if i.placement == Placement.CLUSTER and not i.reservation]
         if self.given == OFF:
             return
         if self.given:

@@ -182,33 +182,35 @@ def gpus(specs: Mapping[str, str]) -> tuple[int, list[str]]:
     """How many GPUs extra specs tell of, and under which names. Two ways to say it are about the same."""
     ways: dict[str, list[tuple[str, int]]] = {}
     for key, value in specs.items():
-        if found := _CLASS.fullmatch(key):
-            ways.setdefault("class", []).append((found[1], _number(value)))
-        elif key == "pci_passthrough:alias":
-            for part in value.split(","):
-                name, _, number = part.strip().partition(":")
-                ways.setdefault("alias", []).append((name, _number(number or "1")))
-        elif key == "accel:device_profile":
-            ways.setdefault("profile", []).append((value, 1))
+        for way, name, count in _devices(key, value):
+            ways.setdefault(way, []).append((name, count))
     for named in ways.values():
-        found_in = [(name, n) for name, n in named if _about_gpus(name) and n]
-        if found_in:
-            return sum(n for _, n in found_in), [name for name, _ in found_in]
+        found = [(name, count) for name, count in named if count and _about_gpus(name)]
+        if found:
+            return sum(count for _, count in found), [name for name, _ in found]
     return 0, []
 
 
+def _devices(key: str, value: str) -> Iterator[tuple[str, str, int]]:
+    """What one extra spec tells of devices: in which way, under which name, and how many."""
+    if found := _CLASS.fullmatch(key):
+        yield "class", found[1], _number(value)
+    elif key == "pci_passthrough:alias":
+        for part in value.split(","):
+            name, _, number = part.strip().partition(":")
+            yield "alias", name, _number(number or "1")
+    elif key == "accel:device_profile":
+        yield "profile", value, 1
+
+
 def _about_gpus(name: str) -> bool:
+    """What devices are called is each cloud's own: it says that it is a GPU, or names a model."""
     upper = name.upper().replace("_", " ")
     return bool(name == "PGPU" or _GPU.search(upper) or _MODEL.search(upper))
 
 
 def _named(text: str) -> tuple[str | None, int | None]:
-    """Each flavor in each zone. What one costs, nobody says.
-
-    GPUs are those that a flavor's extra specs tell of: virtual ones, classes of resources, devices that
-    are passed through. What these are called is each cloud's own; a name is read where it says that it is
-    a GPU, or names a model.
-    """
+    """The model of a GPU that a text names, and its memory in MiB; None for what it does not say."""
     upper = text.upper().replace("_", " ")
     model = _MODEL.search(upper)
     if model is None:

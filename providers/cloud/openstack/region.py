@@ -281,13 +281,12 @@ class Token:
 
     def url(self, api: str, region: str, interface: str) -> str:
         """Where an API of a region answers."""
-        found = {
-            str(entry.get("type")): str(e["url"]).rstrip("/")
-            for entry in self.catalog
-            for e in entry.get("endpoints") or ()
-            if _region(e) == region and e.get("interface") == interface and e.get("url")
-        }
-        url = next((found[kind] for kind in TYPES[api] if kind in found), None)
+        found: dict[str, str] = {}
+        for entry in self.catalog:
+            for e in entry.get("endpoints") or ():
+                if (_region(e), e.get("interface")) == (region, interface) and e.get("url"):
+                    found[str(entry.get("type"))] = str(e["url"]).rstrip("/")
+        url = next(filter(None, map(found.get, TYPES[api])), None)
         if url:
             return url.removesuffix(VERSIONS.get(api, ""))
         known = self.regions()
