@@ -173,13 +173,13 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
             return forgotten.destroy(run)
         code = run.converge(destroy=True)
         if run.done:
-            _say_kept(run)
+            _say_protected(run)
             if loaded is None and run.store.read().lineage is None and not run.as_json:
                 sys.stderr.write(f"{ELSEWHERE}\n")
         return code
 
 
-def _say_kept(run: Run) -> None:
+def _say_protected(run: Run) -> None:
     state = run.store.read()
     left = {str(r.address): r.node for r in state.of("node")} | {
         str(r.address): r.volume for r in state.of("volume")
@@ -188,4 +188,4 @@ def _say_kept(run: Run) -> None:
     undeclared = any(n.startswith("volume/") and n not in run.desired.protected for n in names)
     also = " (of a volume without one: `removed: [{from: volume/NAME, destroy: true}]` in the project)"
     what = "write `prevent_destroy: false` in their fleets and volumes" + (also if undeclared else "")
-    run.say_kept(names, f"To delete them too: {what}, and destroy again.")
+    run.say_protected(names, f"To delete them too: {what}, and destroy again.")

@@ -48,7 +48,7 @@ MOST_DIGITS = 18
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with those that come, until interrupted.")
 @json_option
-@partial(project_command, short=())  # `-f` follows
+@partial(project_command, short_names=())  # `-f` follows
 def events_command(
     session: Session, since: str | None, types: tuple[str, ...], follow: bool, as_json: bool
 ) -> int:

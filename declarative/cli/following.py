@@ -77,9 +77,9 @@ def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Ste
     if over and not amid:
         return "over"
     if ready or amid:
-        going = _again(run, ready, retries, idle)
+        going = _start_again(run, ready, retries, idle)
     else:
-        going = not idle.ready(state) or _give_back(run, retries, idle)
+        going = not idle.ready(state) or _release_places(run, retries, idle)
     return "on" if going else "interrupted"
 
 
@@ -114,7 +114,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     return retries, waiting
 
 
-def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
+def _start_again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
     """Start tasks once more; False after an interruption."""
     from declarative.apply.retry_schedule import lacking
 
@@ -147,7 +147,7 @@ def _started(plan: Plan, results: Iterable[ActionResult]) -> tuple[set[str], set
     return tasks - broken, broken
 
 
-def _give_back(run: Run, retries: Retries, idle: Idle) -> bool:
+def _release_places(run: Run, retries: Retries, idle: Idle) -> bool:
     """Delete nodes that were idle for their fleet's `idle_duration`; False after an interruption."""
     idle.tried()
     with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:

@@ -50,7 +50,7 @@ AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the 
     help="Leave out ranks that have printed nothing for so long (`90`, `10m`).",
 )
 @click.option("--raw", is_flag=True, help="Print everything as it is: colours, and what moves the cursor.")
-@partial(project_command, short=())  # `-f` follows
+@partial(project_command, short_names=())  # `-f` follows
 def logs_command(
     session: Session, target: str, rank: int | None, follow: bool, raw: bool, **options: Any
 ) -> int:

@@ -195,14 +195,14 @@ def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> 
             f"rank/{name} could not be stopped: {node.address} cannot be asked{why}. Once it answers: "
             f"`fleetform stop {task}`"
         )
-    said = (
+    why = (
         f"rank/{name} is not stopped yet, and may run: {node.address} {silence_text(silence, now())}. Once "
         f"it answers, the next `fleetform apply` or `fleetform stop {task}` stops it"
     )
     if silence.until is not None:
-        return clean(f"{said}; once it is given up, they count it as lost")
+        return clean(f"{why}; once it is given up, they count it as lost")
     if node.node.host:
         lost = f"take its host out of the YAML, then `fleetform state rm {node.address}`"
     else:
         lost = "end it at its cloud"
-    return clean(f"{said}; if it is lost for good, {lost}")
+    return clean(f"{why}; if it is lost for good, {lost}")

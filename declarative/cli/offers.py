@@ -167,13 +167,15 @@ def _fleet(desired: Desired, name: str | None) -> Fleet | None:
 
     if name is None:
         return None
-    short = name.removeprefix("fleet/")
-    fleet = desired.fleets.get(short)
+    fleet_name = name.removeprefix("fleet/")
+    fleet = desired.fleets.get(fleet_name)
     if fleet is None:
         known = [f"fleet/{n}" for n in desired.fleets]
-        hint = suggest(f"fleet/{short}", known) or "`fleetform offers` lists what all backends have"
-        raise failed("unknown-address", f"the project has no fleet `{short}`", hint)
+        hint = suggest(f"fleet/{fleet_name}", known) or "`fleetform offers` lists what all backends have"
+        raise failed("unknown-address", f"the project has no fleet `{fleet_name}`", hint)
     if fleet.exists:
         hint = "`fleetform status --refresh` shows how they are"
-        raise failed("usage", f"fleet/{short} launches nothing: its nodes are machines that are there", hint)
+        raise failed(
+            "usage", f"fleet/{fleet_name} launches nothing: its nodes are machines that are there", hint
+        )
     return fleet

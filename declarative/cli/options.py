@@ -164,8 +164,8 @@ ALLOW_OPTIONS = (
 """What the user allows the project besides the operator's policy."""
 
 
-def project_options(command: F, short: tuple[str, ...]) -> F:
-    """The options of every command that reads the project. `short` is what `--file` is called too."""
+def project_options(command: F, short_names: tuple[str, ...]) -> F:
+    """The options of every command that reads the project. `short_names` is what `--file` is called too."""
     for option in (
         click.option(
             "--state",
@@ -183,7 +183,7 @@ def project_options(command: F, short: tuple[str, ...]) -> F:
         ),
         click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
         click.option(
-            *short,
+            *short_names,
             "--file",
             "files",
             metavar="FILE",

@@ -103,12 +103,12 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
     from declarative.apply.orphans import as_rank
 
     rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
-    begun = writer.begun(orphan.id)
-    if begun is None:
+    intent = writer.begun(orphan.id)
+    if intent is None:
         summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
         raise failed("usage", summary, f"stop it: `fleetform stop {task}`")
-    records = as_rank(orphan, found, begun, state)
-    missing = begun.needs - {r.address for r in records} - set(state.records)
+    records = as_rank(orphan, found, intent, state)
+    missing = intent.needs - {r.address for r in records} - set(state.records)
     if missing:
         summary = f"{rank} cannot be adopted: it needs {min(missing)}, which is not recorded"
         raise failed("missing-need", summary, f"adopt that first, or stop it: `fleetform stop {task}`")
@@ -137,10 +137,10 @@ def destroy(run: Run) -> int:
         state = writer.state()
         found, faults = _orphans(run.session, run.desired, state)
         going = [o for o in found if not protected(o)]
-        kept = [str(o.thing.address) for o in found if protected(o)]
+        staying = [str(o.thing.address) for o in found if protected(o)]
         _show(run, going, faults)
         if not going:
-            run.say_kept(kept, ADOPT_FIRST)
+            run.say_protected(staying, ADOPT_FIRST)
             return 1 if faults else 0
         run.ask()
         with stopping("stopping: no new deletions") as stop:
@@ -153,7 +153,7 @@ def destroy(run: Run) -> int:
     elif faults or any(r.outcome != "done" for r in results):
         code, result = 4, "failed"
     run.report(results, result)
-    run.say_kept(kept, ADOPT_FIRST)
+    run.say_protected(staying, ADOPT_FIRST)
     return code
 
 

@@ -90,8 +90,8 @@ class Reports:
         from declarative.render.diagnostics import diagnostics_text
         from declarative.render.plan import plan_text
 
-        said = diagnostics_text(plan.diagnostics, color=False)
-        return said + plan_text(plan, color=False, width=None)
+        findings = diagnostics_text(plan.diagnostics, color=False)
+        return findings + plan_text(plan, color=False, width=None)
 
 
 def report_options(command: F) -> F:

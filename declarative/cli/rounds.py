@@ -144,11 +144,11 @@ class RoundRun(Run):
 
     def _show(self, plan: Plan) -> None:
         new = self.rounds.told.new("plan", plan.diagnostics)
-        said = tuple(d for d in plan.diagnostics if d in new)
+        fresh = tuple(d for d in plan.diagnostics if d in new)
         if plan.actions or plan.scope.moved:
-            super()._show(replace(plan, diagnostics=said))
-        elif said and not self.as_json:
-            self.session.say(said)
+            super()._show(replace(plan, diagnostics=fresh))
+        elif fresh and not self.as_json:
+            self.session.say(fresh)
 
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks without a place are among what waits."""

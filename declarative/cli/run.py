@@ -178,7 +178,7 @@ class Run(RunOutput):
             self.ask()
             self._keep(state)
         settle(writer, backends, seen, self.now, self.note)
-        code = 4 if plan.unread else 0
+        code = 4 if plan.unreadable_backends else 0
         self.report((), self._result(plan, code))
         return code
 
@@ -253,7 +253,7 @@ class Run(RunOutput):
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
             self._say_lacking()
-            self._say_unread(plan)
+            self._say_unreadable(plan)
         return code
 
     def _claim(self, plan: Plan, writer: Writer, state: State) -> None:
@@ -264,10 +264,10 @@ class Run(RunOutput):
         if plan.actions or state.lineage:
             writer.claim(name)
 
-    def _say_unread(self, plan: Plan) -> None:
-        if plan.unread and not self.as_json:
+    def _say_unreadable(self, plan: Plan) -> None:
+        if plan.unreadable_backends and not self.as_json:
             then = "what is there was not compared with what is declared. Fix that, and apply again"
-            sys.stderr.write(f"{', '.join(plan.unread)} could not be read: {then}\n")
+            sys.stderr.write(f"{', '.join(plan.unreadable_backends)} could not be read: {then}\n")
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""
@@ -287,7 +287,7 @@ class Run(RunOutput):
         if self.options.get("wait"):  # the actions of those tasks are tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
             undone = undone.difference(*self.unstarted.values())
-        return 4 if undone or held or plan.unread else 0
+        return 4 if undone or held or plan.unreadable_backends else 0
 
     def _result(self, plan: Plan, code: int) -> str:
         """What came of it in one word, for scripts."""

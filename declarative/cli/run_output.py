@@ -83,7 +83,7 @@ class RunOutput:
         if not self.as_json:
             self.out.write(f"Renamed {plural(count, 'record')}.\n")
 
-    def say_kept(self, names: Sequence[str], hint: str) -> None:
+    def say_protected(self, names: Sequence[str], hint: str) -> None:
         """What stays because it is protected, and how it can be deleted."""
         if self.as_json:
             self.event({"event": "kept", "addresses": names})

@@ -212,11 +212,11 @@ class Session:
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
 
 
-def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
+def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
     """Give a command the options of the project and the state, and a `Session` first. Errors of the state
     become messages.
 
-    `short` is what `--file` is called too.
+    `short_names` is what `--file` is called too.
     """
 
     @functools.wraps(command)
@@ -238,7 +238,7 @@ def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
                 error.use_json(ctx.info_name)
             raise
 
-    return project_options(cast("F", run), short)
+    return project_options(cast("F", run), short_names)
 
 
 def state_errors(function: F) -> F:

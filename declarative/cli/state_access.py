@@ -66,11 +66,11 @@ class Patience:
         try:
             result = step()
         except UnreachableError:
-            result = self._again(step)
+            result = self._retried(step)
         self._since = None
         return result
 
-    def _again(self, step: Callable[[], T]) -> T:
+    def _retried(self, step: Callable[[], T]) -> T:
         from declarative.retry import Policy, call_on
         from declarative.store import UnreachableError
 

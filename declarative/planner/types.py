@@ -305,7 +305,7 @@ class Plan:
         return (*unfit, *of_backends(self.diagnostics))
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def unreadable_backends(self) -> tuple[str, ...]:
         """The backends that did not answer as they should: what is there may be not as declared."""
         return tuple(h.address for h in self.health if h.state == UNREADABLE)
 

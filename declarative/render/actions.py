@@ -95,7 +95,7 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
         if action.op is Op.DELETE and f"create:{action.address}" in ids:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        out.append(_replaced(action, old, sent, _again(action, ids)) if old else _entry(action))
+        out.append(_replaced(action, old, sent, _restart_note(action, ids)) if old else _entry(action))
     return out
 
 
@@ -166,8 +166,8 @@ def group_lines(group: list[ActionEntry], paint: Paint, width: int | None) -> It
         name = ", ".join(clean(e.address) for e in group)
     note, at = f"  # {first.reason}", f"  {first.where}" if first.where else ""
     if len(group) > 1:
-        said = " of them, see below" if first.where else " alike" if first.made or first.changed else ""
-        note, at = f"{note} ({len(group)}{said})", ""
+        more = " of them, see below" if first.where else " alike" if first.made or first.changed else ""
+        note, at = f"{note} ({len(group)}{more})", ""
     yield f"{paint(style, f'{symbol:>3}')} {paint('bold', name)}{at}{paint('dim', note)}"
     for line in first.lines(width and width - len(INDENT), paint):
         yield INDENT + line
@@ -178,7 +178,7 @@ def pattern(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def _again(action: Action, ids: set[str]) -> str:
+def _restart_note(action: Action, ids: set[str]) -> str:
     """Whether a replaced rank runs now: an ended one has no blocks any more, so it only gets new ones."""
     if action.address.kind != "rank":
         return ""

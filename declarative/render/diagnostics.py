@@ -33,8 +33,8 @@ def _folded(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
         base, _, number = (item.address or "").rpartition("-")
         key: object = item
         if number.isdecimal() and item.summary.startswith(f"{item.address} "):
-            said = item.summary.removeprefix(str(item.address))
-            key = (base, replace(item, summary=said, address=None))
+            summary = item.summary.removeprefix(str(item.address))
+            key = (base, replace(item, summary=summary, address=None))
         alike.setdefault(key, []).append((item, int(number) if number.isdecimal() else 0))
     for items in alike.values():
         first, _ = items[0]

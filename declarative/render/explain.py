@@ -120,7 +120,7 @@ def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> I
 
 def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
     """Why one rank is there; ranks of which the same is said are put together."""
-    alike = [r for r in all_ if _said(r) == _said(rank)]
+    alike = [r for r in all_ if _explanation(r) == _explanation(rank)]
     if alike[0] is not rank:
         return
     names = ranges(r.rank for r in alike)
@@ -134,7 +134,7 @@ def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: 
         yield from _instead(rank.instead, f"would hold {who}{also}", paint, few=not alone)
 
 
-def _said(rank: RankAnswer) -> object:
+def _explanation(rank: RankAnswer) -> object:
     return (rank.why, rank.place.fleet if rank.place else None)
 
 
@@ -186,12 +186,12 @@ def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator
     for item in found:
         where = "/".join(filter(None, (item.backend, item.region, item.at)))
         launches = plural(item.launches, "launch", "launches")
-        said = launches if item.launches else "nothing is launched"
+        outcome = launches if item.launches else "nothing is launched"
         if item.found < ranks:
-            said = f"{item.found} of {ranks} find a place"
+            outcome = f"{item.found} of {ranks} find a place"
         cost = f"+{money(item.cost)} USD/h" if item.found == ranks and item.launches else ""
         rows.append(
-            [Cell(clean(f"fleet/{item.fleet}")), Cell(clean(where)), Cell(said), Cell(cost, right=True)]
+            [Cell(clean(f"fleet/{item.fleet}")), Cell(clean(where)), Cell(outcome), Cell(cost, right=True)]
         )
     yield from columns(rows, paint)
     yield ""
@@ -269,7 +269,7 @@ def _looked(found: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]
     for item in found:
         names = ", ".join(clean(f"task/{t}") for t in item.tasks)
         names += f" and {item.count - len(item.tasks)} more" if item.count > len(item.tasks) else ""
-        detail = sentence(item.detail) + _short(item.short)
+        detail = sentence(item.detail) + _missing_text(item.short)
         rows.append([Cell(names), Cell(clean(item.code or "fits")), Cell(detail)])
     yield from columns(rows, paint)
     if more:
@@ -355,10 +355,10 @@ def _turned(item: Turned) -> Iterator[list[Cell]]:
 
 
 def _detail(item: Rejection) -> str:
-    return sentence(item.detail) + _short(item.short)
+    return sentence(item.detail) + _missing_text(item.short)
 
 
-def _short(short: Mapping[str, float]) -> str:
+def _missing_text(short: Mapping[str, float]) -> str:
     """`; short by 2 blocks`, `; over by 2GB memory`."""
     out: list[str] = []
     for key in sorted(short.keys() - set(NAMES)):

@@ -35,7 +35,7 @@ def _why(why: Sequence[Why]) -> list[dict[str, str]]:
     return [{"key": w.key, "text": w.text} for w in why]
 
 
-def _short(short: Mapping[str, float]) -> dict[str, float]:
+def _rounded(short: Mapping[str, float]) -> dict[str, float]:
     return {key: round(short[key], 6) for key in sorted(short)}
 
 
@@ -103,7 +103,7 @@ def _rejection(item: Rejection) -> dict[str, Any]:
         "target": item.target,
         "code": item.code,
         "detail": item.detail,
-        "short": _short(item.short),
+        "short": _rounded(item.short),
         "count": item.count,
     }
 
@@ -171,7 +171,7 @@ def _node(answer: NodeAnswer) -> dict[str, Any]:
             {
                 "code": item.code,
                 "detail": item.detail,
-                "short": _short(item.short),
+                "short": _rounded(item.short),
                 "count": item.count,
                 "tasks": list(item.tasks),
             }

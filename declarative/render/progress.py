@@ -55,8 +55,8 @@ def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
     """
     op, _, address = id.partition(":")
     kind = address.partition("/")[0]
-    said = RECORD_VERBS.get(f"{op}:{kind}") if record else None
-    doing, did = said or VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
+    verbs = RECORD_VERBS.get(f"{op}:{kind}") if record else None
+    doing, did = verbs or VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
     return clean(address), clean(doing), clean(did)
 
 

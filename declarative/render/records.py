@@ -8,7 +8,7 @@ from typing import Any
 from declarative.model.state import KINDS, Record, natural
 from declarative.render.data import iso, iso_ms, plain
 from declarative.render.text import Cell, Paint, clean, columns, seal, sentence
-from declarative.render.values import short, written
+from declarative.render.values import one_line, written
 from declarative.store.events import Event
 from declarative.store.journal import Operation
 
@@ -60,7 +60,7 @@ def _text(head: str, value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from written(f"{head} ", value)
     else:
-        yield f"{head} {short('', value)}"
+        yield f"{head} {one_line('', value)}"
 
 
 # ------------------------------------------------------------------------------------------ history

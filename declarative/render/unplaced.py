@@ -98,11 +98,11 @@ def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str,
     words = ""
     found: list[int] = []
     for item in ranks:
-        said = WORDS.get(item.verdict, "")
-        if found and said != words:
+        verdict = WORDS.get(item.verdict, "")
+        if found and verdict != words:
             yield words, found
             found = []
-        words = said
+        words = verdict
         if item.verdict is Verdict.CAUSE:
             yield item
         else:

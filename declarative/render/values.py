@@ -52,8 +52,8 @@ def reference(text: str) -> str | None:
 
 def visible(line: str) -> str:
     """One line without control characters; blanks at its end can be seen."""
-    kept = line.rstrip(" ")
-    return clean(kept) + "\N{SYMBOL FOR SPACE}" * (len(line) - len(kept))
+    stripped = line.rstrip(" ")
+    return clean(stripped) + "\N{SYMBOL FOR SPACE}" * (len(line) - len(stripped))
 
 
 def quoted(text: str, *, ascii: bool = False) -> str:
@@ -63,9 +63,9 @@ def quoted(text: str, *, ascii: bool = False) -> str:
 
 def written(head: str, text: str) -> Iterator[str]:
     """A text after its head; one of several lines below it, with the sign that YAML has for its last ones."""
-    said = reference(text)
-    if said or "\n" not in text:
-        yield head + (said or visible(text) or '""')
+    shown = reference(text)
+    if shown or "\n" not in text:
+        yield head + (shown or visible(text) or '""')
         return
     body = text.rstrip("\n")
     yield f"{head}|{('-', '')[len(text) - len(body)] if len(text) - len(body) < 2 else '+'}"
@@ -73,7 +73,7 @@ def written(head: str, text: str) -> Iterator[str]:
     yield from (indent + visible(line) for line in text.removesuffix("\n").split("\n"))
 
 
-def short(key: str, value: Any, *, quote: bool = False, inside: bool = False) -> str:
+def one_line(key: str, value: Any, *, quote: bool = False, inside: bool = False) -> str:
     """A value on one line. `key` tells sizes in MiB from other numbers; `inside` a list or a mapping."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
@@ -89,7 +89,7 @@ def short(key: str, value: Any, *, quote: bool = False, inside: bool = False) ->
 def _collection(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = (
-            f"{_inside(str(k)).removesuffix('_mib')}: {short(str(k), v, inside=True)}"
+            f"{_inside(str(k)).removesuffix('_mib')}: {one_line(str(k), v, inside=True)}"
             for k, v in value.items()
         )
         return "{" + ", ".join(pairs) + "}"
@@ -97,7 +97,7 @@ def _collection(key: str, value: Any) -> str:
         return clean(value)
     if key == "blocks" and all(isinstance(block, int) for block in value):
         return ranges(value)
-    return "[" + ", ".join(short(key, item, inside=True) for item in value) + "]"
+    return "[" + ", ".join(one_line(key, item, inside=True) for item in value) + "]"
 
 
 def _text(value: str, *, quote: bool, inside: bool) -> str:
@@ -114,7 +114,7 @@ def _inside(text: str) -> str:
 def where(inputs: Inputs) -> str:
     """What a reservation or an attachment is, in a few words; empty for the other kinds."""
     if isinstance(inputs, ReservationInputs):
-        return f"blocks {short('blocks', inputs.blocks)} of {clean(f'node/{inputs.node}')}"
+        return f"blocks {one_line('blocks', inputs.blocks)} of {clean(f'node/{inputs.node}')}"
     if isinstance(inputs, AttachmentInputs):
         return f"{clean(inputs.path)} on {clean(f'node/{inputs.node}')}"
     return ""
@@ -144,7 +144,7 @@ def fields(made: Mapping[str, Any]) -> Iterator[str]:
         elif isinstance(value, str) and "\n" in value:
             yield from written(f"{name}: ", value)
         else:
-            yield f"{name}: {short(key, value)}"
+            yield f"{name}: {one_line(key, value)}"
 
 
 def differing(
@@ -197,7 +197,7 @@ def _leaf(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
         yield None, f"{clean(key)}:"
         yield from _line_changes([old], [new])
         return
-    was, now = ("(none)" if value is None else short(key, value, quote=True) for value in (old, new))
+    was, now = ("(none)" if value is None else one_line(key, value, quote=True) for value in (old, new))
     if _look_alike([was], [now]):
         was, now = (ascii(value) for value in (old, new))
     line = f"{clean(key)}: {was} → {now}"

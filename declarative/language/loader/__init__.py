@@ -84,7 +84,7 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     desired = assemble(entries, project, scope, findings)
     check_removed(project, desired, findings)
     moved = check_moved(project, desired, findings)
-    left = skipped(documents, files.unread(), findings)
+    left = skipped(documents, files.hidden_documents(), findings)
     places = {**desired.places, **limit_places(project), **moved}
     desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":

@@ -123,7 +123,7 @@ def _refuse_type(document: Document, kind: str, findings: Findings) -> None:
         findings.add("missing-type", "the document has no `type`", hint, span=span)
 
 
-def skipped(documents: Sequence[Document], unread: Sequence[Document], findings: Findings) -> dict[str, Span]:
+def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings: Findings) -> dict[str, Span]:
     """Say which documents are left alone; the addresses that they would declare, and where."""
     out: dict[str, Span] = {}
 
@@ -136,7 +136,7 @@ def skipped(documents: Sequence[Document], unread: Sequence[Document], findings:
     for document in documents:
         if (kind := _kind(document)) in _SKIPPED:
             skip(document, kind, f"the {kind} is skipped: fleetform has none", _SKIPPED[kind])
-    for document in unread:
+    for document in hidden:
         hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
         skip(document, document.data.get("type"), f"`{document.file}` is hidden, and was not read", hint)
     return out

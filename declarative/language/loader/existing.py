@@ -36,7 +36,7 @@ class Names:
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {*taken}
 
-    def give(self, text: str, default: str, notes: list[str]) -> str:
+    def unused(self, text: str, default: str, notes: list[str]) -> str:
         """The text as a name, or the default; with a number where another has it."""
         plain = default if NAME.fullmatch(default) else "imported"
         base = name_of(text, plain, notes) or plain
@@ -64,7 +64,7 @@ def fleets_of(
         first = members[0]
         words = [first.type, *([first.region] if len(regions) > 1 else []), *(["spot"] if first.spot else [])]
         draft = Draft("fleet")
-        own = names.give(fleet or "-".join(words), f"fleet-{len(drafts)}", [])
+        own = names.unused(fleet or "-".join(words), f"fleet-{len(drafts)}", [])
         draft.fields = {
             "name": own,
             "backends": [backend],
@@ -90,7 +90,9 @@ def volumes_of(found: Iterable[Existing], backend: str, names: Names) -> tuple[l
     drafts: list[Draft] = []
     for each in free:
         draft = Draft("volume")
-        name = names.give(each.name, each.id if NAME.fullmatch(each.id) else f"v-{each.id}"[:41], draft.notes)
+        name = names.unused(
+            each.name, each.id if NAME.fullmatch(each.id) else f"v-{each.id}"[:41], draft.notes
+        )
         draft.fields = {
             "name": name,
             "backend": backend,
@@ -146,7 +148,7 @@ def hosts_of(
         shared = {k: v for k, v in hosts[0].items() if k != "hostname" and all(h.get(k) == v for h in hosts)}
         entries = [_host({k: v for k, v in host.items() if k not in shared}, about(host)) for host in hosts]
         draft.fields = {
-            "name": names.give(group, f"fleet-{len(drafts)}", draft.notes),
+            "name": names.unused(group, f"fleet-{len(drafts)}", draft.notes),
             "ssh_config": {**common, **shared, "hosts": entries},
         }
         drafts.append(draft)

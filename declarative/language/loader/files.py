@@ -82,7 +82,7 @@ class ProjectFiles:
             hint = f"name the hidden file that there is: `-f {hidden[0]}`"
         self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
 
-    def unread(self) -> list[Document]:
+    def hidden_documents(self) -> list[Document]:
         """What can be read of the directory's hidden files of dstack that nobody named."""
         try:
             found = {path.name for path in self.root.iterdir()}

@@ -132,9 +132,9 @@ def _rule(line: str) -> Rule | None:
 
 def _stripped(line: str) -> str:
     """Without the spaces at its end, save those after a backslash."""
-    kept = line.rstrip(" ")
-    backslashes = len(kept) - len(kept.rstrip("\\"))
-    return kept + " " if backslashes % 2 and len(kept) < len(line) else kept
+    text = line.rstrip(" ")
+    backslashes = len(text) - len(text.rstrip("\\"))
+    return text + " " if backslashes % 2 and len(text) < len(line) else text
 
 
 def _fits(part: Part, name: str) -> bool:

@@ -132,7 +132,7 @@ class _Task:
             name = for_ranks(text, self.scope)
             if name is None:
                 return (check_name(text),), text
-            return _numbered([_short(name(rank)) for rank in range(self.task.nodes)])
+            return _numbered([_checked_if_long(name(rank)) for rank in range(self.task.nodes)])
         except TemplateError as bad:
             if bad.code != "unset":
                 self.say(path, bad.code, str(bad), bad.hint)
@@ -256,7 +256,7 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(check_name(n) for n in names), base
 
 
-def _short(name: str) -> str:
+def _checked_if_long(name: str) -> str:
     """`name`, unless it is too long for one: a hundred thousand ranks would each have it."""
     return name if len(name) <= 100 else check_name(name)
 

@@ -1,4 +1,4 @@
-"""Opening what lies below the project's directory, without ever going through a symbolic link."""
+"""Opening what lies inner the project's directory, without ever going through a symbolic link."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def folder(root: Path, *names: str) -> Iterator[int]:
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
         for name in names:
-            below = os.open(name, _FOLDER, dir_fd=descriptor)
+            inner = os.open(name, _FOLDER, dir_fd=descriptor)
             os.close(descriptor)
-            descriptor = below
+            descriptor = inner
         yield descriptor
     finally:
         os.close(descriptor)

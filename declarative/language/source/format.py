@@ -36,7 +36,7 @@ from declarative.language.source.normal import (
     hint_of,
     inside,
     same,
-    short_form,
+    scalar_form,
     without_blanks,
     written,
 )
@@ -213,7 +213,7 @@ class _Writer:
         """A mapping as a scalar, unless something in it would be lost."""
         if node.kind != "map" or node.marks or "${" in raw or "#" in raw:
             return None
-        return short_form(data, hint, flow=flow)
+        return scalar_form(data, hint, flow=flow)
 
     def piece(self, node: YamlNode, hint: Hint, data: Any, *, flow: bool) -> str | None:
         """The new text of a scalar, or of a flow collection, whose layout stays."""

@@ -158,7 +158,7 @@ def _says_how_many(gpu: Any) -> bool:
     return "count" in gpu if isinstance(gpu, Mapping) else "1.." in str(gpu)
 
 
-def short_form(data: Any, hint: Hint, *, flow: bool) -> str | None:
+def scalar_form(data: Any, hint: Hint, *, flow: bool) -> str | None:
     """`{min: 1, max: 4}` as `1..4`, where the field has such a form and it means the same."""
     if not _is_notation(hint) or _normal(hint, data) is None:
         return None

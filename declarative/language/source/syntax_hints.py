@@ -75,11 +75,11 @@ class _Fault:
     problem: str
     context: str
     at: _Mark
-    begun: _Mark
+    opening: _Mark
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Message:
     """What is said of it, and where that is shown."""
 
     summary: str
@@ -87,7 +87,7 @@ class _Said:
     at: _Mark
 
 
-_Rule: TypeAlias = Callable[[_Fault], _Said]
+_Rule: TypeAlias = Callable[[_Fault], _Message]
 
 
 def explain(text: Text, bad: Any) -> Diagnostic:
@@ -97,130 +97,132 @@ def explain(text: Text, bad: Any) -> Diagnostic:
     if mark is None:
         span = Span(text.file, 1, 1, 1, 1)
         return Diagnostic(code="yaml-syntax", summary=problem, hint=_LOOK, span=span)
-    begun = bad.context_mark or mark
+    opening = bad.context_mark or mark
     fault = _Fault(
         problem,
         str(bad.context or ""),
         _Mark(text, mark.line, mark.column),
-        _Mark(text, begun.line, begun.column),
+        _Mark(text, opening.line, opening.column),
     )
-    said = _anywhere(fault) or next((rule(fault) for part, rule in _RULES if part in problem), None)
-    said = said or _Said(problem, _LOOK, fault.at)
-    place = text.span(place_of(said.at, said.at), broken=True)
-    return Diagnostic(code="yaml-syntax", summary=said.summary, hint=said.hint, span=place)
+    message = _anywhere(fault) or next((rule(fault) for part, rule in _RULES if part in problem), None)
+    message = message or _Message(problem, _LOOK, fault.at)
+    place = text.span(place_of(message.at, message.at), broken=True)
+    return Diagnostic(code="yaml-syntax", summary=message.summary, hint=message.hint, span=place)
 
 
 _LOOK = "look here and in the lines above for a quote or bracket that is not closed, and at the indentation"
 
 
-def _anywhere(fault: _Fault) -> _Said | None:
+def _anywhere(fault: _Fault) -> _Message | None:
     """Mistakes that the parser may meet in any state."""
     above = fault.at.above()
-    for number in (fault.begun.line, fault.at.line, *([] if above is None else [above])):
+    for number in (fault.opening.line, fault.at.line, *([] if above is None else [above])):
         line = fault.at.text.line(number)
         if _CONFLICT.match(line):
             hint = "resolve it: keep one side, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
-            return _Said("the file holds a merge conflict", hint, _Mark(fault.at.text, number, 0))
+            return _Message("the file holds a merge conflict", hint, _Mark(fault.at.text, number, 0))
         if odd := _ODD_SPACE.search(line):
             summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space but is not one"
-            return _Said(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
+            return _Message(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
     if "${{" in fault.at.whole and "flow" in fault.context:
         hint = QUOTE + " where `${{ … }}` stands between `[ ]` or `{ }`"
-        return _Said("`${{` stands between brackets without quotes", hint, fault.at)
+        return _Message("`${{` stands between brackets without quotes", hint, fault.at)
     return None
 
 
 # ---------------------------------------------------------------------------- quotes, brackets, characters
 
 
-def _open_quote(fault: _Fault) -> _Said:
+def _open_quote(fault: _Fault) -> _Message:
     if "quoted" not in fault.context:
-        return _Said(fault.problem, _LOOK, fault.at)
-    quote = fault.begun.rest[:1] or '"'
+        return _Message(fault.problem, _LOOK, fault.at)
+    quote = fault.opening.rest[:1] or '"'
     hint = (
         f"close it with another `{quote}`; a quote that is part of the text is written between the other kind"
     )
-    return _Said(f"the `{quote}` that opens here is never closed", hint, fault.begun)
+    return _Message(f"the `{quote}` that opens here is never closed", hint, fault.opening)
 
 
-def _bracket(fault: _Fault) -> _Said:
+def _bracket(fault: _Fault) -> _Message:
     opened, closes = ("[", "]") if "']'" in fault.problem else ("{", "}")
     if fault.at.ended:
-        return _Said(
-            f"the `{opened}` that opens here is never closed", f"close it with `{closes}`", fault.begun
+        return _Message(
+            f"the `{opened}` that opens here is never closed", f"close it with `{closes}`", fault.opening
         )
-    there = f"the `{opened}` of line {fault.begun.line + 1}"
+    there = f"the `{opened}` of line {fault.opening.line + 1}"
     hint = f"write a `,` before this, or close {there} with `{closes}`; {QUOTE} where a bracket is text"
-    return _Said(f"expected `,` or `{closes}`, for {there}", hint, fault.at)
+    return _Message(f"expected `,` or `{closes}`, for {there}", hint, fault.at)
 
 
-def _no_content(fault: _Fault) -> _Said:
+def _no_content(fault: _Fault) -> _Message:
     char = fault.at.rest[:1]
     if char in ("]", "}", ","):
         what = "separates nothing" if char == "," else "closes nothing"
-        return _Said(f"`{char}` {what} here", f"remove it; {QUOTE} where it is text", fault.at)
+        return _Message(f"`{char}` {what} here", f"remove it; {QUOTE} where it is text", fault.at)
     if fault.at.rest.startswith(("---", "...")):
         hint = "close the `[` or `{` in the lines above"
-        return _Said("the document ends within brackets", hint, fault.at)
-    return _Said("a value is missing here", f"write one; {QUOTE} where it is text", fault.at)
+        return _Message("the document ends within brackets", hint, fault.at)
+    return _Message("a value is missing here", f"write one; {QUOTE} where it is text", fault.at)
 
 
-def _bad_start(fault: _Fault) -> _Said:
+def _bad_start(fault: _Fault) -> _Message:
     char = fault.at.rest[:1]
     if char == "\t":
-        return _Said("a tab stands where only spaces are allowed", _SPACES, fault.at)
+        return _Message("a tab stands where only spaces are allowed", _SPACES, fault.at)
     if fault.at.rest.startswith("```"):
         hint = "remove the lines with ```, which belong to Markdown"
-        return _Said("``` is not part of YAML", hint, fault.at)
+        return _Message("``` is not part of YAML", hint, fault.at)
     shown = "a backtick" if char == "`" else f"`{char}`"
-    return _Said(f"text cannot begin with {shown}", QUOTE, fault.at)
+    return _Message(f"text cannot begin with {shown}", QUOTE, fault.at)
 
 
-def _tab(fault: _Fault) -> _Said:
-    return _Said("a tab stands where only spaces are allowed", _SPACES, fault.at)
+def _tab(fault: _Fault) -> _Message:
+    return _Message("a tab stands where only spaces are allowed", _SPACES, fault.at)
 
 
-def _escape(fault: _Fault) -> _Said:
+def _escape(fault: _Fault) -> _Message:
     hint = "use single quotes, in which a backslash is text, or write `\\\\` for one backslash"
-    return _Said("double quotes do not know this escape", hint, fault.at)
+    return _Message("double quotes do not know this escape", hint, fault.at)
 
 
-def _sign(fault: _Fault) -> _Said:
+def _sign(fault: _Fault) -> _Message:
     """`*`, `&` and `!` begin aliases, anchors and tags."""
-    char = fault.begun.rest[:1]
-    return _Said(f"text cannot begin with `{char}`", QUOTE, fault.begun)
+    char = fault.opening.rest[:1]
+    return _Message(f"text cannot begin with `{char}`", QUOTE, fault.opening)
 
 
-def _block_text(fault: _Fault) -> _Said:
-    char = fault.begun.rest[:1]
+def _block_text(fault: _Fault) -> _Message:
+    char = fault.opening.rest[:1]
     hint = f"{QUOTE} where `{char}` is text; a range is written `4..`"
     if char == "|":
         hint = f"{QUOTE} where `|` is text; text of several lines begins in the line after `|`"
-    return _Said(f"nothing may follow the `{char}` that begins a text of several lines", hint, fault.begun)
+    return _Message(
+        f"nothing may follow the `{char}` that begins a text of several lines", hint, fault.opening
+    )
 
 
-def _directive(fault: _Fault) -> _Said:
-    return _Said("directives are not used here", "remove the line that begins with `%`", fault.begun)
+def _directive(fault: _Fault) -> _Message:
+    return _Message("directives are not used here", "remove the line that begins with `%`", fault.opening)
 
 
-def _colon(fault: _Fault) -> _Said:
+def _colon(fault: _Fault) -> _Message:
     hint = f"between `[ ]` and `{{ }}`, {QUOTE} where it holds `:`; a key's `:` needs a space behind it"
-    return _Said("there is a `:` in a value without quotes, or no space behind it", hint, fault.at)
+    return _Message("there is a `:` in a value without quotes, or no space behind it", hint, fault.at)
 
 
 # ----------------------------------------------------------------------------------- keys and indentation
 
 
-def _no_colon(fault: _Fault) -> _Said:
+def _no_colon(fault: _Fault) -> _Message:
     """A line in a mapping that is no `key: value`."""
-    mark, general = fault.begun, "write `key: value`; text of several lines needs `|`"
+    mark, general = fault.opening, "write `key: value`; text of several lines needs `|`"
     if fault.at.line == mark.line and fault.at.column - mark.column >= _LONGEST_KEY:
-        return _Said(f"a key has at most {_LONGEST_KEY} characters", "check indentation and quotes", mark)
+        return _Message(f"a key has at most {_LONGEST_KEY} characters", "check indentation and quotes", mark)
     above = mark.above()
     if above is not None and re.match(r"\s*- ", mark.text.line(above)):
         hint = "begin it with `- ` for another item, or indent it further to go on with the item above"
-        return _Said("this line is neither an item nor `key: value`", hint, mark)
-    return _Said("this line is not `key: value`", _keyed(mark.word()) or general, mark)
+        return _Message("this line is neither an item nor `key: value`", hint, mark)
+    return _Message("this line is not `key: value`", _keyed(mark.word()) or general, mark)
 
 
 def _keyed(word: re.Match[str] | None) -> str | None:
@@ -232,84 +234,84 @@ def _keyed(word: re.Match[str] | None) -> str | None:
     return f"write `{name}: …`, {how}; text of several lines needs `|`"
 
 
-def _second_colon(fault: _Fault) -> _Said:
+def _second_colon(fault: _Fault) -> _Message:
     """`: ` where no key can be: a value with a colon in it, or a line that is indented too far."""
     mark = fault.at
     summary = "there is a `: ` where no key can be"
     if re.search(r"\$\{\{[^}]*\?[^}]*$", mark.before):
-        return _Said(summary, "choose with `a if b else c`, not with `b ? a : c`", mark)
+        return _Message(summary, "choose with `a if b else c`, not with `b ? a : c`", mark)
     if re.search(r":\s", mark.before) or re.match(r"\s*-\s+\S+\s", mark.before):
-        return _Said(summary, f"{QUOTE} where it holds `: `", mark)
+        return _Message(summary, f"{QUOTE} where it holds `: `", mark)
     number = mark.above()
     if number is None:
-        return _Said(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
+        return _Message(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
     above = _Mark(mark.text, number, 0)
     if _VALUED.match(above.whole):
         return _too_far(mark, number)
     if ": " not in above.whole + " " and (hint := _keyed(above.word())):
-        return _Said(f"line {number + 1} is not `key: value`", hint, above)
-    return _Said(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
+        return _Message(f"line {number + 1} is not `key: value`", hint, above)
+    return _Message(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
 
 
-def _too_far(mark: _Mark, above: int) -> _Said:
+def _too_far(mark: _Mark, above: int) -> _Message:
     hint = f"line {above + 1} has a value already: indent this line like it, or remove that value"
-    return _Said("this line is indented too far", hint, mark)
+    return _Message("this line is indented too far", hint, mark)
 
 
-def _odd_line(fault: _Fault) -> _Said:
+def _odd_line(fault: _Fault) -> _Message:
     """A line, or the rest of one, that goes with nothing above it."""
-    mark, begun = fault.at, fault.begun
+    mark, opening = fault.at, fault.opening
     if not mark.first:
         return _behind(mark)
-    if mark.rest.startswith("- ") and begun.column == mark.column:
+    if mark.rest.startswith("- ") and opening.column == mark.column:
         hint = "write a list below a key of its own: `key:`, then lines with `- …`"
-        return _Said("a list stands beside keys", hint, mark)
+        return _Message("a list stands beside keys", hint, mark)
     if mark.rest.startswith(":"):
-        return _Said("a key is missing before `:`", "write `key: value`", mark)
-    if "'-'" in fault.problem and begun.column == mark.column:
+        return _Message("a key is missing before `:`", "write `key: value`", mark)
+    if "'-'" in fault.problem and opening.column == mark.column:
         hint = "begin it with `- `, or indent it as far as the fields of the item or of the list's key"
-        return _Said("this line stands between the items of a list", hint, mark)
+        return _Message("this line stands between the items of a list", hint, mark)
     above = mark.above()
-    if above is not None and above != begun.line:
-        hint = f"indent it like line {above + 1} or line {begun.line + 1}, whichever it belongs beside"
-    elif above is not None and mark.column > begun.column and _VALUED.match(mark.text.line(above)):
+    if above is not None and above != opening.line:
+        hint = f"indent it like line {above + 1} or line {opening.line + 1}, whichever it belongs beside"
+    elif above is not None and mark.column > opening.column and _VALUED.match(mark.text.line(above)):
         return _too_far(mark, above)
     else:
-        hint = f"indent it like line {begun.line + 1}"
-    return _Said("this line is indented like nothing above it", hint, mark)
+        hint = f"indent it like line {opening.line + 1}"
+    return _Message("this line is indented like nothing above it", hint, mark)
 
 
-def _behind(mark: _Mark) -> _Said:
+def _behind(mark: _Mark) -> _Message:
     """Something behind a value that has ended."""
     last = mark.before.rstrip()[-1:]
     if last in ("'", '"'):
         other = '"' if last == "'" else "'"
         hint = f"put the whole value into one pair of quotes, {other}…{other} where it holds {last}"
-        return _Said("the value has ended with the quote before this", hint, mark)
+        return _Message("the value has ended with the quote before this", hint, mark)
     if last in ("]", "}"):
         hint = f"remove what follows, or {QUOTE} where the bracket is text"
-        return _Said(f"the value has ended with the `{last}` before this", hint, mark)
-    return _Said("the value has ended before this", QUOTE, mark)
+        return _Message(f"the value has ended with the `{last}` before this", hint, mark)
+    return _Message("the value has ended before this", QUOTE, mark)
 
 
-def _inline_list(fault: _Fault) -> _Said:
+def _inline_list(fault: _Fault) -> _Message:
     hint = "begin the list in the next line, or write `[…, …]`; in quotes where `- ` is text"
-    return _Said("a list with `- ` cannot begin in its key's line", hint, fault.at)
+    return _Message("a list with `- ` cannot begin in its key's line", hint, fault.at)
 
 
-def _inline_key(fault: _Fault) -> _Said:
-    return _Said("text cannot begin with `? `", QUOTE, fault.at)
+def _inline_key(fault: _Fault) -> _Message:
+    return _Message("text cannot begin with `? `", QUOTE, fault.at)
 
 
-def _document(fault: _Fault) -> _Said:
+def _document(fault: _Fault) -> _Message:
     mark = fault.at
     above = mark.above()
     if above is not None and mark.text.line(above).startswith("%"):
-        return _Said("directives are not used here", "remove it", _Mark(mark.text, above, 0))
+        return _Message("directives are not used here", "remove it", _Mark(mark.text, above, 0))
     if not mark.first and not mark.whole.startswith("..."):
         return _behind(mark)
     hint = "begin another document with `---` in a line of its own"
-    return _Said("the document has ended before this", hint, mark)
+    return _Message("the document has ended before this", hint, mark)
 
 
 _RULES: tuple[tuple[str, _Rule], ...] = (

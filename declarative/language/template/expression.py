@@ -142,8 +142,8 @@ def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
         names = _names(tree)
         return names, environment.compile_expression(text, undefined_to_none=False)
     except JinjaError as bad:
-        said = words.no_expression(text, str(bad.message), _FILTERS)
-        raise TemplateError("template-error", *said) from None
+        message = words.no_expression(text, str(bad.message), _FILTERS)
+        raise TemplateError("template-error", *message) from None
     except TemplateError:
         raise
     except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError):
@@ -175,7 +175,7 @@ def _names(tree: Any) -> tuple[str, ...]:
         if isinstance(node, nodes.Name):
             found[node.name] = None
         elif not isinstance(node, allowed):
-            said = words.not_allowed(type(node).__name__.lower(), _FILTERS)
-            raise TemplateError("template-error", *said)
+            message = words.not_allowed(type(node).__name__.lower(), _FILTERS)
+            raise TemplateError("template-error", *message)
         todo.extend(node.iter_child_nodes())
     return tuple(sorted(found))

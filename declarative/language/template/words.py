@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from declarative.model.diagnostic import suggest
 
-Said = tuple[str, str]
+Message = tuple[str, str]
 """What is wrong, and what to write."""
 
 NAMES = "`var.x` (declare x in `project.variables`), `env.X`, `node_rank`"
@@ -62,7 +62,7 @@ def shown(text: str) -> str:
     return text if len(text) <= 60 else text[:60] + "…"
 
 
-def never_closed(text: str, end: int) -> Said:
+def never_closed(text: str, end: int) -> Message:
     """`text` begins with `${{` that is not closed; `end` is where reading it came to its end."""
     piece = text[:40]
     if text[end : end + 1] in ("'", '"'):
@@ -74,13 +74,13 @@ def never_closed(text: str, end: int) -> Said:
     return f"`{piece}` is never closed", "end the expression with `}}`"
 
 
-def one_too_many(closed: str) -> Said:
+def one_too_many(closed: str) -> Message:
     """`closed` is an expression with its braces; one more follows."""
     hint = "write two of them; where the brace is text: `${{ '}' }}`"
     return f"there is a `}}` too many behind `{shown(closed)}`", hint
 
 
-def not_allowed(node: str, filters: Sequence[str]) -> Said:
+def not_allowed(node: str, filters: Sequence[str]) -> Message:
     """A part of Jinja2 that expressions do not have."""
     summary, hint = _NODES.get(
         node,
@@ -92,16 +92,16 @@ def not_allowed(node: str, filters: Sequence[str]) -> Said:
     return summary, hint.format(filters=", ".join(filters)) if "{filters}" in hint else hint
 
 
-def no_expression(text: str, said: str, filters: Sequence[str]) -> Said:
-    """What Jinja2 does not understand; `said` are its own words."""
+def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
+    """What Jinja2 does not understand; `error` is its own message."""
     bare = _QUOTED.sub("''", text)
-    found = _foreign(bare) or _filter(said, filters) or _unbalanced(bare) or _by_words(bare, said)
+    found = _foreign(bare) or _filter(error, filters) or _unbalanced(bare) or _by_message(bare, error)
     summary, hint = found or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
     begin = f"`{shown(text)}` is not an expression"
     return (f"{begin}: {summary}" if summary else begin), hint
 
 
-def _foreign(bare: str) -> Said | None:
+def _foreign(bare: str) -> Message | None:
     """What other languages write."""
     if re.search(rf"\{{%|%\}}|\A(?:{'|'.join(_STATEMENTS)})\b(?!\Z)", bare, re.ASCII):
         return "there are no statements", "write `${{ a if b else c }}` to choose; there are no loops"
@@ -115,8 +115,8 @@ def _foreign(bare: str) -> Said | None:
     return None
 
 
-def _filter(said: str, filters: Sequence[str]) -> Said | None:
-    match = re.match(r"No filter named '(\w{1,40})'", said)
+def _filter(error: str, filters: Sequence[str]) -> Message | None:
+    match = re.match(r"No filter named '(\w{1,40})'", error)
     if match is None:
         return None
     if match[1] in ("default", "d"):
@@ -125,7 +125,7 @@ def _filter(said: str, filters: Sequence[str]) -> Said | None:
     return f"there is no filter `{match[1]}`", near or f"there are {', '.join(filters)}"
 
 
-def _unbalanced(bare: str) -> Said | None:
+def _unbalanced(bare: str) -> Message | None:
     for one, other in (("(", ")"), ("[", "]"), ("{", "}")):
         if bare.count(one) > bare.count(other):
             return f"`{one}` is never closed", f"close it with `{other}`"
@@ -134,27 +134,27 @@ def _unbalanced(bare: str) -> Said | None:
     return None
 
 
-def _by_words(bare: str, said: str) -> Said | None:
-    """By Jinja2's words."""
-    if "got 'end of print statement'" in said or said == "unexpected 'end of print statement'":
+def _by_message(bare: str, error: str) -> Message | None:
+    """By the message of Jinja2."""
+    if "got 'end of print statement'" in error or error == "unexpected 'end of print statement'":
         last = re.search(r"[A-Za-z]+$|\S$", bare)
         behind = f" behind `{last[0]}`" if last else ""
         return f"something is missing{behind}", f"write a name or a constant{behind}, or remove it"
-    if said == "expected name or number":
+    if error == "expected name or number":
         return "a name is missing behind `.`", "write `var.x`"
-    if match := re.match(r"unexpected (?:char )?'(\S{1,3})'", said):
+    if match := re.match(r"unexpected (?:char )?'(\S{1,3})'", error):
         if bare.startswith(match[1]) and match[1][0] in "|%*/~<>=,.+":
             return (
                 f"nothing stands before `{match[1]}`",
                 "write a name or a constant before it; text in quotes",
             )
         return f"`{match[1]}` has no meaning here", "put text in quotes: `'…'`"
-    if said.startswith("expected token 'end of print statement'"):
+    if error.startswith("expected token 'end of print statement'"):
         return _side_by_side(bare)
     return None
 
 
-def _side_by_side(bare: str) -> Said:
+def _side_by_side(bare: str) -> Message:
     """Two things with nothing between them."""
     if match := re.fullmatch(r"(var|env)[\s:/]+([A-Za-z_]\w*)", bare):
         return "a `.` is missing", f"write `{match[1]}.{match[2]}`"
@@ -166,13 +166,13 @@ def _side_by_side(bare: str) -> Said:
     return "a sign in it has no meaning here", "put text in quotes: `'…'`"
 
 
-def failure(said: str) -> Said:
-    """Why an expression fails when it is worked out; `said` are Python's words."""
-    said = re.sub(r"\b_?(?:do_)?(\w+)\(\)", r"`\1`", said[:200])
-    if "not supported between" in said:
+def failure(error: str) -> Message:
+    """Why an expression fails when it is worked out; `error` is Python's message."""
+    error = re.sub(r"\b_?(?:do_)?(\w+)\(\)", r"`\1`", error[:200])
+    if "not supported between" in error:
         return "text and numbers cannot be compared", "make a number of text: `var.x | int`"
-    if "argument" in said:
-        return said, "give a filter what it takes: `var.x | replace('a', 'b')`, `var.x | upper`"
-    if "by zero" in said:
-        return said, "make sure that what you divide by is not 0"
-    return said, "text is joined with `~`; `| int` and `| float` make numbers of text"
+    if "argument" in error:
+        return error, "give a filter what it takes: `var.x | replace('a', 'b')`, `var.x | upper`"
+    if "by zero" in error:
+        return error, "make sure that what you divide by is not 0"
+    return error, "text is joined with `~`; `| int` and `| float` make numbers of text"

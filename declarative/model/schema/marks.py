@@ -71,7 +71,7 @@ class BadValueError(ValueError):
         """This fault and the others."""
         return (self, *self.others)
 
-    def below(self, *above: str | int) -> tuple[BadValueError, ...]:
+    def within(self, *above: str | int) -> tuple[BadValueError, ...]:
         """Each fault, as one of the value that holds this one at `above`."""
         return tuple(
             BadValueError(bad.code, bad.summary, bad.hint, (*above, *bad.path), at_key=bad.at_key)

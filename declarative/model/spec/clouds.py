@@ -108,7 +108,7 @@ class Images(dict[str, Image]):
             try:
                 found[str(key)] = cls._one(item, str(key))
             except BadValueError as error:
-                faults += error.below(key)
+                faults += error.within(key)
         raise_all(faults)
         return cls(found)
 
@@ -129,7 +129,7 @@ class Images(dict[str, Image]):
         try:
             return decode_part(ImageFilter, asked)
         except BadValueError as error:
-            raise_all(error.below(FILTER))
+            raise_all(error.within(FILTER))
             raise
 
     @classmethod

@@ -172,7 +172,7 @@ class Hosts(tuple[HostFields, ...]):
             try:
                 host = decode_part(HostFields, {"hostname": item} if isinstance(item, str) else item)
             except BadValueError as bad:
-                faults += bad.below(i)
+                faults += bad.within(i)
                 continue
             if (host.hostname, host.port) in seen:
                 summary = f"{describe(host.hostname)} is named twice"

@@ -359,7 +359,7 @@ class Mounts(tuple[Mount, ...]):
             try:
                 mount = Mount.parse(item)
             except BadValueError as bad:
-                faults += bad.below(i)
+                faults += bad.within(i)
                 continue
             others = by_path.setdefault(mount.path, [])
             if others:

@@ -96,7 +96,7 @@ class Variables(dict[str, Variable]):
             try:
                 out[str(name)] = cls._variable(str(name), item)
             except BadValueError as bad:
-                faults += bad.below(name)
+                faults += bad.within(name)
         raise_all(faults)
         return out
 
@@ -311,7 +311,7 @@ def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
         try:
             found = kind.parse(item)
         except BadValueError as bad:
-            faults += bad.below(i)
+            faults += bad.within(i)
             continue
         address = str(item["from"])
         if out.setdefault(address, found) is not found:

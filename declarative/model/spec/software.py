@@ -36,7 +36,7 @@ class Files(tuple[File, ...]):
             try:
                 out.append(cls._file(item))
             except BadValueError as bad:
-                faults += bad.below(i)
+                faults += bad.within(i)
         raise_all(faults)
         return cls(out)
 

@@ -122,7 +122,7 @@ class NodeName(Name):
         try:
             return cls(cls.HOST + cls._address(text)) if key == "hostname" else cls._named(text)
         except BadValueError as error:
-            raise error.below(key)[0] from None
+            raise error.within(key)[0] from None
 
     @classmethod
     def _named(cls, text: Json) -> Self:
@@ -135,7 +135,7 @@ class NodeName(Name):
         try:
             name = FleetName.parse(fleet)
         except BadValueError as error:
-            raise error.below("fleet")[0] from None
+            raise error.within("fleet")[0] from None
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_NUMBER:
             summary = f"{describe(number)} is not the number of a node"
             raise BadValueError("bad-value", summary, "write a number from 0 on", ("instance",))
@@ -212,7 +212,7 @@ class Env(tuple[tuple[str, str], ...]):
             fault = cls._fault(name, item, seen)
             if fault is not None:
                 fault.at_key = isinstance(place, str) and fault.code == "bad-env"
-                faults += fault.below(place)
+                faults += fault.within(place)
             else:
                 seen.add(name)
                 pairs.append((name, cls._text(name, item)))

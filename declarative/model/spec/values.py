@@ -163,7 +163,7 @@ class Gpu:
             try:
                 found |= cls._field(key, item)
             except BadValueError as bad:
-                faults += bad.below(key)
+                faults += bad.within(key)
         raise_all(faults)
         return cls._make(found)
 
