@@ -112,7 +112,7 @@ class Attachments(Generic[V]):
         return out
 
     def on_node(self, have: Record) -> OnNode | None:
-        """See `provider.Attachments`."""
+        """Where the disk of a volume, or of this very attachment, is; None if it is on no node that runs."""
         disk = self._of(have) if have.address.kind == "volume" else self._attached(have)
         holder = next(iter(disk.holders), None) if disk else None
         if disk is None or holder is None or holder.leaving:
@@ -198,7 +198,9 @@ class Attachments(Generic[V]):
     # ------------------------------------------------------------------------------------- delete
 
     def delete(self, have: Record, *, wait: bool = True) -> None:
-        """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
+        """See the port. It ends when the volume is free; without `wait`, when that was asked for: a node that
+        does not answer may not let go of it before it ends. Nothing is done for one that another holds now.
+        """
         region, made, machine = self._place(have)
         if not made:
             return

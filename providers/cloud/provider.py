@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import VOLUME_ID
@@ -23,92 +23,13 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
+from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import theirs
-from providers.cloud.hosts import Disks, Hosts, OnNode, Seen
+from providers.cloud.hosts import Disks, Hosts, Seen
 from providers.cloud.keys import Keys
-
-
-class Nodes(Protocol):
-    """The machines of a driver. Faults are those of the port; see `provider.Provider` for the methods."""
-
-    def listed(self) -> Sequence[Any]:
-        """All machines that are ours and alive."""
-
-    def thing(self, machine: Any, /) -> Thing:
-        """One of them as a thing."""
-
-    def find(self, address: Address, token: str) -> Thing | None:
-        """What a create with this token made."""
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
-
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make it, once for a token. It ends when the machine runs and has an address."""
-
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change what can be changed in place."""
-
-    def delete(self, have: Record) -> None:
-        """Remove it; what is absent already is success."""
-
-    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Seen]:
-        """What the cloud itself says, by the node's name."""
-
-    def taken(self, node: Record) -> None:
-        """Note that a node was ready once: what it is not from now on is no part of its start."""
-
-
-class Volumes(Protocol):
-    """The disks of a driver."""
-
-    def listed(self) -> Sequence[Any]:
-        """All disks that are ours."""
-
-    def thing(self, disk: Any, /) -> Thing:
-        """One of them as a thing."""
-
-    def find(self, address: Address, token: str) -> Thing | None:
-        """What a create with this token made."""
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
-
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make it, once for a token."""
-
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change what can be changed in place."""
-
-    def delete(self, have: Record) -> None:
-        """Remove it; one that a machine has is refused."""
-
-
-class Attachments(Protocol):
-    """Disks on machines."""
-
-    def things(self, volumes: Sequence[Any], machines: Sequence[Any], /) -> list[Thing]:
-        """All that hold, given disks and machines of ours."""
-
-    def find(self, address: Address, token: str) -> Thing | None:
-        """What a create with this token made."""
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
-        """See `provider.Recalls`."""
-
-    def create(
-        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
-    ) -> Mapping[str, Any]:
-        """Attach it, once for a token. It ends when the machine has the disk."""
-
-    def delete(self, have: Record, *, wait: bool = True) -> None:
-        """Detach it. It ends when the disk is free; without `wait`, when that was asked for: a node that
-        does not answer may not let go of it before it ends.
-        """
-
-    def on_node(self, have: Record) -> OnNode | None:
-        """Where the disk of a volume, or of this very attachment, is; None if it is on no node that runs."""
+from providers.cloud.nodes import Nodes
+from providers.cloud.volumes import Volumes
 
 
 def _once_only(seen: Seen) -> Seen:
@@ -160,7 +81,12 @@ class Cloud:
     """Whether the cloud has capacity reservations, and the driver knows them."""
 
     def __init__(
-        self, config: Config, keys: Keys, nodes: Nodes, volumes: Volumes, attachments: Attachments
+        self,
+        config: Config,
+        keys: Keys,
+        nodes: Nodes[Any],
+        volumes: Volumes[Any],
+        attachments: Attachments[Any],
     ) -> None:
         self._nodes = nodes
         self._volumes = volumes

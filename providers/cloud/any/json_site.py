@@ -23,7 +23,7 @@ from declarative.provider import (
 from providers.cloud import rest, settings
 from providers.cloud.any.account import Account
 from providers.cloud.any.site import Site
-from providers.cloud.bad_answers import Pages
+from providers.cloud.bad_answers import Pages, value_at
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import said
 
@@ -34,10 +34,13 @@ LOOKS = 5
 class Rest:
     """Requests to one API. Safe to use from many threads."""
 
-    def __init__(self, account: Account, make: Callable[[str], Any]) -> None:
+    def __init__(
+        self, account: Account, make: Callable[[str], Any], total: Callable[[Mapping[str, Any]], object]
+    ) -> None:
         """`make` gives a driver for a token. `endpoint` and the timeout are set afterwards: not all
-        constructors take them.
+        constructors take them. `total`: see `JsonSite`.
         """
+        self._total = total
         config, timeout = account.config, account.timeout
         values = settings.secrets(config, ("key",))
         account.scrub.learn(values.values())
@@ -79,8 +82,7 @@ class Rest:
 
     def many(self, found: Mapping[str, Any], name: str, path: str) -> tuple[list[Mapping[str, Any]], int]:
         """A list of an answer, and how many there are on all pages."""
-        items, meta = found.get(name), found.get("meta")
-        total = meta.get("total") if isinstance(meta, dict) else None
+        items, total = found.get(name), self._total(found)
         if not isinstance(items, list) or not isinstance(total, int):
             raise self.strange(path, f"has no list of `{name}`, or does not say how many there are")
         return items, total
@@ -185,11 +187,19 @@ class Ring:
 class JsonSite(Site):
     """A cloud that is asked in this way."""
 
-    def __init__(self, account: Account, make: Callable[[str], Any], keys: str, word: str) -> None:
-        """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`."""
+    def __init__(self, account: Account, make: Callable[[str], Any], keys: str = "", word: str = "") -> None:
+        """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`; without
+        it, `launch` is given the key itself.
+        """
+        self._keys = keys
         self._account = account
-        self._rest = Rest(account, make)
+        self._rest = Rest(account, make, self.total)
         self._ring = Ring(self._rest, keys, word, lambda: self._all(keys, "ssh_keys"))
+
+    @staticmethod
+    def total(found: Mapping[str, Any]) -> object:
+        """How many things a listing has on all its pages, by one of them."""
+        return value_at(found, "meta", "total")
 
     @staticmethod
     @abstractmethod
@@ -201,8 +211,9 @@ class JsonSite(Site):
 
     def bring_key(self, name: str, public: str) -> str | None:
         """See `Site`."""
-        return self._ring.bring(name, public)
+        return self._ring.bring(name, public) if self._keys else public
 
     def drop_key(self, name: str, public: str) -> None:
         """See `Site`."""
-        self._ring.drop(name)
+        if self._keys:
+            self._ring.drop(name)

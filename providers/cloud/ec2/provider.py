@@ -18,7 +18,8 @@ from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
 from providers.cloud.ec2 import answers, existing, volumes
 from providers.cloud.ec2.account import Account, disk_of, look
-from providers.cloud.ec2.nodes import Ec2Keys, Ec2Nodes
+from providers.cloud.ec2.key_pairs import Ec2Keys
+from providers.cloud.ec2.nodes import Ec2Nodes
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.ec2.volumes import Ec2Volumes
 from providers.cloud.nodes import Nodes
