@@ -65,7 +65,7 @@ def prepared(
         volumes: The declared path of each volume, and the folder on the host that holds its data.
         must: The rank does not start if the host cannot show it a volume at the declared path.
         meets: If it is told of its siblings, its programs can reach theirs (`meet` in `peers.sh`).
-        devices: Whoever runs it on the node says which GPUs it sees.
+        devices: The process that runs it on the node says which GPUs it sees.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"

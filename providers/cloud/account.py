@@ -32,7 +32,7 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 }
 """Options that every driver of a cloud takes."""
 PATIENCE = 60.0
-"""Seconds to wait for a state that comes by itself, before whoever tries again is told that it has not."""
+"""Seconds to wait for a state that comes by itself, before the call ends with BUSY."""
 UNLISTED = 180.0
 """Seconds after which what was made and is in no list has been removed. Lists lag by less than that."""
 SURE = 3

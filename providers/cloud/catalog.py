@@ -99,7 +99,7 @@ def _bundle() -> tuple[Mapping[str, Any], str | None]:
 
 
 def prices(name: str) -> Mapping[str, Any]:
-    """A table of it: what it has depends on the driver. Empty if there is none."""
+    """One table of prices. Its form depends on the driver. Empty if there is none."""
     found = _bundle()[0].get(name)
     return found if isinstance(found, dict) else {}
 

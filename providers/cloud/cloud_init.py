@@ -1,4 +1,4 @@
-"""What a node is told for its first start, as cloud-init reads it: who may log in, and its host key.
+"""What a node gets for its first start, as cloud-init reads it: who may log in, and its host key.
 
 The host key is handed over, and not read back. To trust the first key that is offered is to trust whoever is
 in between at that moment; what a node prints on its console comes minutes late, not from all images, and has
@@ -37,7 +37,7 @@ def program() -> str:
 
 
 def user_data(user: str, login: str, key: HostKey) -> str:
-    """The same bytes for the same values: JSON is YAML. `login` is the public key that is let in."""
+    """The same bytes for the same values: JSON is YAML. `login` is the public key that may log in."""
     own: dict[str, object] = {
         "name": user,
         "lock_passwd": True,

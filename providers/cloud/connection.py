@@ -102,7 +102,7 @@ class Connection:
         limiter: Limiter | None = None,
         carrier: Callable[[Any], Any] = lambda driver: getattr(driver, "connection", None),
     ) -> T:
-        """What a driver's own methods give; as many requests as they make, of which the last one counts.
+        """What a driver's own methods return. They may send several requests; the last answer counts.
 
         `carrier` is what of the driver carries them, where it has several connections.
         What a method raises before any request is `INVALID`: it does not take what it was given.
@@ -180,7 +180,7 @@ def _answer(response: Any) -> Answer | None:
 
 
 class TooLongError(OSError):
-    """An answer that has no end, or is none to such a question."""
+    """An answer that has no end, or does not fit the question."""
 
 
 def _read(response: Any, **_: Any) -> None:

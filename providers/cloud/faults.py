@@ -220,7 +220,7 @@ def classify(
         kind = by_class(error)
         return fault(kind, scrub(f"{what}: {_plain(error)}"), about=about, hint=_way(kind, _text(error)))
     if said_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
-        # As of operations of GCE: asking for one goes well, and what is told is that it failed.
+        # GCE answers the question for an operation with 200, and says inside that the operation failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
     return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
 

@@ -62,7 +62,7 @@ class Hosts:
     """The nodes of one backend as hosts."""
 
     def __init__(self, config: Config, keys: Keys, look: Callable[[Record], str | None]) -> None:
-        """`keys` has the private key that they let in. `look` asks the cloud for `Seen.public` of a node."""
+        """`keys` has the private key for them. `look` asks the cloud for `Seen.public` of a node."""
         options = {key: value for key, value in config.options.items() if key in OPTIONS}
         self.ssh = Ssh(replace(config, driver="ssh", options=options, hosts={}))
         self._reach = config.network.reach
@@ -237,7 +237,7 @@ class OnNode:
 
     @property
     def words(self) -> list[str]:
-        """How the script is told."""
+        """The script's arguments for it."""
         return [
             *(f"serial:{text}" for text in self.serials if _WORD.fullmatch(text)),
             *(f"link:{path}" for path in self.links),

@@ -150,7 +150,7 @@ class Last(Generic[K]):
         self._turn = threading.Lock()
         self._busy: Counter[K] = Counter()
         self._emptied: set[K] = set()
-        """Places of which it has to be seen whether anything is left there."""
+        """Places where somebody has to look whether anything is left."""
 
     def enter(self, place: K) -> None:
         """Somebody is busy there."""
@@ -218,8 +218,8 @@ class Pairs(Keys, ABC, Generic[R]):
 
     @contextmanager
     def changing(self, region: R, living: Callable[[], bool], *, ending: bool) -> Iterator[None]:
-        """While nodes of a region come and go. Who is the last to do so sees whether any is `living`, and
-        takes the pair away if none is. Who is `ending` one is told if that should be tried again.
+        """While nodes of a region come and go. The last of these calls takes the pair away if no node is
+        `living`. A call that is `ending` one gets the fault if that should be tried again.
         """
         self._last.enter(region.name)
         try:

@@ -176,8 +176,12 @@ class Nodes(Generic[M]):
         ]
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
-        """The machine of a record, if it is there; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
+        """The machine of a record, if it is there; `PermanentError` if it is not ours.
+
+        Args:
+            have: The record.
+            untagged: One that does not say whose it is is returned, too.
+            ending: The driver makes sure that what it does not find is gone.
         """
         machine = self._driver.machine(have, ending=ending)
         if machine is not None and not (untagged and self._account.lost(machine.tags)):

@@ -156,7 +156,7 @@ class Cloud:
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
+        """See `provider.Checks`: what this cloud lacks, once for each fleet."""
         faults: list[ProviderError] = []
         if not self.RESERVES:
             faults += map(self._unreserved, _reserving(wanted))

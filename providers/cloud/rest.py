@@ -64,7 +64,7 @@ class Tokens:
         if not isinstance(value, str) or not _TOKEN.fullmatch(value):
             raise TransientError(TransientKind.AMBIGUOUS, f"{self._cloud}: the login's answer has no token")
         self._scrub.learn([value])
-        # A life that is shorter than what is kept in reserve is used all the same.
+        # A token that lives for less than the reserve is used, too.
         return value, self._now() + max(life, SPARE + 1)
 
 

@@ -44,7 +44,7 @@ class Looks(Generic[T]):
                     self._change.wait()
                 if key in self._found:
                     return self._found.pop(key)
-                # Who asked for it got no answer: the next one asks.
+                # The thread that asked for it got no answer: the next one asks.
             all_of_us = sorted(self._waiting)
             others = {other for other in all_of_us if other != key}
             self._waiting.clear()
@@ -64,7 +64,7 @@ class Looks(Generic[T]):
 def asking(at_once: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """A pool of threads for questions that change nothing. What is not asked yet when this ends, never is.
 
-    Who presses Ctrl-C does not wait for answers: one may take a minute.
+    Ctrl-C does not wait for answers: one may take a minute.
     """
     pool = ThreadPoolExecutor(at_once, thread_name_prefix=name)
     try:

@@ -50,7 +50,7 @@ class Driver(Protocol[D]):
 
     @property
     def usual_type(self) -> str:
-        """The type of a disk of which nobody says it; empty if that is not compared."""
+        """The type that a disk has by default; empty if types are not compared then."""
 
     def listed(self, **narrow: str) -> list[D]:
         """All that are ours and not gone; `address` and `token` narrow it."""
@@ -211,8 +211,12 @@ class Volumes(Generic[D]):
             )
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> D | None:
-        """The disk of a record, if it is there; one that is not ours is an error, and so is one that does not
-        say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
+        """The disk of a record, if it is there; `PermanentError` if it is not ours.
+
+        Args:
+            have: The record.
+            untagged: One that does not say whose it is is returned, too.
+            ending: The driver makes sure that what it does not find is gone.
         """
         disk = self._driver.disk(have, ending=ending)
         if disk is None or disk.gone:

@@ -118,7 +118,7 @@ class Snapshot:
         return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > LATE
 
     def _before(self, attempt: Attempt, job: Job | None, confinement: str | None) -> RankStatus:
-        """An attempt of which no command runs yet."""
+        """An attempt whose commands have not begun."""
         expired = attempt.gate is not None and self.cluster.now > attempt.prepared_at + attempt.gate
         if not attempt.opened:
             if expired and job is None:

@@ -224,7 +224,7 @@ class Things(Base):
         ]
 
     def test_a_check_finds_nothing_and_makes_nothing(self, place: Place) -> None:
-        """There is nothing to say of things that can be made."""
+        """A thing that can be made has no fault."""
         provider = place.provider
         if not isinstance(provider, Checks):
             pytest.skip("this provider does not look ahead")

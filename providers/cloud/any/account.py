@@ -234,7 +234,7 @@ def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
 
 
 def first_of_each(things: Sequence[T]) -> list[T]:
-    """Without those that were made twice, of which the oldest stays; `things` are sorted by age."""
+    """The oldest thing of each create. `things` are sorted by age."""
     out: dict[tuple[Address, str], T] = {}
     for thing in things:
         out.setdefault((thing.written.address, thing.written.token), thing)

@@ -24,7 +24,7 @@ PARTS = 7
 MOST = 24
 """Tags that one text may fill."""
 _NUMBER = re.compile(r"[0-9]{1,9}")
-"""Anybody may write a tag with more digits, or other ones than ours: it is none of ours."""
+"""We write no more digits, and no other ones. A tag that has them is not ours."""
 
 
 def owner_tag(owner: str) -> str:

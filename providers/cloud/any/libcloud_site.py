@@ -109,7 +109,7 @@ class LibcloudSite(Site):
         )
 
     def _listed(self, method: str) -> list[Any]:
-        """A listing. What is no list is no answer, and neither is one that was read out of nothing."""
+        """A listing. No list is a fault, and so is an empty list that was read from an empty answer."""
         what = f"{method} of {self._kind.driver}"
         found, text = self._connection.call(what, lambda d: (getattr(d, method)(), _last(d)))
         if not isinstance(found, list) or (not found and _says_nothing(text)):
@@ -327,7 +327,7 @@ class LibcloudSite(Site):
 
 
 def _size(name: str, size: Any, *, priced: bool) -> Size | None:
-    """A size of libcloud's; None for one of which too little is told. `priced`: its price is USD an hour."""
+    """A size of libcloud's; None if it says too little. `priced`: its price is USD an hour."""
     extra = getattr(size, "extra", None) or {}
     cpus = next((number for key in CPUS if (number := _number(extra.get(key)))), None)
     memory, disk = _number(getattr(size, "ram", None)), _number(size.disk)

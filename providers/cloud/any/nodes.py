@@ -100,7 +100,7 @@ class SiteNodes:
         zone = machine.zone or machine.region
         machine = self._account.completed(at.site, machine)
         for _ in pauses(f"{machine.id} is still starting", zone):
-            # Not listed yet is no more than that: the cloud had answered that it is made.
+            # The cloud has answered that it is made: if it is not listed yet, it will be.
             found = look_up(lambda: of_mark(at.machines(), mark))
             machine = found[0] if found else machine
             if machine.state is NodeState.FAILED:
@@ -144,7 +144,7 @@ class SiteNodes:
         return [m for m in every if m.written.token in tokens]
 
     def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
-        """Take the key away from a site without machines. Whoever makes one just now brings it again."""
+        """Take the key away from a site without machines. A create that runs just now brings it again."""
         if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
             at.site.drop_key(self._keys.name, self._keys.login().public)
 
@@ -176,6 +176,6 @@ class SiteNodes:
 
 
 def _machine(record: Record, said: Written) -> Machine:
-    """A machine of which no more is known than its id and what it says of itself."""
+    """A machine that is known by its id and its mark alone."""
     made, region = str(record.outputs.get("id") or ""), record.node.region
     return Machine(id=made, region=region, state=NodeState.NOT_READY, written=said)

@@ -166,7 +166,7 @@ class Disk:
 
     @property
     def state(self) -> str:
-        """As far as it is told."""
+        """As far as the site says it."""
         return "on its way" if self.busy else "there"
 
     @property

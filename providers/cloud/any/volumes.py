@@ -180,7 +180,7 @@ def _written(mark: Mark) -> Written:
 
 
 def _disk(record: Record, said: Written) -> Disk:
-    """A disk of which no more is known than its id and what it says of itself."""
+    """A disk that is known by its id and its mark alone."""
     made = str(record.outputs.get("id") or "")
     return Disk(id=made, region=record.volume.region, size=None, written=said)
 

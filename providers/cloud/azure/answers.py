@@ -245,7 +245,7 @@ def said(answer: Answer) -> Said | None:
 
 
 def told(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Code and message of an error: those of its first detail where itself says no more than `Conflict`."""
+    """Code and message of an error; those of its first detail if the error says only `Conflict`."""
     details = error.get("details")
     if error.get("code") in ("Conflict", "DeploymentFailed", "MultipleErrorsOccurred") and details:
         inner = details[0] if isinstance(details, list) and isinstance(details[0], dict) else {}

@@ -141,7 +141,7 @@ class Api:
         }
 
     def _powers(self) -> dict[str, str]:
-        """What machines do just now. Who may see the resource group alone is not told."""
+        """What machines do just now; empty for a login that may see the resource group alone."""
         what, path = "list of states", f"{self._account.root()}/providers/Microsoft.Compute/virtualMachines"
         try:
             found = self._account.all(what, path, COMPUTE, {"statusOnly": "true"})

@@ -16,7 +16,7 @@ from providers.cloud.named.api import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"
-"""Azure wants a user of its own, who is let in by the same key. `begin.USER` is made beside it."""
+"""Azure wants a user of its own, who may log in with the same key. `cloud_init.USER` is made beside it."""
 TYPE = "Premium_LRS"
 OS_TYPE = "StandardSSD_LRS"
 

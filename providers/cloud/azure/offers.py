@@ -129,7 +129,7 @@ def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
 
 
 def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:
-    """The GPUs of a size, as fields of a shape. A part of a GPU is none: nobody could be given it alone."""
+    """The GPUs of a size, as fields of a shape. A part of a GPU does not count."""
     count = int(can["GPUs"]) if can.get("GPUs", "").isdecimal() else 0
     if not count:
         return {}

@@ -172,7 +172,7 @@ class Ec2Nodes:
         return answers.instance(LAUNCH, items[0], region.name, date)
 
     def conditions(self, region: Region, node: NodeInputs) -> tuple[dict[str, Any], dict[str, Any], bool]:
-        """Parameters of a node: its place in the network, of which capacity it is; whether that is close."""
+        """Parameters of a node for its network and its capacity; whether that capacity is close together."""
         return self._networks.asked(region, node.zone), *self._capacity.asked(region, node)
 
     def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
@@ -261,7 +261,7 @@ def _running(account: Account, region: Region, instance: Instance, token: str) -
     age = instance.age
     for look, pause in enumerate(waits(f"{instance.id} is still starting", instance.zone)):
         found = look_up(partial(region.starting.next, instance.id, pause))
-        # Not listed yet is no more than that: EC2 had answered that it is made. But not for ever.
+        # EC2 has answered that it is made, so it is listed soon. But we do not wait for ever.
         if found is None and look >= SURE:
             account.check_missed(token, f"{instance.id} is not listed", instance.zone, age=age)
         instance = found or instance

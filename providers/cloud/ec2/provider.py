@@ -106,7 +106,7 @@ def preflight_faults(
 
 
 def _probe(region: Region) -> None:
-    """Who may do anything may do this, as every command does. How many there are is no matter."""
+    """Every command asks this, so every login that is of use may. The number of instances does not matter."""
     next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
 
 

@@ -120,7 +120,7 @@ class Region:
         return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
 
     def denied(self, ids: Sequence[str]) -> frozenset[str]:
-        """Of the ids of instances those of which EC2 says itself that there is none."""
+        """Those of the ids of which EC2 itself says that there is no such instance."""
         out: set[str] = set()
         for start in range(0, len(ids), FEW):
             part = ids[start : start + FEW]

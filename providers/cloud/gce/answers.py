@@ -67,7 +67,7 @@ def place(url: object, scope: str = "zones") -> str:
 def scoped(what: str, found: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
     """What an aggregated listing has of a kind, in all zones. A zone that could not be asked is a fault."""
     scopes = found.get("items")
-    # One with nothing in it is an object all the same, of a kind of its own.
+    # An empty listing is an object of that kind, too.
     if scopes is None and "AggregatedList" in str(found.get("kind")):
         scopes = {}
     if not isinstance(scopes, dict):
@@ -204,7 +204,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"[Rr]eservations? .*do(es)? not exist"), PermanentKind.NOT_FOUND),
     (re.compile(r"[Cc]ould not find the given reservation"), PermanentKind.NOT_FOUND),
 )
-"""What is said of reservations has the code of any condition (`CONDITION_NOT_MET`), which is waited for."""
+"""Errors about reservations share the code `CONDITION_NOT_MET` with conditions that pass by themselves."""
 
 _HINTS: Mapping[str, str] = {
     "accessNotConfigured": "enable the Compute Engine API for the project",

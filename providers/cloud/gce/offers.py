@@ -92,7 +92,7 @@ def _listed(account: Account, what: str, path: str, kind: str) -> list[Mapping[s
 
     out: list[Mapping[str, Any]] = []
     for page in pages(what, ask, "nextPageToken"):
-        # A page with nothing in it has no `items`, and is a page of its kind all the same.
+        # An empty page has no `items`, but it has its kind.
         items = page.get("items", [] if page.get("kind") == kind else None)
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise strange(what, "has no `items`")
@@ -209,7 +209,7 @@ class Reservations:
         body = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": KEY, "values": [value]}
         places = self._look(project, name)
         if places is None:
-            # Whoever shares it need not let one look at it: GCE says whether it is for this machine.
+            # Its owner may share it and forbid to look at it. Then GCE says whether it fits this machine.
             return Reserved(body={"reservationAffinity": body})
         found = places.get(zone)
         if found is None:

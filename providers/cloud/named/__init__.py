@@ -26,7 +26,7 @@ from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes
 
 KIND = ("region", "zone", "instance_type", "reservation")
-"""Inputs of a node by which it is told whether it can be of its reservation."""
+"""Inputs of a node that decide whether it can use its reservation."""
 
 
 class Named(Cloud):

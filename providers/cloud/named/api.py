@@ -126,7 +126,7 @@ class Wanted(Generic[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a machine is told for its first start: cloud-init's text, and the public key that is let in."""
+    """What a machine gets for its first start: cloud-init's text, and the public key that may log in."""
 
     user_data: str
     login: str

@@ -34,7 +34,7 @@ from providers.cloud.placement_groups import OFF, OPTION
 from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
-"""Mark of a machine: which key is let in."""
+"""Mark of a machine: the fingerprint of the key that may log in."""
 
 SURE = 4
 """Looks in a row that do not find a machine which was there: one alone may have asked too early."""
@@ -67,7 +67,7 @@ class NamedNodes:
         return machine.tags.get(marks.OWNER) == self._account.owner
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
-        """One that never ran is none: the create that made it sees to it."""
+        """A machine that never ran does not count: the create that made it deletes it."""
         return [m for m in self._living(name_of(address, token)) if m.phase is not Phase.FAILED]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
@@ -85,7 +85,7 @@ class NamedNodes:
         return self._api.machine(made) if made else None
 
     def type_of(self, machine: Machine, made: str) -> str:
-        """Clouds differ in how they write it; what is after a `+` is none of theirs."""
+        """Clouds differ in upper and lower case. The part after a `+` is not the cloud's."""
         wanted, plus, rest = made.partition("+")
         return made if machine.type.lower() == wanted.lower() else f"{machine.type}{plus}{rest}"
 
@@ -146,7 +146,7 @@ class NamedNodes:
         return self._api.reserved(node) if node.reservation else None
 
     def _login(self) -> Login:
-        """The key; `PermanentError` if the nodes that there are let in another one."""
+        """The key; `PermanentError` if existing nodes were made with another one."""
         with self._turn:
             login = self._keys.made()
             for machine in () if self._compared else self._living():

@@ -82,7 +82,7 @@ class Account(RegionalAccount[Region]):
         """See `RegionalAccount`."""
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
-        # Who logs in is no secret, and may be a word that stands in every message.
+        # The user name is no secret, and may be a word of every message.
         self.scrub.learn(v for k, v in values.items() if k in ("password", "secret"))
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
@@ -103,7 +103,7 @@ class Account(RegionalAccount[Region]):
         return plain
 
     def _user(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """A user and a project, as keystone is told."""
+        """A user and a project, as requests to keystone name them."""
         both = self.options.get("domain", DOMAIN)
         user = {
             "name": values["username"],

@@ -40,7 +40,7 @@ class Server:
     """The id of its image; an empty text where it started from a volume."""
     address: str
     public_address: str | None
-    """Nova hears of a floating address late: it is never known that there is none."""
+    """Nova shows a floating address late, so it is never certain that there is none."""
     tags: Mapping[str, str]
     """Its metadata."""
     created: str

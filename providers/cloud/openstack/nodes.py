@@ -135,7 +135,7 @@ class NovaNodes:
         return self._floating.public(region, server)
 
     def _made(self, region: Region, mark: Mark, node: NodeInputs) -> Server:
-        """The server that runs; that an earlier try failed is said once nothing is left of it."""
+        """The server that runs. A failed earlier try is a fault, once nothing of it is left."""
         address, token = mark.address, mark.token
         if token in self._failed:
             self._there(region, address, token)
@@ -221,7 +221,7 @@ class NovaNodes:
     def _running(self, region: Region, made: str) -> Server:
         """The server once it runs, or has failed."""
         for _ in pauses(f"{made} is still starting", made):
-            # Not there yet is no more than that: nova had answered that it is made.
+            # Nova has answered that it is made: if it is not there yet, it will be.
             server = look_up(partial(region.server, made))
             if server is None:
                 continue

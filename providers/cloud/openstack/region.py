@@ -112,7 +112,7 @@ class Region:
 
         def aim(driver: Any) -> Any:
             part = getattr(driver, CONNECTIONS[api])
-            # It is told all of it, so that it never logs in by itself.
+            # It gets everything here, so that it never logs in by itself.
             part.auth_token = part._ex_force_auth_token = token.value  # noqa: SLF001
             part.base_url = part._ex_force_base_url = url  # noqa: SLF001
             part._set_up_connection_info(url)  # noqa: SLF001
@@ -367,7 +367,7 @@ class _Keystone:
     def __init__(self, endpoint: str, timeout: int) -> None:
         from libcloud.common import openstack_identity
 
-        # Who logs in stands in the request: libcloud's own knows fewer ways to say it.
+        # The request names the user: libcloud knows fewer ways to log in.
         kind: Any = openstack_identity.OpenStackIdentity_3_0_Connection
         self.connection = kind(auth_url=endpoint, user_id="-", key="-", tenant_name="-", timeout=timeout)
 

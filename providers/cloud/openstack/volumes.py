@@ -53,7 +53,7 @@ class CinderVolumes:
         return [v for v in found if self._account.mine(v.tags, **narrow) and not v.gone]
 
     def candidates(self, address: Address, token: str) -> list[Volume]:
-        """The oldest first. One that could not be made is nothing that was made."""
+        """The oldest first. A volume that failed while it was made does not count."""
         found = sorted(self.listed(token=token), key=_age)
         return [v for v in found if v.state != "error" or v.held]
 
