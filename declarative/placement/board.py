@@ -59,6 +59,21 @@ class Option:
         return (self.offer.backend, self.offer.region)
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An area where a cluster may lie. `index` is its place among the domains of a wish."""
+
+    index: int
+    domain: Domain
+    fleet: str
+    floor: float
+    """USD an hour that a rank costs at least for which something is launched."""
+    per: int
+    """Ranks that a node which is launched holds at most."""
+    alike: object
+    """What it shares with areas where another fleet may launch the same; None if the fleet has nodes."""
+
+
 class Board:
     """The digest. Nodes are numbered in the order of their names, so that ties break by name; those that boot
     come last.
@@ -129,16 +144,9 @@ class Board:
         return sorted(offers, key=order)
 
     @cached_property
-    def fleet_kinds(self) -> Mapping[str, Sequence[int]]:
-        """Fleet → the kinds of its nodes that are there."""
-        out: dict[str, list[int]] = {}
-        for kind in self.present:
-            out.setdefault(self.kinds[kind].fleet, []).append(kind)
-        return out
-
-    @cached_property
     def alike(self) -> Mapping[str, int]:
-        """Fleet → a number that it shares with those that may launch the same, of which they have nothing."""
+        """Fleet without nodes → a number that it shares with those that may launch the same."""
+        there = {self.kinds[kind].fleet for kind in self.present}
         numbers: dict[object, int] = {}
         return {
             name: numbers.setdefault(
@@ -150,14 +158,38 @@ class Board:
                 len(numbers),
             )
             for name, rule in self.fleets.items()
+            if name not in there
         }
 
-    def floor(self, wish: Wish, domain: Domain) -> float:
-        """USD an hour that a rank costs at least in a domain, if something is launched for it."""
-        if domain not in wish.floors:
-            costs = (self.kinds[o.kind].cost / per for o, _, per in self.options_in(wish, domain))
-            wish.floors[domain] = min(costs, default=math.inf)
-        return wish.floors[domain]
+    @cached_property
+    def owing(self) -> frozenset[str]:
+        """Fleets that launch nodes for themselves."""
+        return frozenset(name for name, rule in self.fleets.items() if rule.baseline)
+
+    def candidates(self, wish: Wish) -> Sequence[Candidate]:
+        """The areas where a cluster may lie, those first in which launches cost the least."""
+        if wish.candidates is None:
+            found = [
+                self._candidate(wish, index, domain)
+                for index, domain in enumerate(self.domains(wish))
+                if domain.area
+            ]
+            wish.candidates = sorted(found, key=lambda candidate: (candidate.floor, candidate.index))
+        return wish.candidates
+
+    def _candidate(self, wish: Wish, index: int, domain: Domain) -> Candidate:
+        assert domain.area
+        options = list(self.options_in(wish, domain))
+        fleet = domain.area.fleet
+        number = self.alike.get(fleet)
+        return Candidate(
+            index=index,
+            domain=domain,
+            fleet=fleet,
+            floor=min((self.kinds[o.kind].cost / per for o, _, per in options), default=math.inf),
+            per=max((per for _, _, per in options), default=0),
+            alike=None if number is None else (number, domain.area[1:], domain.maker),
+        )
 
     def of_fleet(self, fleet: str) -> Sequence[Option]:
         """What a fleet may launch, in the order of `options`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from declarative.model.state import rank_name
-from declarative.placement.board import Home
+from declarative.placement.board import Candidate, Home
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Ground, choose
-from declarative.placement.ledger import Ledger
+from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.trial import Try, carry_out
 from declarative.placement.wishes import ANYWHERE, Domain, Job, Wish
 
@@ -91,54 +91,96 @@ def best_try(
     """The best domain, or the one that came furthest; None where no domain fits at all. `domains` are those
     that are looked at; by default all.
     """
-    best: Try | None = None
-    seen: set[object] = set()
-    for domain in ledger.board.domains(job.wish) if domains is None else domains:
-        if best is not None and job.plain and domain.area and _no_better(ledger, job, domain, best, seen):
-            continue
-        found = _try(ledger, job, domain, wanted)
-        if best is None or _better(found, best):
-            best = found
+    if domains is None and job.plain and job.wish.together:
+        return _best_cluster(ledger, job, wanted)
+    every = ledger.board.domains(job.wish)
+    tries = [_try(ledger, job, domain, wanted) for domain in (every if domains is None else domains)]
+    best = min(tries, key=lambda found: found.rank, default=None)
     if best is None or best.failed is None:
         return best
     begin = ledger.begin
     for other in homes_to_try(ledger, job.wish):
         ledger.begin = other
-        for domain in ledger.board.domains(job.wish):
+        for domain in every:
             found = _try(ledger, job, domain, wanted)
             found.begin = other
-            if _better(found, best):
-                best = found
+            best = min(best, found, key=lambda found: found.rank)
     ledger.begin = begin
     return best
 
 
-def _no_better(ledger: Ledger, job: Job, domain: Domain, best: Try, seen: set[object]) -> bool:
-    """Whether a cluster cannot be better off in a domain than with the best of those before.
+def _best_cluster(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
+    """The best domain of a cluster: those first where something is idle, then those where all is launched.
 
-    The fleet has no idle blocks there. Then it may launch none; or all that it launches costs more; or it may
-    launch what another fleet may that has nothing, either, and that was looked at.
+    Of the latter the cheapest come first, and only those are tried that may be better than the best so far.
     """
-    board, area = ledger.board, domain.area
-    assert area is not None
-    kinds = (*board.fleet_kinds.get(area.fleet, ()), *ledger.new_kinds.get(area.fleet, ()))
-    if any(ledger.piles.get(kind) for kind in kinds):
-        return False
-    if ledger.room[area.fleet] == 0:
-        return True
-    if board.fleets[area.fleet].baseline:
-        return False
-    if job.reuse:
-        return True
-    if best.failed is None and board.floor(job.wish, domain) * job.ranks > best.cost + CENT:
-        return True
-    if kinds or ledger.begin:
-        return False
-    key = (board.alike[area.fleet], area[1:], domain.maker)
-    if key in seen:
-        return True
-    seen.add(key)
-    return False
+    board, room = ledger.board, ledger.room
+    every = board.candidates(job.wish)
+    if not every:
+        return None
+    idle = {board.kinds[kind].fleet for kind, pile in ledger.piles.items() if pile} | board.owing
+    best = _Best(ledger, job, wanted)
+    for candidate in every:
+        if candidate.fleet in idle:
+            best.look(candidate)
+    if not job.reuse:
+        new = [c for c in every if c.fleet not in idle and room[c.fleet] != 0]
+        best.launch([c for c in new if _holds(room[c.fleet], c) >= job.ranks])
+        if best.failed:
+            for candidate in new:
+                if _holds(room[candidate.fleet], candidate) >= best.seated:
+                    best.look(candidate)
+    if best.found is None:
+        best.look(min(every, key=lambda candidate: candidate.index))
+    return best.found
+
+
+def _holds(room: int | None, candidate: Candidate) -> int:
+    """How many ranks a fleet can hold in an area at most, if it may launch so many nodes."""
+    return UNLIMITED if room is None else room * candidate.per
+
+
+class _Best:
+    """The best of the domains that were tried; of equals the first in the order of domains."""
+
+    def __init__(self, ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> None:
+        self.ledger, self.job, self.wanted = ledger, job, wanted
+        self.found: Try | None = None
+        self._key: tuple[float, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no place for all ranks, so far."""
+        return self.found is None or self.found.failed is not None
+
+    @property
+    def seated(self) -> int:
+        """How many ranks found a place."""
+        return len(self.found.nodes) if self.found else 0
+
+    def launch(self, candidates: Iterable[Candidate]) -> None:
+        """Try areas where all is launched, the cheapest first, until the others cost more. Of areas where
+        several fleets may launch the same, one is tried.
+        """
+        seen: set[object] = set()
+        for candidate in candidates:
+            if not self.failed and self.found and self._dearer(candidate, self.found):
+                break
+            untouched = not self.ledger.begin and not self.ledger.new_kinds.get(candidate.fleet)
+            if not untouched or candidate.alike is None or candidate.alike not in seen:
+                self.look(candidate)
+            if untouched:
+                seen.add(candidate.alike)
+
+    def _dearer(self, candidate: Candidate, found: Try) -> bool:
+        return candidate.floor * self.job.ranks > found.cost + CENT
+
+    def look(self, candidate: Candidate) -> None:
+        """Try one."""
+        found = _try_plain(self.ledger, self.job, candidate.domain, self.wanted)
+        key = (*found.rank, candidate.index)
+        if self.found is None or key < self._key:
+            self.found, self._key = found, key
 
 
 def homes_to_try(ledger: Ledger, wish: Wish) -> list[Mapping[str, frozenset[Home]]]:
@@ -168,14 +210,6 @@ def _try(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) ->
     if job.plain:
         return _try_plain(ledger, job, domain, wanted)
     return Special(ledger, job, domain).run()
-
-
-def _better(new: Try, old: Try) -> bool:
-    if new.failed is None and old.failed is None:
-        return new.key < old.key
-    if new.failed is not None and old.failed is not None:
-        return len(new.nodes) > len(old.nodes)
-    return new.failed is None
 
 
 def _try_plain(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:

@@ -237,18 +237,17 @@ class Search:
         searched = any(not j.ask.prior for j in stays)
         if searched:
             found = self._orders(found, jobs)
-        found = self._cheaper(found, jobs, free)
-        if not searched and not self._is_near(found):
-            other = self._orders(found, jobs)
-            found = replace(other, bound=found.bound)
+        found, answered = self._cheaper(found, jobs, free)
+        if not searched and not answered and not self._is_near(found):
+            found = replace(self._orders(found, jobs), bound=found.bound)
         return found
 
     def _is_near(self, found: Result) -> bool:
         """Whether it costs no more than the program was to find."""
         return found.bound is not None and found.cost <= found.bound * (1 + self.cost.gap) + ROUNDED
 
-    def _cheaper(self, found: Result, jobs: Sequence[Job], free: Sequence[Job]) -> Result:
-        """The same tasks where the program puts them."""
+    def _cheaper(self, found: Result, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Result, bool]:
+        """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
         least, ledger = solve(self._counted(begin, free, found), self.cost)
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
@@ -258,7 +257,8 @@ class Search:
             other = Result(ledger, found.left, launch_baselines(ledger), proved=found.proved)
             found = min(found, other, key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
-        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
+        found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
+        return found, ledger is not None
 
     def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
         """A program for these tasks, in which each fleet launches for itself what can be had."""

@@ -32,6 +32,11 @@ class Try:
         """The least disturbance, then the least cost, then the least waste."""
         return (self.moved, round(self.cost, 6), self.launches, self.waste)
 
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The least is the best: one that succeeded, or the one that came furthest."""
+        return (0, *self.key) if self.failed is None else (1, -len(self.nodes))
+
 
 def carry_out(ledger: Ledger, choice: Choice, ranks: int) -> list[int]:
     """Seat ranks as a choice says: the node of each."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from declarative.model.spec import Task
 from declarative.placement.kinds import Place
@@ -78,9 +78,9 @@ class Wish:
 
     __slots__ = (
         "apart",
+        "candidates",
         "domains",
         "fit",
-        "floors",
         "gpus",
         "grounds",
         "homes",
@@ -114,8 +114,8 @@ class Wish:
         """Domain → the places where it fits."""
         self.homes: list[Domain] | None = None
         """The domains where its ranks may lie together."""
-        self.floors: dict[Domain, float] = {}
-        """Domain → USD an hour that a rank costs at least which something is launched for."""
+        self.candidates: Sequence[Any] | None = None
+        """The areas where its ranks may lie together (`board.Candidate`)."""
         self.least = min({need for _, need in fit.items()}, default=0)
 
 
