@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
 from declarative.model.resource import Offer, size_order
@@ -37,10 +38,16 @@ Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
 
 
-Traits = tuple[int, int, tuple[object, ...]]
-"""GPUs that a rank is given, blocks of a node, and what matters after the fit: USD an hour, CPUs and memory
-that a rank is given, which GPUs.
-"""
+class Traits(NamedTuple):
+    """What matters of a kind of node to a rank that takes so many blocks of it."""
+
+    need: int
+    gpus: int
+    """GPUs that the rank is given."""
+    total: int
+    """Blocks of a node."""
+    rest: tuple[object, ...]
+    """What matters after the fit: USD an hour, the CPUs and memory that the rank is given, which GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,11 @@ class Board:
             self.is_present[i] = 1
         makes: dict[tuple[Shape, int], int] = {}
         self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
+        self.makes = list(makes.values())
+        """Each make once."""
+        blocks = [(make, self.kinds[make].shape, self.kinds[make].total) for make in self.makes]
+        self.shares = [(make, of.cpu // total, of.memory_mib // total, total) for make, of, total in blocks]
+        """Make, the CPUs and the memory of one of its blocks, and how many it has."""
         self.most_blocks = max((kind.total for kind in self.kinds), default=1)
         self._areas: dict[str, list[Area | None]] = {}
         self.maker_of = [maker_of(kind.shape) for kind in self.kinds]
@@ -270,9 +282,28 @@ class Board:
         """Make → the blocks that a rank wants."""
         found = self._needs.get(size)
         if found is None:
-            needs = {make: blocks_wanted(task, self.kinds[make]) for make in dict.fromkeys(self.make_of)}
+            needs = self._least_shares(task) or {
+                make: blocks_wanted(task, self.kinds[make]) for make in self.makes
+            }
             found = self._needs[size] = (len(self._needs), needs)
         return found
+
+    def _least_shares(self, task: Task) -> dict[int, int] | None:
+        """The same for a task that asks for so many CPUs and so much memory at least, and for nothing else.
+
+        This is `blocks_wanted` without its calls: sizes times makes may be a million.
+        """
+        want = task.resources
+        cpu, memory = want.cpu, want.memory
+        if task.whole_nodes or want.gpu or want.disk or not cpu or not memory:
+            return None
+        if cpu.max is not None or memory.max is not None or cpu.min < 1 or memory.min < 1:
+            return None
+        cpus, mib = -cpu.min, -memory.min
+        return {
+            make: 0 if not (each and size) or (need := max(-(cpus // each), -(mib // size))) > total else need
+            for make, each, size, total in self.shares
+        }
 
     def _may(self, task: Task, kind: Kind) -> bool:
         rule = self.fleets.get(kind.fleet)
@@ -319,8 +350,9 @@ class Board:
         """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
         found = wish.domains.get(domain)
         if found is None:
+            there = ((k, need) for k, need in wish.fit.items() if self.is_present[k])
             found = wish.domains[domain] = tuple(
-                (k, need) for k in self.present if (need := wish.fit.get(k)) and self.inside(domain, k)
+                there if domain == ANYWHERE else (pair for pair in there if self.inside(domain, pair[0]))
             )
         return found
 

@@ -90,24 +90,22 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
     if ground.nodes is not None:
         return _slots_of_nodes(ledger, wish, ground)
     out: list[Slot] = []
-    for kind, need in itertools.chain(
-        board.kinds_at(wish, ground.domain, ground.places), _new_kinds(ledger, wish, ground)
-    ):
+    kinds = board.kinds_at(wish, ground.domain, ground.places)
+    for kind, need in itertools.chain(kinds, _new_kinds(ledger, wish, ground)):
         pile = ledger.piles.get(kind)
         if not pile or kind in ground.barred or (ground.kinds is not None and kind not in ground.kinds):
             continue
-        traits = _traits(board, wish, kind)
+        traits = board.traits.get((kind, need)) or _traits(board, wish, kind)
         for free, ids in pile.items():
-            if free < need or (wish.whole and free < traits[1]):
+            if free < need or (wish.whole and free < traits.total):
                 continue
-            per = 1 if wish.whole else free // need
             key = _key(wish, kind, free, wanted.get(kind, 0), traits)
             if ground.beside:  # ranks are seated one by one then: the first node is enough
                 node = next((-n for n in reversed(ids) if -n not in ground.beside), None)
                 if node is not None:
                     out.append((key, kind, free, 1, 1, need, node))
                 continue
-            out.append((key, kind, free, len(ids), per, need, None))
+            out.append((key, kind, free, len(ids), 1 if wish.whole else free // need, need, None))
     return out
 
 
@@ -140,7 +138,15 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
             continue
         per = 1 if wish.whole else free // need
         out.append(
-            ((*_key(wish, kind, free, 0, _traits(board, wish, kind)), node), kind, free, 1, per, need, node)
+            (
+                (*_key(wish, kind, free, 0, _traits(board, wish, kind)), node),
+                kind,
+                free,
+                1,
+                per,
+                need,
+                node,
+            )
         )
     return out
 
@@ -153,7 +159,8 @@ def _traits(board: Board, wish: Wish, kind: int) -> Traits:
         of = board.kinds[kind]
         shape = of.shape
         cpu, memory, gpus = (need * each // of.total for each in (shape.cpu, shape.memory_mib, shape.gpus))
-        found = board.traits[kind, need] = (gpus, of.total, (of.cost, cpu, memory, board.gpu_order[kind]))
+        rest = (of.cost, cpu, memory, board.gpu_order[kind])
+        found = board.traits[kind, need] = Traits(need, gpus, of.total, rest)
     return found
 
 
@@ -163,11 +170,11 @@ def _key(wish: Wish, kind: int, free: int, wanted: int, traits: Traits) -> tuple
     No GPU for those that want none; a node that is in use before one that is idle; what others can use
     less; the tightest fit; the cheapest; the least CPUs, memory and GPUs.
     """
-    gpus, total, rest = traits
+    need, gpus, total, rest = traits
     gpus -= wish.gpus
     if wish.whole:
         return (gpus, False, wanted, 0, 0, rest, kind)
-    return (gpus, free == total, wanted, free % wish.fit[kind], free, rest, kind)
+    return (gpus, free == total, wanted, free % need, free, rest, kind)
 
 
 def _buy(ledger: Ledger, wish: Wish, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
