@@ -47,17 +47,30 @@ MOST_DIGITS = 18
     help="Only these: `rank.failed`, `node.*`; `*` is a wildcard.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with those that come, until interrupted.")
+@click.option(
+    "--deliver",
+    is_flag=True,
+    help="Print none: tell the webhooks of `notify` what they were not told of, once, as for cron.",
+)
 @json_option
 @partial(project_command, short_names=())  # `-f` follows
-def events_command(
-    session: Session, since: str | None, types: tuple[str, ...], follow: bool, as_json: bool
+def events_command(  # noqa: PLR0917 (each is an option)
+    session: Session, since: str | None, types: tuple[str, ...], follow: bool, deliver: bool, as_json: bool
 ) -> int:
     """Print what happened, oldest first: things made and deleted, states of nodes, ranks and tasks, and what
     users did.
 
     With --json each event is a line of JSON. Its `cursor` is what --since takes to go on behind it; its `id`
     never changes. Without --since the last 50 are printed.
+
+    --deliver does what `fleetform reconcile` does by itself, and exits 1 if a webhook could not be told. One
+    that is told for the first time gets what happens from then on.
     """
+    if deliver:
+        from declarative.cli.notify import deliver_once
+
+        with session.state.write_anew(session.load().desired) as store:
+            return 0 if deliver_once(session, store) else 1
     desired = session.declared(warn=not as_json)
     cursor = _start(session, desired, since)
     while True:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from declarative.cli.errors import failed
+from declarative.cli.notify import notifying
 from declarative.cli.options import apply_options, examples, json_option
 from declarative.cli.output import emit, emit_text
 from declarative.cli.serve import Listen, listen_options, listening
@@ -42,8 +43,8 @@ def reconcile_command(
     stop = Stop()
     rounds = Rounds(session, options, stop)
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
-    with stopping(STOPPING, stop), at_it as observe:
-        loop = Loop(rounds.step, (observe,), clock=session.clock, wait=stop.wait)
+    with stopping(STOPPING, stop), at_it as shown, notifying(session) as told:
+        loop = Loop(rounds.step, (shown, told), clock=session.clock, wait=stop.wait)
         try:
             with Renewal(rounds.keep_lease, RENEWED_EVERY):
                 if once:

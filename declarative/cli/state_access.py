@@ -171,6 +171,10 @@ class StateAccess:
         """
         return self._open(self.url(desired))
 
+    def write_anew(self, desired: Desired | None) -> Store:
+        """As `read_anew`, for those who write what needs no lock."""
+        return self._open(self.url(desired), write=True, create=True)
+
     def folder(self, url: str) -> Path | None:
         """The folder of a state that is kept within the project's; None for one that several may share."""
         file = self._file(url)

@@ -25,12 +25,15 @@ class Hook:
     next_at: float | None = None
     """When it is tried again after that; seconds since the epoch."""
     error: str | None = None
+    rests: bool = False
+    """That it is not to be told now: after a failure, or since another process tells it."""
 
 
-def claim(connection: Connection, name: str, start: int, seconds: float, now: float) -> Hook | None:
-    """The hook, for this process alone for so long; None if another one has it, or if it is to rest.
-
-    A hook that is new begins after the event `start`.
+def claim(
+    connection: Connection, name: str, *, start: int, seconds: float, now: float, at_once: bool
+) -> Hook | None:
+    """The hook, for this process alone for so long; None if another one has it, or if it is to rest after a
+    failure, unless it is to be told `at_once`. One that is new begins after the event `start`.
     """
     row = connection.select("hooks", f"WHERE name = :its_name{connection.database.for_update}", its_name=name)
     found = row.first()
@@ -39,10 +42,10 @@ def claim(connection: Connection, name: str, start: int, seconds: float, now: fl
             "hooks", {"name": name, "cursor": start, "failures": 0, "busy_until": now + seconds}
         )
         return Hook(name=name, cursor=start)
-    if (found.busy_until or 0.0) > now or (found.next_at or 0.0) > now:
+    if (found.busy_until or 0.0) > now or (not at_once and (found.next_at or 0.0) > now):
         return None
     connection.update("hooks", {"busy_until": now + seconds}, "name = :its_name", its_name=name)
-    return _hook(found)
+    return _hook(found, now)
 
 
 def advance(connection: Connection, name: str, cursor: int, *, until: float | None = None) -> None:
@@ -67,8 +70,17 @@ def keep(connection: Connection, names: list[str]) -> None:
 
 def read(connection: Connection) -> tuple[Hook, ...]:
     """All of them, by name."""
-    return tuple(map(_hook, connection.select("hooks", "ORDER BY name")))
+    now = connection.database.now(connection)
+    return tuple(_hook(row, now) for row in connection.select("hooks", "ORDER BY name"))
 
 
-def _hook(row: Any) -> Hook:
-    return Hook(name=row.name, cursor=row.cursor, failures=row.failures, next_at=row.next_at, error=row.error)
+def _hook(row: Any, now: float) -> Hook:
+    rests = max(row.busy_until or 0.0, row.next_at or 0.0) > now
+    return Hook(
+        name=row.name,
+        cursor=row.cursor,
+        failures=row.failures,
+        next_at=row.next_at,
+        error=row.error,
+        rests=rests,
+    )

@@ -264,10 +264,11 @@ class Store:
             return hooks.read(connection)
 
     @resumed
-    def claim_hook(self, name: str, seconds: float) -> Hook | None:
+    def claim_hook(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
         """See `hooks.claim`. A new one is told of what happens from now on."""
         with self._hooks() as (connection, now):
-            return hooks.claim(connection, name, events.bounds(connection)[1], seconds, now)
+            start = events.bounds(connection)[1]
+            return hooks.claim(connection, name, start=start, seconds=seconds, now=now, at_once=at_once)
 
     @resumed
     def advance_hook(self, name: str, cursor: int, *, more: float | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import Span
 
-SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys")
+SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys", "notify")
 """Fields whose values may hold a secret that does not belong there."""
 MASKED_FIELDS = ("env",)
 """Where the syntax is broken, nobody can say what in here is a value, and what breaks it may be a secret."""

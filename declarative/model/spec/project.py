@@ -12,6 +12,7 @@ from declarative.model.schema.decode import decode_part, describe, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
 from declarative.model.spec.limits import Limits
+from declarative.model.spec.notify import Notify
 from declarative.model.spec.reconcile import Reconcile
 from declarative.model.spec.text import Name
 
@@ -355,6 +356,14 @@ class Project:
             "[{nodes: 2, per: 10m}]}`."
         ),
     ] = Reconcile()
+    notify: Annotated[
+        tuple[Notify, ...],
+        Is(most_items=50),
+        Doc(
+            "Webhooks that `fleetform reconcile` tells of events: `{name: ops, url: NOTIFY_OPS_URL, secret: "
+            "NOTIFY_OPS_SECRET, events: [task.failed]}`, with the names of environment variables."
+        ),
+    ] = ()
     moved: Annotated[
         Moves,
         Doc(
@@ -369,3 +378,10 @@ class Project:
             "one (or all of a count) and keeps what it holds, `destroy: true` deletes it."
         ),
     ] = Removals()
+
+    def __post_init__(self) -> None:
+        names = [hook.name for hook in self.notify]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                summary = f"`{name}` is the name of another webhook"
+                raise BadValueError("duplicate-name", summary, "give it another one", ("notify", i, "name"))

@@ -1,0 +1,295 @@
+"""Telling webhooks of events: at least once, in order, each hook for itself, by the cursor in the state.
+
+A hook that fails, hangs or is away holds up nobody else. It is tried again, ever more seldom, and misses
+nothing as long as the state keeps its events. Bodies are signed as Standard Webhooks does it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import http.client
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from declarative import __version__
+from declarative.model.spec.notify import HookFormat, Notify
+from declarative.render.data import to_line
+from declarative.render.records import event_json
+from declarative.store import Store
+from declarative.store.events import Event
+from declarative.store.faults import StateError
+
+TIMEOUT = 10.0
+"""Seconds of silence after which a request has failed."""
+LONGEST = 30.0
+"""Seconds that a request may take in all."""
+CLAIM = 60.0
+"""Seconds for which a hook is this process's alone; renewed with each event."""
+BATCH = 100
+FIRST, SELDOM = 1.0, 600.0
+"""Seconds until the second try, and at most between two."""
+DETAILS = ("cause", "error", "reason", "why", "summary")
+TEXT_LENGTH = 2000
+
+
+class DeliveryError(Exception):
+    """A webhook did not take an event; why, without its URL. `after` is when it wants to be asked again."""
+
+    def __init__(self, why: str, after: float = 0.0) -> None:
+        super().__init__(why)
+        self.after = after
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A webhook with what the environment says of it."""
+
+    hook: Notify
+    url: str
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Target({self.hook.name})"
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+def message(target: Target, event: Event, lineage: str | None, now: float) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a request."""
+    data = event_json(event, lineage)
+    headers = {"Content-Type": "application/json", "User-Agent": f"fleetform/{__version__}"}
+    if target.hook.format is HookFormat.SLACK:
+        return headers, _body({"text": _slack(event)})
+    if target.hook.format is HookFormat.GITHUB:
+        headers["Accept"] = "application/vnd.github+json"
+        headers["Authorization"] = f"Bearer {target.secret}"
+        return headers, _body({"event_type": f"fleetform.{event.type}"[:100], "client_payload": data})
+    body = _body(data)
+    headers["webhook-id"] = data["id"]
+    headers["webhook-timestamp"] = str(int(now))
+    if target.secret:
+        headers["webhook-signature"] = signature(target.secret, data["id"], int(now), body)
+    return headers, body
+
+
+def signature(secret: str, id: str, timestamp: int, body: bytes) -> str:
+    """`v1,` and HMAC-SHA256 over id, time and body. A secret `whsec_…` is base64 of the key."""
+    key = secret.encode()
+    if secret.startswith("whsec_"):
+        with contextlib.suppress(binascii.Error, ValueError):
+            key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    digest = hmac.new(key, f"{id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def _body(data: Mapping[str, Any]) -> bytes:
+    return to_line(data).encode(errors="replace")
+
+
+def _slack(event: Event) -> str:
+    """A message in which nothing of the event is markup, a link or a mention."""
+    why = next((str(event.detail[name]) for name in DETAILS if event.detail.get(name)), "")
+    text = f"{event.address}: {event.type.partition('.')[2].replace('_', ' ')}" + (f" ({why})" if why else "")
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, entity)
+    # A character of no width after what begins markup or a mention.
+    return "".join(f"{c}\u200b" if c in "*_~`@#:" else c for c in text[:TEXT_LENGTH])
+
+
+# ----------------------------------------------------------------------------------------------- sending
+
+
+def send(url: str, headers: Mapping[str, str], body: bytes) -> None:
+    """One request; `DeliveryError` unless the answer is 2xx. It follows no redirects."""
+    split = urlsplit(url)
+    try:
+        line = _line(split)
+    except (ValueError, OSError):
+        raise DeliveryError("its URL is not one of `https://` or `http://`") from None
+    limit = threading.Timer(LONGEST, _cut, (line,))
+    limit.daemon = True
+    limit.start()
+    try:
+        path = f"{split.path or '/'}{'?' + split.query if split.query else ''}"
+        line.request("POST", path, body, dict(headers))
+        answer = line.getresponse()
+        status, after = answer.status, answer.headers.get("Retry-After", "")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DeliveryError(_why(error)) from None
+    finally:
+        limit.cancel()
+        line.close()
+    if not 200 <= status < 300:
+        raise DeliveryError(f"it answered HTTP {status}", float(after) if after.isdigit() else 0.0)
+
+
+def _line(split: SplitResult) -> http.client.HTTPConnection:
+    if not split.hostname:
+        raise ValueError
+    if split.scheme == "https":
+        return http.client.HTTPSConnection(
+            split.hostname, split.port, timeout=TIMEOUT, context=ssl.create_default_context()
+        )
+    if split.scheme == "http":
+        return http.client.HTTPConnection(split.hostname, split.port, timeout=TIMEOUT)
+    raise ValueError
+
+
+def _cut(line: http.client.HTTPConnection) -> None:
+    if line.sock is not None:
+        with contextlib.suppress(OSError):
+            line.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _why(error: Exception) -> str:
+    """Without the URL, which may be a secret."""
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, OSError):
+        return f"it cannot be reached: {error.strerror or type(error).__name__}"
+    return f"its answer is not one of HTTP ({type(error).__name__})"
+
+
+# -------------------------------------------------------------------------------------------- delivering
+
+
+def pending(store: Store, targets: Sequence[Target]) -> list[Target]:
+    """The hooks that there is something for, or that are new. It only reads."""
+    known = {hook.name: hook for hook in store.hooks()}
+    last = store.event_bounds()[1]
+    return [
+        target
+        for target in targets
+        if (hook := known.get(target.hook.name)) is None or (hook.cursor < last and not hook.rests)
+    ]
+
+
+def deliver(
+    store: Store,
+    target: Target,
+    clock: Callable[[], float],
+    stopping: threading.Event | None = None,
+    *,
+    at_once: bool = False,
+) -> str | None:
+    """Tell one hook of all that it was not told of; why it could not be told, None if it has all, or if
+    another process tells it. `at_once`: also if it is to rest after a failure.
+    """
+    name = target.hook.name
+    hook = store.claim_hook(name, CLAIM, at_once=at_once)
+    if hook is None:
+        return None
+    cursor, failures, lineage = hook.cursor, hook.failures, store.lineage()
+    while found := store.events(cursor, BATCH):
+        for event in found:
+            if stopping is not None and stopping.is_set():
+                store.advance_hook(name, cursor)
+                return None
+            if target.hook.wants(event.type):
+                try:
+                    send(target.url, *message(target, event, lineage, clock()))
+                except DeliveryError as error:
+                    store.fail_hook(name, str(error), max(_wait(failures), min(error.after, SELDOM)))
+                    return str(error)
+                failures = 0
+                store.advance_hook(name, event.id, more=CLAIM)
+            cursor = event.id
+    store.advance_hook(name, cursor)
+    return None
+
+
+def _wait(failures: int) -> float:
+    """Seconds until the next try, after so many that failed before this one."""
+    return min(SELDOM, FIRST * 2.0 ** min(failures, 16)) * random.uniform(0.8, 1.2)  # noqa: S311 (spread)
+
+
+class Deliveries:
+    """Tells all webhooks beside whatever else this process does, each in a thread of its own."""
+
+    def __init__(
+        self, opened: Callable[[], Store], clock: Callable[[], float], say: Callable[[str], None]
+    ) -> None:
+        """`opened` gives a state to write to; `say` hears of hooks that fail, and that work again."""
+        self._opened = opened
+        self._clock = clock
+        self._say = say
+        self._store: Store | None = None
+        self._stopping = threading.Event()
+        self._running: dict[str, threading.Thread] = {}
+        self._said: dict[str, str | None] = {}
+        self._declared: AbstractSet[str] | None = None
+
+    def tick(self, targets: Sequence[Target], declared: AbstractSet[str]) -> None:
+        """Begin what there is to tell, and forget hooks that are not `declared` any more. It waits for no
+        hook.
+        """
+        try:
+            if self._store is None:
+                self._store = self._opened()
+            if declared != self._declared:
+                self._store.keep_hooks(declared)
+                self._declared = declared
+            for target in pending(self._store, targets):
+                name = target.hook.name
+                if name not in self._running or not self._running[name].is_alive():
+                    thread = threading.Thread(
+                        target=self._deliver, args=(self._store, target), name=f"notify {name}", daemon=True
+                    )
+                    self._running[name] = thread
+                    thread.start()
+        except StateError as error:
+            self._note("the state", error.summary)
+            self._give_up_store()
+
+    def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+        """Write an event of the loop's own; a state that is away makes no round fail."""
+        try:
+            if self._store is None:
+                self._store = self._opened()
+            self._store.tell(type, address, detail)
+        except StateError as error:
+            self._note("the state", error.summary)
+            self._give_up_store()
+
+    def close(self) -> None:
+        """Let what was begun go on for a moment, then end after the requests that are under way."""
+        until = time.monotonic() + TIMEOUT
+        for thread in self._running.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        self._stopping.set()
+        for thread in self._running.values():
+            thread.join(LONGEST)
+        self._give_up_store()
+
+    def _give_up_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _deliver(self, store: Store, target: Target) -> None:
+        try:
+            self._note(target.hook.name, deliver(store, target, self._clock, self._stopping))
+        except StateError as error:
+            self._note(target.hook.name, error.summary)
+
+    def _note(self, name: str, why: str | None) -> None:
+        """Say what changed."""
+        before, self._said[name] = self._said.get(name), why
+        if why != before:
+            told = f"is not told of events: {why}" if why else "is told of events again"
+            self._say(f"notify {name} {told}")
