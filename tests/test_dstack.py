@@ -60,7 +60,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (39, "dstack-field", "`reservation`"),
         (40, "dstack-field", "`idle_duration`"),
         (42, "dstack-field", "`utilization_policy`"),
-        (45, "dstack-field", "`schedule`"),
         (47, "dstack-field", "`main/h100-pool`"),
         (50, "dstack-field", "`backend_options`"),
         (52, "dstack-field", "`dstack`"),

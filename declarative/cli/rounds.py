@@ -285,7 +285,8 @@ class Rounds:
         mark = self._marked()
         sent = self._desired is not None and any(want.files for want in self._desired.tasks.values())
         if self._desired is not None and mark == self._mark and not sent:
-            return self._desired
+            self.session.pass_time()
+            return self.session.current
         try:
             loaded = self.session.load(look="contents")
         except Failed as error:
@@ -294,7 +295,10 @@ class Rounds:
             self._desired, self._files, self._wrong = loaded.desired, loaded.files, ()
         self._mark = self._marked()
         self._say_wrong()
-        return self._desired
+        if self._desired is None:
+            return None
+        self.session.pass_time()
+        return self.session.current
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
         self.code = 1

@@ -67,6 +67,8 @@ class Session:
         self._variables = variables
         self._var_files = tuple(Path(f) for f in var_files)
         self._named = named
+        self.written: Desired | None = None
+        """What was loaded, whatever time it is: see `planner.schedules`."""
         self._declared: Desired | None = None
         """What was loaded, whatever is to come of it."""
         self.clock: Callable[[], float] = now
@@ -92,6 +94,12 @@ class Session:
     def close(self) -> None:
         """Give up the state's connections."""
         self.state.close()
+
+    def pass_time(self) -> None:
+        """Let what was loaded be as it is now."""
+        from declarative.planner.schedules import at
+
+        self._declared = at(self.written, self.clock()) if self.written else None
 
     def load(self, *, look: Look = "none", published: bool = False) -> Loaded:
         """The project; `Failed` with every error of it.
@@ -136,13 +144,15 @@ class Session:
 
     def _load(self, *, look: Look, published: bool) -> Loaded:
         from declarative.language.loader import load
+        from declarative.planner.schedules import at
 
         state = self.state.named
         loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
         self.warnings = loaded.diagnostics
         self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}
-        self._declared = loaded.desired
-        return loaded
+        self.written = loaded.desired
+        self._declared = at(loaded.desired, self.clock())
+        return replace(loaded, desired=self._declared)
 
     def _check_where(self, error: InvalidError) -> None:
         """`Failed` with all errors of the project unless it keeps its state in the default place: a command

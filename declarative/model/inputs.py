@@ -153,6 +153,8 @@ class RankInputs:
     volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     retries: RetrySeries | None = None
+    scheduled: float | None = None
+    """Of which start of its `schedule` it is, seconds since the epoch."""
 
 
 T = TypeVar("T")

@@ -156,6 +156,10 @@ class TaskWant:
     spec: Task
     mounts: tuple[tuple[RankMount, ...], ...] = ()
     files: Manifest | None = field(default=None, hash=False)
+    off: bool = False
+    """Its `schedule` keeps it from running now."""
+    started: float | None = None
+    """When its `schedule` was last to start it, seconds since the epoch."""
 
     @property
     def own_files(self) -> frozenset[str]:

@@ -299,6 +299,7 @@ WAITING = "it waits for the rest of its gang"
 NOT_RELEASED = "its gang was never complete: none of its commands ran"
 """The cause of a rank that is `lost` while it waited."""
 
+SCHEDULED = "scheduled"
 RETRIES = "retries"
 """Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
 attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""

@@ -39,7 +39,7 @@ def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> 
     for choice in outcome.choices:
         total, backend = totals[choice.node], backends[choice.node]
         _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
-    _released(steps, state, found.tasks, Reason.DESTROY if destroy else Reason.REMOVED)
+    _released(steps, state, found, Reason.DESTROY if destroy else Reason.REMOVED)
     _fence(steps, recorded)
     return steps.join()
 
@@ -346,25 +346,26 @@ def _put(steps: Steps, state: State, wanted: Action) -> None:
     renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in steps.actions)
     changed = differing(record.typed, wanted.typed)
     # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
-    again = wanted.reason is Reason.RETRY
+    again = wanted.reason in (Reason.RETRY, Reason.SCHEDULE)
     if not renewed and not changed and not again:
         return
     reason, because = (Reason.CASCADE, renewed) if renewed else (Reason.CHANGED, changed)
     if again and not renewed:
-        reason, because = Reason.RETRY, ()
+        reason, because = wanted.reason, ()
     _delete(steps, record, reason, because)
     steps.add(replace(wanted, reason=reason, because=because))
 
 
-def _released(steps: Steps, state: State, decisions: Mapping[str, TaskDecision], removed: Reason) -> None:
+def _released(steps: Steps, state: State, found: Decisions, removed: Reason) -> None:
     """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in state.of(kind):
-            decision = decisions.get(str(record.task))
+            decision = found.tasks.get(str(record.task))
             if f"delete:{record.address}" in steps.actions:
                 continue
             if decision is None:
-                _delete(steps, record, removed)
+                asleep = f"task/{record.task}" in found.fleets.desired.asleep
+                _delete(steps, record, Reason.SCHEDULE if asleep else removed)
             elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
                 _delete(steps, record, reason, decision.because)

@@ -14,6 +14,7 @@ from declarative.model.spec import Task
 from declarative.model.state import (
     NOT_RELEASED,
     RETRIES,
+    SCHEDULED,
     Address,
     NodeState,
     Record,
@@ -22,6 +23,7 @@ from declarative.model.state import (
     readiness_of,
 )
 from declarative.planner.retries import again, series
+from declarative.planner.schedules import is_due, is_there
 from declarative.planner.types import Reason
 
 
@@ -58,12 +60,13 @@ class TaskDecision:
 
     def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank that this plan starts."""
-        return replace(self.want.rank_inputs(rank), retries=self.series)
+        started = self.want.started
+        return replace(self.want.rank_inputs(rank), retries=self.series, scheduled=started)
 
 
 def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields that differ: those that restart the rank, and those that change in place."""
-    keys = [name for name in differing(before, after) if name not in (RETRIES, SUMS)]
+    keys = [name for name in differing(before, after) if name not in (RETRIES, SCHEDULED, SUMS)]
     marked = in_place(Task)
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
 
@@ -112,6 +115,8 @@ def judge(
     elif not missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
         decision.series = series(have.values())
+    elif is_due(want, have.values(), state):
+        decision.reason = Reason.SCHEDULE
     elif not missing:
         decision.course = Course.KEPT
         found = again(want, have.values(), state, now)
@@ -158,6 +163,7 @@ def judge_all(
     return {
         name: judge(want, state, by_task.get(name, {}), requested, now)
         for name, want in sorted(desired.tasks.items())
+        if is_there(want, by_task.get(name, {}).values(), state, now)
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from declarative.model.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
 from declarative.model.resource import SUMS
 from declarative.model.spec.values import show_mib
-from declarative.model.state import RETRIES
+from declarative.model.state import RETRIES, SCHEDULED
 from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wrapped
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
@@ -29,8 +29,8 @@ EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
 """What is shown one by one, also where there was none of it."""
 FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
-    "task": frozenset({"task", "rank", RETRIES, SUMS}),
-    "rank": frozenset({"task", "rank", "volumes", RETRIES, SUMS}),
+    "task": frozenset({"task", "rank", RETRIES, SCHEDULED, SUMS}),
+    "rank": frozenset({"task", "rank", "volumes", RETRIES, SCHEDULED, SUMS}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
 }

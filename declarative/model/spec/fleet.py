@@ -11,6 +11,7 @@ from declarative.model.diagnostic import suggest
 from declarative.model.schema.decode import MAX_SHOWN, describe
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json
 from declarative.model.spec.hosts import SshConfig
+from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
 from declarative.model.spec.topology import Level, Placement, SpotPolicy
 from declarative.model.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
@@ -140,6 +141,14 @@ class Fleet:
             "never gives one up; default 10m."
         ),
     ] = IdleDuration(600)
+    schedule: Annotated[
+        Schedule | None,
+        InPlace(),
+        Doc(
+            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: outside of it there are '
+            "no nodes, but for those on which ranks run."
+        ),
+    ] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
     env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
@@ -213,6 +222,8 @@ class Fleet:
             raise BadValueError("bad-value", summary, hint, ("same",), at_key=True)
         if self.reservation is not None:
             self._check_reservation()
+        if self.schedule is not None:
+            self._check_schedule(self.schedule)
         if self.exists:
             self._check_hosts()
 
@@ -266,6 +277,15 @@ class Fleet:
         if self.spot_policy is SpotPolicy.SPOT:
             summary = "what is reserved is not spot"
             raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
+
+    def _check_schedule(self, schedule: Schedule) -> None:
+        if schedule.stop is None:
+            summary = "the `schedule` of a fleet needs a `stop`"
+            raise BadValueError("missing-field", summary, 'add `stop: "0 20 * * *"`', ("schedule",))
+        if self.exists:
+            hint = "remove it: the machines are there; give the tasks a `schedule`"
+            summary = "`schedule` is for machines to launch, and these exist"
+            raise BadValueError("nodes-and-ssh", summary, hint, ("schedule",), at_key=True)
 
     def _check_hosts(self) -> None:
         """Machines that are there: what bounds launches has nothing to bound."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.model.schema import BadValueError, Doc, Is
+from declarative.model.schema.marks import BadValueError, Doc, Is
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
 from declarative.model.spec.values import MAX_COUNT, Duration
 

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from declarative.model.schema import BadValueError, Doc, Json
 from declarative.model.schema.decode import describe
+from declarative.model.schema.marks import BadValueError, Doc, Json
 
 MINUTE = 60.0
 _ANY = datetime(2000, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -96,9 +96,23 @@ def _last(text: str, minute: float, zone: str) -> float | None:
 class Schedule:
     """When something is there: from each `start` to the next `stop`."""
 
-    start: Annotated[Cron, Doc('From when on, as cron has it: `"0 8 * * 1-5"`.')]
+    start: Annotated[Cron, Doc('From when on, as cron has it: `"0 8 * * 1-5"`.')] = Cron()
+    cron: Annotated[Cron | None, Doc("The same as `start`: dstack's word for it.")] = None
     stop: Annotated[Cron | None, Doc("Until when; a task may have none, and runs to its end.")] = None
     timezone: Annotated[Zone, Doc("Whose clock it goes by: `Europe/Berlin`; default `UTC`.")] = Zone("UTC")
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {"end": "stop", "tz": "timezone"}
+
+    def __post_init__(self) -> None:
+        if self.cron is not None and self.start:
+            summary = "`cron` and `start` are the same, and both are there"
+            raise BadValueError("bad-value", summary, "remove one of them", ("cron",), at_key=True)
+        if self.cron is not None:
+            object.__setattr__(self, "start", self.cron)
+            object.__setattr__(self, "cron", None)
+        if not self.start:
+            hint = 'add `start: "0 8 * * 1-5"`'
+            raise BadValueError("missing-field", "`start` is missing", hint)
 
     def started(self, now: float) -> float | None:
         """The last start at or before `now`; None if there was none yet."""

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.retry import Retry
+from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.model.spec.topology import Level, Placement, SpotPolicy
@@ -188,6 +189,14 @@ class Task:
         Files | None,
         Doc("Files and folders of the project that every rank finds in its own folder: `src`, `src:code`."),
     ] = None
+    schedule: Annotated[
+        Schedule | None,
+        InPlace(),
+        Doc(
+            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: runs anew from each '
+            "`start` on; one that runs at `stop` is stopped."
+        ),
+    ] = None
     retry: Annotated[
         Retry,
         InPlace(),
@@ -212,7 +221,6 @@ class Task:
         "reservation": "write it in the fleet",
         "idle_duration": "write it in the fleet",
         "utilization_policy": "remove it",
-        "schedule": "run `fleetform apply --replace task/<name>` from your scheduler",
         "profiles": "write the fields of the profile here",
         "backend_options": "use `options:` of the `backend` document",
         "dstack": "remove it",

@@ -1,0 +1,51 @@
+"""The loop's rounds in this process, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from declarative.cli.rounds import Rounds, Stop
+from declarative.cli.session import Session
+from declarative.reconcile.round import Round
+from declarative.render.views import StatusView
+
+OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}
+
+
+class Clock:
+    """Seconds since the epoch, as the test says."""
+
+    def __init__(self, at: float | None = None) -> None:
+        self.at = time.time() if at is None else at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Here:
+    """One loop."""
+
+    def __init__(self, directory: Path, clock: Clock, state: str | None = None) -> None:
+        self.clock = clock
+        self.session = Session(directory, state, (), ())
+        self.session.clock = self.session.state.clock = clock
+        self.rounds = Rounds(self.session, OPTIONS, Stop())
+
+    def step(self, after: float = 0.0) -> Round:
+        """A round so many seconds later."""
+        self.clock.at += after
+        return self.rounds.step()
+
+    def seen(self, after: float = 0.0) -> StatusView:
+        """The status after such a round."""
+        found = self.step(after).status
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self.rounds.close()
+        self.session.close()
