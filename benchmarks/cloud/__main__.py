@@ -29,8 +29,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ENV = {
     "PYTHONPATH": str(ROOT),
-    "BENCHMARK_KEY": "AKIDBENCHMARK",
-    "BENCHMARK_SECRET": "secret-of-the-benchmark",
+    "AWS_ACCESS_KEY_ID": "AKIDBENCHMARK",
+    "AWS_SECRET_ACCESS_KEY": "secret-of-the-benchmark",
 }
 
 
@@ -42,7 +42,7 @@ def documents(port: int, nodes: int) -> str:
         "driver": "ec2",
         "regions": ["us-east-1"],
         "endpoint": f"http://127.0.0.1:{port}",
-        "credentials": {"key": "BENCHMARK_KEY", "secret": "BENCHMARK_SECRET"},
+        "credentials": {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"},
         "image": "ami-00000001",
     }
     fleet = {
