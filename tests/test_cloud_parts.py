@@ -572,7 +572,7 @@ def test_notations_that_are_wrong(kind, value, code):
 
 def test_the_entry_point_leads_to_the_factory(tmp_path):
     found = load("ec2", config(9, tmp_path))
-    assert type(found).__module__ == "providers.cloud.ec2.provider"
+    assert type(found).__module__ == "providers.cloud.ec2"
     with pytest.raises(UnknownProviderError, match="no provider `moon` is installed"):
         cloud(Config(backend="b", project_dir=tmp_path, lineage="l", driver="moon"))
 

@@ -9,9 +9,8 @@ from declarative.model.spec.clouds import Network
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.faults import Answer, classify
-from providers.cloud.openstack import OpenStack
+from providers.cloud.openstack import OpenStack, shape
 from providers.cloud.openstack.answers import said
-from providers.cloud.openstack.provider import shape
 from providers.cloud.redact import Scrub
 from providers.ssh.key_pairs import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config

@@ -51,12 +51,10 @@ def refuse() -> None:
 def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
     """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
     refuse()
+    known = (*needed, *optional)
     for key in config.credentials:
-        if key not in (*needed, *optional):
-            known = (*needed, *optional)
-            hint = suggest(key, known) or f"it takes {', '.join(known)}"
-            summary = f"`{key}` is no credential of the driver `{config.driver}`"
-            raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
+        if key not in known:
+            raise _unknown(config, known, key)
     missing = [key for key in needed if key not in config.credentials]
     if missing:
         raise _unnamed(config, needed, missing[0])
@@ -65,6 +63,13 @@ def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] =
     if unset:
         raise _unset(config, unset)
     return values
+
+
+def _unknown(config: Config, known: Sequence[str], key: str) -> PermanentError:
+    """The fault of a credential that the driver does not take."""
+    summary = f"`{key}` is no credential of the driver `{config.driver}`"
+    hint = suggest(key, known) or f"it takes {', '.join(known)}"
+    return PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
 
 
 def _unnamed(config: Config, needed: Sequence[str], key: str) -> PermanentError:

@@ -334,8 +334,11 @@ def _size(name: str, size: Any, *, priced: bool) -> Size | None:
     if not cpus or not memory or _number(extra.get("gpus")):
         return None  # how many GPUs there are is told, and not which
     shape = Shape(cpu=cpus, memory_mib=memory, gpus=0, disk_mib=disk * 1024 if disk else None)
-    known = priced and isinstance(size.price, int | float) and size.price > 0
-    return Size(name=name, shape=shape, price=float(size.price) if known else None)
+    return Size(name=name, shape=shape, price=_hourly(size.price) if priced else None)
+
+
+def _hourly(price: object) -> float | None:
+    return float(price) if isinstance(price, int | float) and price > 0 else None
 
 
 def _last(driver: Any) -> str | None:

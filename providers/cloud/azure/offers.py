@@ -118,14 +118,20 @@ def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
     limits = found.get("restrictions") or ()
     if any(limit.get("type") == "Location" for limit in limits):
         return []
-    zones: set[str] = set()
-    for place in found.get("locationInfo") or ():
-        if str(place.get("location")).lower().replace(" ", "") == region:
-            zones |= {str(zone) for zone in place.get("zones") or ()}
+    zones = _told_zones(found, region)
     if not zones:
         return [None]
     closed = {zone for limit in limits for zone in value_at(limit, "restrictionInfo", "zones") or ()}
     return [f"{region}-{zone}" for zone in sorted(zones - closed)]
+
+
+def _told_zones(found: Mapping[str, Any], region: str) -> set[str]:
+    """The numbers of a region's zones that have a size at all."""
+    zones: set[str] = set()
+    for place in found.get("locationInfo") or ():
+        if str(place.get("location")).lower().replace(" ", "") == region:
+            zones |= {str(zone) for zone in place.get("zones") or ()}
+    return zones
 
 
 def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:

@@ -4,6 +4,235 @@ Requests are posted, so that nothing of them is in a URL, and answers are read b
 whatever their namespace is: libcloud reads a strange namespace as an empty list.
 """
 
-from providers.cloud.ec2.provider import Ec2
+from __future__ import annotations
 
-__all__ = ["Ec2"]
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import Placed, inputs_of
+from declarative.model.resource import Offer
+from declarative.model.state import Address
+from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
+from providers.cloud import adopted, checks
+from providers.cloud.attachments import Attachments
+from providers.cloud.bad_answers import asked
+from providers.cloud.catalog import InstanceType
+from providers.cloud.ec2 import answers, existing, volumes
+from providers.cloud.ec2.account import Account, disk_of, look
+from providers.cloud.ec2.key_pairs import Ec2Keys
+from providers.cloud.ec2.nodes import Ec2Nodes
+from providers.cloud.ec2.region import Region, endpoint
+from providers.cloud.ec2.volumes import Ec2Volumes
+from providers.cloud.nodes import Nodes
+from providers.cloud.provider import Cloud
+from providers.cloud.settings import NODE_DISK
+from providers.cloud.volumes import Volumes
+
+
+class Ec2(Cloud):
+    """One use of EC2, or of what speaks its protocol. No secret is read before something has to be asked.
+
+    Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `disk_size`
+    (GiB) and `disk_type` of the disk that nodes start from (what the image says if left out), `key_name`
+    (a key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
+    for all fleets with `placement: cluster`; `off` for none), `volume_iops` and `volume_throughput` (MiB/s,
+    of volumes that are made), `identity_file` (the private key for the nodes,
+    shared by all who work on the state; without it `keys` makes one for this project), and of those of the
+    driver `ssh`: `ssh_config`, `connect_timeout`, `root`.
+    """
+
+    RESERVES = True
+
+    ADOPTS = ADOPTS_INSTANCES = True
+
+    def __init__(self, config: Config) -> None:
+        self._account = Account(config)
+        keys = Ec2Keys(self._account)
+        self._node_calls = Ec2Nodes(self._account, keys)
+        self._instances = Nodes(self._account, self._node_calls, self._node_calls)
+        self._volume_calls = Ec2Volumes(self._account)
+        self._disks = Volumes(self._account, self._volume_calls)
+        self._held = Attachments(self._account, self._disks, volumes.Ec2Attachments(self._account))
+        super().__init__(config, keys, self._instances, self._disks, self._held)
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        """From the catalog, without asking anybody."""
+        return offers(self._account)
+
+    @asked
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        look = existing.volumes if kind == "volume" else existing.instances
+        return self._account.each(lambda region: list(look(region, ids)))
+
+    @asked
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`."""
+        self._node_calls.clear(inputs)
+
+    @asked
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        faults = preflight_faults(self._account, self._node_calls, self._volume_calls, wanted)
+        return [*super().check(wanted), *faults]
+
+
+KIND = ("zone", "instance_type", "spot", "reservation")
+"""Inputs of a node by which the conditions differ under which it is made."""
+LEAST_PAGE = 5
+
+Wanted = Mapping[Address, Mapping[str, Any]]
+
+
+def preflight_faults(
+    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, wanted: Wanted
+) -> list[PermanentError]:
+    """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
+    if not wanted:
+        return []
+    account.regions()  # that there are none is the fault, and not what comes of it
+    probes: list[Callable[[], object]] = []
+    looks: list[Callable[[], object]] = []
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
+        region = account.region(name)
+        probes.append(partial(_probe, region))
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
+        looks += _looks(account, nodes, volumes, region, here)
+    return checks.faults_of(probes, looks, "UnauthorizedOperation")
+
+
+def _probe(region: Region) -> None:
+    """Every command asks this, so every login that is of use may. The number of instances does not matter."""
+    next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
+
+
+def _looks(
+    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
+) -> Iterator[Callable[[], object]]:
+    nodes_of = {a: inputs_of("node", inputs) for a, inputs in wanted.items() if a.kind == "node"}
+    for address, node in nodes_of.items():
+        if node.instance_id is not None:
+            yield partial(adopted.seen, account, nodes, account.mark(address, "", wanted[address]))
+    machines = [node for node in nodes_of.values() if node.instance_id is None]
+    if machines:
+        yield partial(_image, account, region)
+    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}
+    for kind in sorted(kinds):
+        yield partial(nodes.conditions, region, kinds[kind])
+    yield from _volume_looks(account, volumes, region, wanted)
+
+
+def _volume_looks(
+    account: Account, volumes: Ec2Volumes, region: Region, wanted: Wanted
+) -> Iterator[Callable[[], object]]:
+    zones: dict[str, str] = {}
+    for address, inputs in wanted.items():
+        if address.kind != "volume":
+            continue
+        disk = inputs_of("volume", inputs)
+        if disk.zone:
+            zones[disk.zone] = str(address)
+        if disk.volume_id is not None:
+            yield partial(Volumes(account, volumes).seen, address, "", inputs)
+        else:
+            yield partial(volumes.ahead, region.name, address, disk)
+    if zones:
+        yield partial(_zones, region, zones)
+
+
+def _zones(region: Region, wanted: Mapping[str, str]) -> None:
+    """`PermanentError` for a zone that the account does not have there. `wanted` says of what each is."""
+    action = "DescribeAvailabilityZones"
+    found = region.ask(action, "availability_zone")
+    known = [str(item.get("zoneName")) for item in answers.listed(action, found, "availabilityZoneInfo")]
+    for zone in sorted(wanted.keys() - {*known}):
+        summary = f"{wanted[zone]}: {region.name} has no zone `{zone}` for this account"
+        hint = suggest(zone, known) or f"it has {', '.join(sorted(known))}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
+
+
+def _image(account: Account, region: Region) -> None:
+    """`PermanentError` if there is no image, or one that the nodes cannot start."""
+    image = account.image(region.name)
+    item = look(region, image)
+    built = item.get("architecture")
+    if built not in (None, account.architecture):
+        summary = f"the image {image} is for {built}, and nodes are {account.architecture}"
+        hint = f"write `options: {{architecture: {built}}}`, or name another image"
+        raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+    least, size = disk_of(item).size, account.disk_size
+    if size is not None and size < least:
+        summary = f"the image {image} needs a disk of {least} GiB, and `disk_size` is {size}"
+        hint = f"write `options: {{disk_size: {least}}}`, or more"
+        raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size", hint=hint)
+
+
+def offers(account: Account) -> tuple[Offer, ...]:
+    """Each instance type in each zone of the backend's regions, on demand and as spot, for its architecture.
+
+    Which zone has which type is not known here: in the oldest regions the letters of zones are shuffled
+    for each account, so that a list of one account's is wrong for others. All zones of the region are
+    named. Where there is none of the type after all, EC2 says so, and that is no capacity there; a zone
+    that was left out by mistake could never be used. Prices are those of `Catalog.priced_on`; what a spot
+    instance costs changes by the minute and is unknown.
+    """
+    config, known = account.config, account.catalog
+    out: list[Offer] = []
+    for region in dict.fromkeys(config.regions):
+        if config.endpoint is None:
+            endpoint(region, known.zones)  # a region that does not exist is an error, not an empty list
+        zones = _used_zones(account, region)
+        for kind in known.types.values():
+            if region in kind.prices and kind.architecture == account.architecture:
+                out += _of(account, region, zones, kind)
+    return tuple(out)
+
+
+def _of(account: Account, region: str, zones: Sequence[str], kind: InstanceType) -> list[Offer]:
+    """An instance type in each zone of a region, on demand and as spot."""
+    price = kind.prices[region]
+    shape = replace(kind.shape, disk_mib=(account.disk_size or NODE_DISK) * 1024)
+    return [
+        Offer(
+            backend=account.config.backend,
+            region=region,
+            zone=zone,
+            instance_type=kind.name,
+            shape=shape,
+            price=None if spot else price,
+            spot=spot,
+            bids=spot,
+            on_demand=price if spot else None,
+            priced_on=None if spot or price is None else account.catalog.priced_on,
+        )
+        for zone in zones
+        for spot in (False, True)
+    ]
+
+
+def _used_zones(account: Account, region: str) -> list[str]:
+    """The zones of a region that the backend uses."""
+    config, subnets = account.config, account.config.network.subnets
+    if subnets and config.endpoint is None:
+        _check_subnets(account)
+    zones = dict.fromkeys(config.zones or account.catalog.zones.get(region, ()))
+    return [z for z in zones if z.startswith(region) and (not subnets or z in subnets)]
+
+
+def _check_subnets(account: Account) -> None:
+    """`PermanentError` for a subnet of a zone that no region of the backend has."""
+    config = account.config
+    there = [zone for name in config.regions for zone in account.catalog.zones.get(name, ())]
+    wrong = next((zone for zone in config.network.subnets if zone not in there), None)
+    if wrong is not None:
+        summary = f"`network.subnets` names {wrong}, which is no zone of the backend's regions"
+        hint = suggest(wrong, there) or f"they have {', '.join(there)}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)

@@ -170,10 +170,12 @@ class NamedNodes:
             unseen = unseen + 1 if seen is None else 0
             if 0 < unseen < SURE:
                 continue
-            if seen is None or seen.phase in (Phase.ENDING, Phase.FAILED):
-                if seen is not None and seen.phase is Phase.FAILED:
-                    self._api.end(seen)
-                raise self._ended(seen or machine, about)
+            if seen is None:
+                raise self._ended(machine, about)
+            if seen.phase is Phase.FAILED:
+                self._api.end(seen)
+            if seen.phase in (Phase.ENDING, Phase.FAILED):
+                raise self._ended(seen, about)
             if seen.phase is not Phase.STARTING:
                 found = look_up(partial(self._api.with_addresses, seen))
                 if found.address:
@@ -322,9 +324,9 @@ class Groups(placement_groups.Groups):
         if self.given:
             yield from self._absent(self.given, cluster)
             return
-        crowd = Counter((i.fleet, self.of(i)) for i in cluster)
-        for (fleet, name), count in crowd.items():
-            if name and self._sites.most is not None and count > self._sites.most:
+        crowds = Counter((i.fleet, self.of(i)) for i in cluster)
+        for (fleet, name), count in crowds.items():
+            if name and count > (self._sites.most or count):
                 yield self._crowded(fleet, count)
 
     def _crowded(self, fleet: str, count: int) -> PermanentError:

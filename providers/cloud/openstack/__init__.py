@@ -4,6 +4,227 @@ They know no tokens of creates, and names are nobody's: what is made once is loo
 what its metadata say, and a second one that came after all is taken away.
 """
 
-from providers.cloud.openstack.provider import OpenStack
+from __future__ import annotations
 
-__all__ = ["OpenStack"]
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from declarative.model.blocks import Shape
+from declarative.model.inputs import Placed, inputs_of
+from declarative.model.resource import Offer
+from declarative.model.state import Address
+from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
+from providers.cloud import adopted, checks
+from providers.cloud.attachments import Attachments
+from providers.cloud.bad_answers import asked
+from providers.cloud.checks import theirs
+from providers.cloud.nodes import Nodes
+from providers.cloud.openstack import existing, names, volumes
+from providers.cloud.openstack.account import Account
+from providers.cloud.openstack.answers import strange
+from providers.cloud.openstack.nodes import NovaKeys, NovaNodes
+from providers.cloud.openstack.region import Region
+from providers.cloud.openstack.volumes import CinderVolumes
+from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
+
+
+class OpenStack(Cloud):
+    """One use of an OpenStack. No secret is read before something has to be asked.
+
+    Credentials: `username` and `password`, or `id` and `secret` of an application credential.
+
+    Options: `project` or `project_id`; `domain` of the user and the project, or `user_domain` and
+    `project_domain`; `interface` (`public`, `internal`, `admin`); `network` (of the nodes: name or id; the
+    only one, if left out); `floating_network` (of public addresses); `key_name` (a key pair of the user's,
+    besides the state's own key); `root_volume` (GiB: nodes start from a volume, and not from their flavor's
+    disk); `settle` (seconds after a create without an answer until it is tried again); `timeout` (seconds of
+    one request); `identity_file` (the private key for the nodes, shared by all who work on the state; without
+    it `keys` makes one for this project), and of those of the driver `ssh`: `ssh_config`, `connect_timeout`,
+    `root`.
+    """
+
+    ADOPTS = ADOPTS_INSTANCES = True
+
+    def __init__(self, config: Config) -> None:
+        self._account = Account(config)
+        keys = NovaKeys(self._account)
+        self._node_calls = NovaNodes(self._account, keys)
+        self._servers = Nodes(self._account, self._node_calls, self._node_calls)
+        self._disks = Volumes(self._account, CinderVolumes(self._account))
+        self._held = Attachments(self._account, self._disks, volumes.NovaAttachments(self._account))
+        super().__init__(config, keys, self._servers, self._disks, self._held)
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        """The flavors, as nova has them now."""
+        return offers(self._account)
+
+    @asked
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        """See `provider.Adopts`."""
+        look = existing.volumes if kind == "volume" else existing.servers
+        return self._account.each(lambda region: list(look(region, ids)))
+
+    @asked
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        return [
+            *super().check(wanted),
+            *preflight_faults(self._account, self._node_calls, self._disks.seen, wanted),
+        ]
+
+
+Wanted = Mapping[Address, Mapping[str, Any]]
+
+
+def preflight_faults(
+    account: Account, nodes: NovaNodes, seen: checks.Seen, wanted: Wanted
+) -> list[PermanentError]:
+    """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
+    probes: list[checks.Look] = []
+    looks: list[checks.Look] = []
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
+        region = account.region(name)
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
+        probes.append(partial(names.zones, region))
+        looks += _looks(account, nodes, seen, region, here)
+    return checks.faults_of(probes, looks, "Policy doesn't allow")
+
+
+def _looks(
+    account: Account, nodes: NovaNodes, seen: checks.Seen, region: Region, wanted: Wanted
+) -> Iterator[checks.Look]:
+    zones: set[str] = set()
+    makes = False
+    for address, inputs in wanted.items():
+        if address.kind == "node" and theirs(inputs):
+            yield partial(adopted.seen, account, nodes, account.mark(address, "", inputs))
+        elif address.kind == "node":
+            makes = True
+        else:
+            zones.add(inputs_of("volume", inputs).zone or "")
+            if theirs(inputs):
+                yield partial(seen, address, "", inputs)
+    if makes:
+        yield lambda: names.image(region, account.image(region.name))
+        yield partial(names.network, region, account.options.get("network"))
+    for zone in sorted(zones - {""}):
+        yield partial(names.disk_zone, region, zone)
+
+
+MODELS = (
+    r"G[BH][23]00|B[123]00|H[128]00|H20|A[18]00|A[34]0|A16|A10G?|A2|L40S?|L20|L4|V100S?|P100|P40?|T4G?|K80|M[16]0"
+    r"|RTX ?(?:PRO ?)?A?[2-6]0[0-9]0|MI355X|MI325X|MI300[AX]|MI2[15]0X?|MI[15]00?"
+)
+_MODEL = re.compile(
+    rf"(?:(?<![A-Z0-9])|(?<=\dX))({MODELS})(?:[ -]?(?:SXM\d?|PCIE|NVL|\d+GB?))*(?:X\d\d?)?(?![A-Z0-9])"
+)
+_MEMORY = re.compile(r"(?<![A-Z0-9])(\d{1,3})GB?(?![A-Z0-9])")
+_GPU = re.compile(r"(?<![A-Z])V?GPU(?![A-Z])")
+_CLASS = re.compile(r"resources\d*:(VGPU|PGPU|CUSTOM_[A-Z0-9_]+)")
+
+
+def offers(account: Account) -> tuple[Offer, ...]:
+    """All offers in the backend's regions and zones."""
+    return tuple(account.each(lambda region: list(_in(account, region))))
+
+
+def _in(account: Account, region: Region) -> Iterator[Offer]:
+    """Those of one region, if it may still be used."""
+    config = account.config
+    if region.name not in config.regions:
+        return
+    known = names.zones(region)
+    zones = [zone for zone in known if not config.zones or zone in config.zones]
+    if not zones:
+        summary = f"{region.name} has none of the zones of backend {config.backend}"
+        hint = f"it has these: {', '.join(known)[:200]}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zones", hint=hint)
+    for flavor in names.flavors(region):
+        if flavor.get("OS-FLV-DISABLED:disabled"):
+            continue
+        found = shape(flavor)
+        for zone in zones:
+            yield Offer(
+                backend=config.backend,
+                region=region.name,
+                zone=zone,
+                instance_type=str(flavor["name"]),
+                shape=found,
+                price=None,
+                spot=False,
+            )
+
+
+def shape(flavor: Mapping[str, Any]) -> Shape:
+    """What a flavor has; its disk is its own one, of an unknown size where it starts from a volume."""
+    try:
+        cpu, memory, disk = int(flavor["vcpus"]), int(flavor["ram"]), int(flavor.get("disk") or 0)
+        str(flavor["name"])
+    except (KeyError, TypeError, ValueError):
+        raise strange("listing flavors", "has a flavor that cannot be read") from None
+    specs = {str(k): str(v) for k, v in (flavor.get("extra_specs") or {}).items()}
+    count, says = gpus(specs)
+    model, each = _named(" ".join(says))
+    if count and model is None:
+        model, _ = _named(str(flavor["name"]))  # a size in there may be that of anything
+    return Shape(
+        cpu=max(1, cpu),
+        memory_mib=max(1, memory),
+        gpus=count,
+        gpu_name=model,
+        gpu_memory_mib=each,
+        disk_mib=disk * 1024 if disk else None,
+    )
+
+
+def gpus(specs: Mapping[str, str]) -> tuple[int, list[str]]:
+    """How many GPUs extra specs tell of, and under which names. Two ways to say it are about the same."""
+    ways: dict[str, list[tuple[str, int]]] = {}
+    for key, value in specs.items():
+        for way, name, count in _devices(key, value):
+            ways.setdefault(way, []).append((name, count))
+    for named in ways.values():
+        found = [(name, count) for name, count in named if count and _about_gpus(name)]
+        if found:
+            return sum(count for _, count in found), [name for name, _ in found]
+    return 0, []
+
+
+def _devices(key: str, value: str) -> Iterator[tuple[str, str, int]]:
+    """What one extra spec tells of devices: in which way, under which name, and how many."""
+    if found := _CLASS.fullmatch(key):
+        yield "class", found[1], _number(value)
+    elif key == "pci_passthrough:alias":
+        for part in value.split(","):
+            name, _, number = part.strip().partition(":")
+            yield "alias", name, _number(number or "1")
+    elif key == "accel:device_profile":
+        yield "profile", value, 1
+
+
+def _about_gpus(name: str) -> bool:
+    """What devices are called is each cloud's own: it says that it is a GPU, or names a model."""
+    upper = name.upper().replace("_", " ")
+    return bool(name == "PGPU" or _GPU.search(upper) or _MODEL.search(upper))
+
+
+def _named(text: str) -> tuple[str | None, int | None]:
+    """The model of a GPU that a text names, and its memory in MiB; None for what it does not say."""
+    upper = text.upper().replace("_", " ")
+    model = _MODEL.search(upper)
+    if model is None:
+        return None, None
+    memory = _MEMORY.search(upper, model.end(1))
+    return model[1], int(memory[1]) * 1024 if memory else None
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"\d{1,4}", text.strip()) else 0
