@@ -110,7 +110,7 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
     if page.diagnostics:
         found = diagnostics_text(tuple(page.diagnostics), color=False).split("\n")
         yield from _lines("findings", "Errors and warnings", found)
-    yield from _lines("health", "Not well", health_lines(view.health, _PLAIN, None))
+    yield from _lines("health", "Not well", health_lines(view.health, _PLAIN, None)[2:])
     yield from _lines("approval", "Waits for approval", page.held)
     refused = unplaced_lines(page.refusals, _PLAIN, waiting=page.waiting, whole=True)
     yield from _lines("waiting", "Waits for a place", refused[2:])
