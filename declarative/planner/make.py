@@ -103,7 +103,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             fallbacks=fallbacks(found, state),
             suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
             backends=_reached(desired),
-            cost=cost(fleets, outcome, found.volumes),
+            cost=cost(state, found),
         ),
         diagnostics=in_order(diagnostics),
     )

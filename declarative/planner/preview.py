@@ -10,7 +10,8 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
 from declarative.placement.suggest import Suggestion, suggest
 from declarative.placement.types import Node, Outcome
-from declarative.planner.fleets import Fleets, node_of
+from declarative.planner.decisions import Decisions
+from declarative.planner.fleets import Fleets, NodeDecision, held_blocks, node_of
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus
 from declarative.planner.volumes import VolumeDecision
@@ -90,10 +91,12 @@ def total_price(prices: Iterable[float | None]) -> float | None:
     return round(total, 6)
 
 
-def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeDecision]) -> Cost:
-    """Whole nodes, before and after."""
-    before = total_price(f.node.price for f in fleets.decisions.values())
-    staying = [f.node.price for f in fleets.decisions.values() if not f.goes]
+def cost(state: State, found: Decisions) -> Cost:
+    """Whole nodes, before and after. Of a partition's nodes only what this project holds."""
+    fleets, outcome, volumes = found.fleets, found.outcome, found.volumes
+    held, holders = held_blocks(state), _holders(state, found.tasks, outcome)
+    before = total_price(_price(f, held.get(f.node.name, {})) for f in fleets.decisions.values())
+    staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.decisions.values() if not f.goes]
     after = total_price([*staying, *(n.price for n in outcome.launches)])
     billed = any(_billed(fleets.desired, decision) for decision in volumes.values())
     excludes = ("volumes",) if billed else ()
@@ -106,6 +109,15 @@ def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeDecision]
         excludes=excludes,
         bound=bound,
     )
+
+
+def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
+    """What a node costs an hour. One of a partition is there anyway, and others use it, too."""
+    price = decision.node.price
+    if "partition" not in decision.record.node.host:
+        return price
+    mine = sum(holder.startswith("rank/") for holder in held.values())
+    return price if mine and price is None else (price or 0.0) * mine / decision.node.total
 
 
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:

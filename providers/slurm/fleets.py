@@ -22,6 +22,7 @@ _SAID: Mapping[str, str] = {
     "FAIL": "failed",
     "FAILING": "failing",
     "MAINT": "in maintenance",
+    "MAINTENANCE": "in maintenance",
     "RESERVED": "reserved",
     "NOT_RESPONDING": "not responding to Slurm's controller",
     "POWERED_DOWN": "powered down",
@@ -159,7 +160,7 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
     only = settings.get("reservation")
     odd = node.states - WORKING
     if only is not None and node.name in seen.reserved.get(str(only), frozenset()):
-        odd -= {"RESERVED", "MAINT"}
+        odd -= {"RESERVED", "MAINT", "MAINTENANCE"}
     elif only is not None:
         return f"it is not in the reservation {only}"
     if not odd:
@@ -170,7 +171,7 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
             w for w in words if not (w == "down" and len(words) > 1 and "down" in "".join(words[1:]))
         )
     )
-    if "RESERVED" in odd or "MAINT" in odd:
+    if odd & {"RESERVED", "MAINT", "MAINTENANCE"}:
         names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
         said += f" ({', '.join(names)})" if names else ""
     return f"{said}: {node.reason}" if node.reason else said

@@ -8,6 +8,7 @@ do jobs.
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -63,7 +64,7 @@ class Daemons:
     def _write(
         self, nodes: int, gpus: int, cpus: int, scheduler: str, partitions: Sequence[str], features: str
     ) -> None:
-        last, user = nodes - 1, self._name()
+        last, user = nodes - 1, self.user
         ports = free_ports(nodes + 1)
         for part in ("state", "log"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
@@ -143,9 +144,9 @@ class Daemons:
         """Whether jobs are told the indexes of their GPUs."""
         return any(p.is_char_device() for p in self.folder.glob("devices-*/*"))
 
-    def _name(self) -> str:
-        import pwd
-
+    @property
+    def user(self) -> str:
+        """Whose it is, by name."""
         return pwd.getpwuid(self.uid).pw_name
 
     def run(self, *argv: str, check: bool = True, timeout: float = 60.0) -> str:
@@ -191,7 +192,12 @@ class Daemons:
             time.sleep(0.05)
 
     def kill_controller(self) -> None:
-        """SIGKILL to slurmctld."""
+        """SIGKILL to slurmctld, once it has written down what runs: it does so seconds later, by itself."""
+        saved, asked = self.folder / "state" / "job_state", time.time()
+        deadline = time.monotonic() + 30
+        while saved.stat().st_mtime < asked and time.monotonic() < deadline:
+            self.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+            time.sleep(0.1)
         self._end("slurmctld.pid", signal.SIGKILL)
 
     def start_controller(self) -> None:
@@ -212,12 +218,12 @@ class Daemons:
 
     def clear(self) -> None:
         """Cancel all jobs, and wait until every node is idle."""
-        self.run("scancel", "--full", "-u", self._name(), check=False)
+        self.run("scancel", "--full", "-u", self.user, check=False)
         self.wait_idle()
 
     def down(self) -> None:
         """End all of it, jobs included."""
-        self.run("scancel", "-u", self._name(), check=False)
+        self.run("scancel", "-u", self.user, check=False)
         deadline = time.monotonic() + 10
         while self.run("squeue", "-h", check=False).strip() and time.monotonic() < deadline:
             time.sleep(0.05)

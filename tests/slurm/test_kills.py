@@ -1,0 +1,128 @@
+"""SIGKILL at any moment of an apply or a stop, and of the controller: nothing is lost or made twice.
+
+`FLEETFORM_SEEDS=0,40` runs other schedules of kills than the few that CI runs; each has five of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+import pytest
+
+from tests.cli import hold, until
+from tests.slurm.cluster import Cluster, half
+from tests.slurm.daemons import Daemons
+
+pytestmark = pytest.mark.slow
+SEEDS = range(*map(int, os.environ.get("FLEETFORM_SEEDS", "0,2").split(",")))
+KILLS = 5
+
+
+@pytest.fixture
+def project(slurm: Daemons, tmp_path: Path):
+    made = Cluster(tmp_path, slurm)
+    yield made
+    made.clean_up()
+
+
+def killed(project: Cluster, chance: random.Random, *args: str) -> bool:
+    """Run a command and kill it after a while; whether it lived to be killed."""
+    process = project.start(*args)
+    try:
+        process.communicate(timeout=chance.uniform(0.1, 3.0))
+    except TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return True
+    return False
+
+
+def ran(project: Cluster, task: str) -> int:
+    """How many ranks of a task have begun."""
+    file = project.path / task
+    return len(file.read_text().split()) if file.exists() else 0
+
+
+def cut_short(project: Cluster, chance: random.Random, done: Callable[[], bool], *args: str) -> None:
+    """Kill a command again and again, then let it end."""
+    for _ in range(KILLS):
+        if not killed(project, chance, *args) and done():
+            break
+    project.run(*args, code=None)
+    project.run(*args)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_killed_is_neither_lost_nor_made_twice(project, seed):
+    """One job for each gang, each rank begun once, nothing left in the queue; and all can be stopped."""
+    chance = random.Random(seed)
+    project.declare(project.backend(), project.fleet(), *(gang(project, n) for n in ("left", "right")))
+    cut_short(project, chance, lambda: False, "apply", "--auto-approve")
+    until(lambda: ran(project, "left") >= 2 and ran(project, "right") >= 2)
+    assert project.jobs("RUNNING", "PENDING", "COMPLETING") == ["left", "right"]
+    assert [r["state"] for n in ("left", "right") for r in project.ranks(n).values()] == ["running"] * 4
+    for name in ("left", "right"):
+        cut_short(project, chance, lambda: False, "stop", name)
+    until(lambda: project.jobs("RUNNING", "PENDING", "COMPLETING") == [])
+    assert [ran(project, name) for name in ("left", "right")] == [2, 2]
+    assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+    project.run("state", "check")
+
+
+def gang(project: Cluster, name: str):
+    """Two ranks that say that they began, and run until they are stopped."""
+    return half(name, hold(project.path / name))
+
+
+def test_the_controller_dies_in_the_middle(project, slurm):
+    """What runs goes on, and what was asked for is done once it is back."""
+    project.bring(gang(project, "left"))
+    until(lambda: ran(project, "left") == 2)
+    slurm.kill_controller()
+    try:
+        project.declare(project.backend(), project.fleet(), gang(project, "left"), gang(project, "right"))
+        shown = project.run("status").out
+        assert "rank/left-0" in shown
+        plan = project.run("plan", "--json", code=None).json
+        assert "backend-unreadable" in {d["code"] for d in plan["diagnostics"]}
+        assert not [a for a in plan["actions"] if a["op"] == "delete"]
+    finally:
+        slurm.start_controller()
+    until(lambda: "gpu" in slurm.run("sinfo", "-h", check=False))
+    project.apply()
+    until(lambda: ran(project, "right") == 2)
+    assert project.jobs("RUNNING") == ["left", "right"]
+    assert ran(project, "left") == 2
+    project.run("stop", "left")
+    project.run("stop", "right")
+
+
+def test_a_node_that_fails_loses_its_rank_and_retry_runs_it_again(project, slurm):
+    """By Slurm's word; the gang runs again where there is room."""
+    lost = half("gang", hold(project.path / "gang"), nodes=1, retry={"on_events": ["interruption"]})
+    project.bring(lost)
+    until(lambda: ran(project, "gang") == 1)
+    node = project.ranks("gang")[0]["node"]
+    slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=it burns")
+    try:
+        until(lambda: project.ranks("gang")[0]["state"] == "lost")
+        project.apply()
+        until(lambda: ran(project, "gang") == 2)
+        assert project.ranks("gang")[0]["node"] != node
+        project.run("stop", "gang")
+    finally:
+        slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_a_job_that_an_administrator_cancels_is_stopped_and_says_so(project, slurm):
+    """And is not run again by itself."""
+    project.bring(gang(project, "left"))
+    until(lambda: ran(project, "left") == 2)
+    slurm.run("scancel", "-u", slurm.user)
+    until(lambda: {r["state"] for r in project.ranks("left").values()} == {"stopped"})
+    assert "was cancelled (job" in project.run("status").out
+    assert project.ids() == []

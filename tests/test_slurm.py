@@ -1,0 +1,214 @@
+"""What Slurm says, read: answers of several versions, lists of hosts, shares, faults. No Slurm is needed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declarative.model.blocks import Shape
+from declarative.model.resource import Taken
+from declarative.planner.partitions import busy
+from declarative.provider import PermanentError, PermanentKind, TransientError
+from providers.slurm import cluster
+from providers.slurm.cluster import Share
+from providers.slurm.fleets import has
+from providers.slurm.login import fault
+from providers.slurm.snapshot import read
+from providers.transport import ConnectionLost
+
+NODE_22 = (
+    "NodeName=gpu-0 Arch=x86_64 CoresPerSocket=1  CPUAlloc=4 CPUEfctv=8 CPUTot=8 CPULoad=3.65 "
+    "AvailableFeatures=h100,ib ActiveFeatures=h100,ib Gres=gpu:h100:8 GresDrain=N/A "
+    "GresUsed=gpu:h100:4(IDX:0-3) NodeAddr=127.0.0.1 NodeHostName=localhost Port=26900 Version=22.05.8 "
+    "OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=8000 AllocMem=4000 FreeMem=20701 Sockets=8 "
+    "Boards=1 State=MIXED+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A "
+    "Partitions=gpu,all  BootTime=2026-11-25T02:19:01 "
+    "SlurmdStartTime=2026-11-25T02:46:40 LastBusyTime=2026-11-25T02:46:40 "
+    "CfgTRES=cpu=8,mem=8000M,billing=8 AllocTRES=cpu=4,mem=4000M CapWatts=n/a CurrentWatts=0 AveWatts=0 "
+    "ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s Reason=xid 79 [root@2026-11-25T03:00:00]"
+)
+NODE_17 = (
+    "NodeName=cn01 Arch=x86_64 CoresPerSocket=16 CPUAlloc=0 CPUErr=0 CPUTot=32 CPULoad=0.01 "
+    "AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:4 NodeAddr=cn01 NodeHostName=cn01 Version=17.11 "
+    "OS=Linux 3.10.0 RealMemory=128000 AllocMem=0 FreeMem=120000 Sockets=2 Boards=1 CoreSpecCount=2 "
+    "MemSpecLimit=8000 State=DOWN* ThreadsPerCore=1 TmpDisk=0 Weight=1 Partitions=all BootTime=None "
+    "Reason=Not responding [slurm@2026-01-01T00:00:00]"
+)
+NODE_25 = (
+    "NodeName=b200-03 Arch=x86_64 CoresPerSocket=56 CPUAlloc=224 CPUEfctv=220 CPUTot=224 CPULoad=1.00 "
+    "AvailableFeatures=b200 ActiveFeatures=b200 Gres=gpu:b200:8(S:0-1),shard:b200:64(S:0-1) GresDrain=N/A "
+    "GresUsed=gpu:b200:8(IDX:0-7),shard:b200:0(N/A) NodeAddr=b200-03 NodeHostName=b200-03 Version=25.11.1 "
+    "OS=Linux 6.8.0 RealMemory=2000000 AllocMem=1900000 FreeMem=100 Sockets=2 Boards=1 MemSpecLimit=20000 "
+    "CPUSpecList=0-3 State=IDLE+MAINTENANCE+RESERVED ThreadsPerCore=2 TmpDisk=0 Weight=1 Owner=N/A "
+    "MCS_label=N/A Partitions=batch BootTime=2026-01-01T00:00:00 SlurmdStartTime=2026-01-01T00:00:00 "
+    "LastBusyTime=2026-01-02T00:00:00 ResumeAfterTime=None CfgTRES=cpu=220,mem=1980000M,gres/gpu=8 "
+    "AllocTRES=cpu=224,mem=1900000M,gres/gpu=8 CurrentWatts=0 AveWatts=0 Topology=default:leaf7"
+)
+JOB_22 = (
+    "JobId=17 JobName=train-ff-0123 UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A Priority=4294901759 "
+    "Nice=0 Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=0 Restarts=0 "
+    "ExitCode=0:0 RunTime=00:00:00 TimeLimit=UNLIMITED StartTime=2026-11-25T02:46:40 EndTime=Unknown "
+    "Partition=gpu ReqNodeList=gpu-[0-1] ExcNodeList=(null) NodeList=gpu-[0-1] BatchHost=gpu-0 NumNodes=2 "
+    "JOB_GRES=gpu:h100:6   Nodes=gpu-0 CPU_IDs=0-3 Mem=4000 GRES=gpu:h100:4(IDX:0-3)   Nodes=gpu-1 "
+    "CPU_IDs=2,4 Mem=2000 GRES=gpu:h100:2(IDX:5,7) MinCPUsNode=4 Features=(null) Command=/a b/c=d "
+    "WorkDir=/tmp Power= TresPerNode=gres:gpu:h100:4"
+)
+JOB_24 = (
+    "JobId=9 JobName=sh UserId=bob(2) JobState=RUNNING Reason=None StartTime=2025-03-19T16:31:01 "
+    "EndTime=2025-03-19T18:31:01 Partition=i NodeList=node-001 "
+    "ReqTRES=cpu=2,mem=1G,node=1,billing=2,gres/gpu=1 AllocTRES=cpu=2,mem=1G,node=1,billing=2,gres/gpu=1 "
+    "JOB_GRES=gpu:rtx2080:1,gg:g0:1   Nodes=node-001 CPU_IDs=2-3 Mem=1024 "
+    "GRES=gpu:rtx2080:1(IDX:1),gg:g0(CNT:1) MinCPUsNode=2 TresPerNode=gres/gpu:rtx2080:1"
+)
+
+
+def test_a_node_of_debians_version():
+    node = cluster.nodes_in(NODE_22)["gpu-0"]
+    assert node.shape == Shape(cpu=8, memory_mib=8000, gpus=8, gpu_name="h100")
+    assert node.states == {"MIXED", "DRAIN"}
+    assert node.reason == "xid 79 [root@2026-11-25T03:00:00]"
+    assert (node.busy_cpus, node.busy_memory_mib, node.busy_gpus) == (4, 4000, 4)
+    assert node.features == {"h100", "ib"}
+    assert node.partitions == {"gpu", "all"}
+
+
+def test_an_old_node_keeps_what_its_system_has_for_itself():
+    """Cores and memory that jobs cannot have do not count, also where no `CPUEfctv` says so."""
+    node = cluster.nodes_in(NODE_17)["cn01"]
+    assert node.shape == Shape(cpu=30, memory_mib=120000, gpus=4)
+    assert node.states == {"DOWN", "NOT_RESPONDING"}
+
+
+def test_a_new_node():
+    """Shards are no GPUs of their own."""
+    node = cluster.nodes_in(NODE_25)["b200-03"]
+    assert node.shape == Shape(cpu=220, memory_mib=1980000, gpus=8, gpu_name="b200")
+    assert node.busy_gpus == 8
+    assert node.states == {"IDLE", "MAINTENANCE", "RESERVED"}
+    assert node.reason is None
+
+
+def test_a_job_and_its_share_of_each_node():
+    job = cluster.jobs_in(JOB_22)[17]
+    assert (job.user, job.state, job.nodes, job.asked) == ("alice", "RUNNING", ("gpu-0", "gpu-1"), job.nodes)
+    assert job.shares == {
+        "gpu-0": Share(cpus=4, memory_mib=4000, gpus=4, devices=(0, 1, 2, 3)),
+        "gpu-1": Share(cpus=2, memory_mib=2000, gpus=2, devices=(5, 7)),
+    }
+    assert (job.starts_at, job.ended_at) == (1795574800.0, None)
+
+
+def test_a_job_with_other_resources():
+    job = cluster.jobs_in(JOB_24)[9]
+    assert job.shares == {"node-001": Share(cpus=2, memory_mib=1024, gpus=1, devices=(1,))}
+
+
+def test_switches_are_levels():
+    text = (
+        "SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=gpu-[0-1]\n"
+        "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu-2\n"
+        "SwitchName=spine Level=1 LinkSpeed=1 Nodes=gpu-[0-2] Switches=leaf[0-1]\n"
+    )
+    found = cluster.switches_in(text)
+    assert found["gpu-1"] == (("leaf", "leaf0"), ("switch-1", "spine"))
+    assert found["gpu-2"] == (("leaf", "leaf1"), ("switch-1", "spine"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("a,b", ("a", "b")),
+        ("gpu-[0-2,8],login", ("gpu-0", "gpu-1", "gpu-2", "gpu-8", "login")),
+        ("n[08-11]", ("n08", "n09", "n10", "n11")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+    ],
+)
+def test_lists_of_hosts(text, names):
+    assert cluster.hosts(text) == names
+
+
+def test_a_list_of_too_many_hosts_is_refused():
+    with pytest.raises(cluster.UnreadableError):
+        cluster.hosts("n[0-999999999]")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("30", 1800), ("1:30", 90), ("12:00:00", 43200), ("1-12:00:00", 129600), ("x", None)]
+)
+def test_times(text, found):
+    assert cluster.seconds(text) == found
+
+
+@pytest.mark.parametrize(
+    ("constraint", "found"),
+    [
+        *(("", True), ("h100", True), ("a100", False), ("h100&ib", True), ("a100|h100&ib", True)),
+        *(("!ib", False), ("[a*2]", True)),
+    ],
+)
+def test_constraints(constraint, found):
+    """One that only Slurm understands turns down no node."""
+    assert has(constraint, frozenset({"h100", "ib"})) is found
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9000), st.integers(0, 9)), max_size=6))
+def test_what_others_hold_never_leaves_more_than_there_is(held):
+    """The free blocks fit beside it in every dimension, and each busy one is somebody's."""
+    shape = Shape(cpu=8, memory_mib=8000, gpus=8)
+    taken = [Taken(holder=str(i), cpu=c, memory_mib=m, gpus=g) for i, (c, m, g) in enumerate(held)]
+    found = busy(shape, 8, taken, {0})
+    assert 0 not in found
+    free = 8 - len(found)
+    sums = [sum(one[i] for one in held) for i in range(3)]
+    for total, each in zip(sums, (1, 1000, 1), strict=True):
+        assert free == 1 or free * each + total <= 8 * each
+    assert list(found) == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "about"),
+    [
+        ("sbatch: error: invalid partition specified: gpuu", PermanentKind.INVALID, "partition"),
+        ("Invalid account or account/partition combination specified", PermanentKind.AUTH, "account"),
+        ("Invalid qos specification", PermanentKind.INVALID, "qos"),
+        ("Job violates accounting/QOS policy (job submit limit, user's limits)", PermanentKind.QUOTA, "qos"),
+        (
+            "Requested time limit is invalid (missing or exceeds some limit)",
+            PermanentKind.INVALID,
+            "max_duration",
+        ),
+        ("Requested node configuration is not available", PermanentKind.NO_CAPACITY, "partition"),
+        ("Requested reservation is invalid", PermanentKind.INVALID, "reservation"),
+        ("scontrol: not found", PermanentKind.INVALID, "options.login"),
+    ],
+)
+def test_refusals_say_which_field_is_wrong(said, kind, about):
+    found = fault(said, "login")
+    assert isinstance(found, PermanentError)
+    assert (found.kind, found.about) == (kind, about)
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "Munge encode failed: Failed to access socket",
+        "Invalid authentication credential",
+    ],
+)
+def test_a_controller_that_is_away_is_asked_again(said):
+    found = fault(said, "login")
+    assert isinstance(found, TransientError)
+    assert found.hint
+
+
+def test_half_an_answer_is_none():
+    """It is neither an empty cluster nor an empty shared folder."""
+    with pytest.raises(ConnectionLost):
+        read(b"FLEETFORM-LOOK node\n" + NODE_22.encode(), "login")
+    with pytest.raises(PermanentError):
+        read(b"FLEETFORM-LOOK node\n" + NODE_22.encode() + b"\nFLEETFORM-END\n", "login")
