@@ -130,6 +130,12 @@ def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequ
     return PermanentError(PermanentKind.NO_CAPACITY, summary, about=str(seats[0].node.address), hint=hint)
 
 
+def task_of(attempt: str) -> str:
+    """The task that an attempt is of: a rank's name is the task's and its number."""
+    rank = attempt.partition(".")[0]
+    return rank.rpartition("-")[0] or rank
+
+
 def is_before(attempt: str, oldest: Mapping[str, int]) -> bool:
     """Whether an attempt is one of these ranks before the given numbers (`state.attempt_id`)."""
     rank, number, *_ = *attempt.split("."), ""

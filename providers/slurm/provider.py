@@ -242,7 +242,7 @@ class Slurm:
         )
         self._looks.changed()
         if launch.gate_seconds is None:
-            self._reserve((Seat(node=node, attempt=launch.attempt),), launch.attempt)
+            self._reserve((Seat(node=node, attempt=launch.attempt),), jobs.task_of(launch.attempt))
             self._open(key, [launch.attempt])
         return self._status(node, launch.attempt)
 
@@ -316,7 +316,7 @@ class Slurm:
         for name in attempts:
             found = seen.attempts.get((key, name))
             if found is not None and not found.job and not seen.status(found).state.ended:
-                self._reserve((Seat(node=node, attempt=name),), name)
+                self._reserve((Seat(node=node, attempt=name),), jobs.task_of(name))
         self._open(key, attempts)
         return self.poll(node, attempts)
 

@@ -21,7 +21,7 @@ from declarative.model.state import (
     RankState,
     RankStatus,
 )
-from declarative.provider import PermanentError, PermanentKind, Thing
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError
 from providers import ranks, runner
 from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
 from providers.slurm import cluster
@@ -30,6 +30,8 @@ from providers.slurm.login import Place
 from providers.transport import ConnectionLost
 
 FRESH = 0.4
+AWAY = 8.0
+"""Seconds after a look that the controller did not answer, until there is another one."""
 LATE = 20.0
 """Seconds after a job's end until its exit codes are given up: a shared filesystem shows files late."""
 _MARK = "FLEETFORM-LOOK "
@@ -222,14 +224,29 @@ class Looks:
         self._turn = threading.Lock()
         self._begun = float("-inf")
         self._found: Snapshot | None = None
+        self._failed = float("-inf")
+        self._fault: TransientError | None = None
 
     def get(self, *, fresh: bool = False) -> Snapshot:
-        """A snapshot that is not older than `FRESH`, or that began after this was asked for."""
+        """A snapshot that is not older than `FRESH`, or that began after this was asked for.
+
+        Where the controller is away, Slurm's own commands wait for it. So who asks soon after gets the same
+        fault, and nobody is asked to try for long.
+        """
         asked = time.monotonic()
         with self._turn:
+            if self._fault is not None and asked < self._failed + AWAY:
+                raise self._fault
             if self._found is None or self._begun < (asked if fresh else asked - FRESH):
                 begun = time.monotonic()
-                self._found = read(self._place.ask("look"), str(self._place.login.host))
+                try:
+                    answer = self._place.ask("look")
+                except TransientError as error:
+                    self._failed = time.monotonic()
+                    self._fault = TransientError(error.kind, error.summary, hint=error.hint, away=True)
+                    raise self._fault from error
+                self._fault = None
+                self._found = read(answer, str(self._place.login.host))
                 self._begun = begun
             return self._found
 
