@@ -87,8 +87,9 @@ def test_what_is_planned_is_granted_at_once(project, sixteen, seed):
     occupy(sixteen, held)
     wanted = []
     for i in range(chance.randint(1, 3)):
-        shape = {"nodes": chance.randint(1, 5), "resources": {"gpu": chance.choice((1, 2, 4, 8))}}
-        level = {"same": "leaf"} if shape["nodes"] > 1 and chance.random() < 0.5 else {}
+        count = chance.randint(1, 5)
+        shape = {"nodes": count, "resources": {"gpu": chance.choice((1, 2, 4, 8))}}
+        level = {"same": "leaf"} if count > 1 and chance.random() < 0.5 else {}
         wanted.append(task(f"t{i}", "sleep 60", exclusive=False, spread="node", **shape, **level))
     project.declare(project.backend(), project.fleet(), *wanted)
     plan = project.run("plan", "--json", code=None).json
