@@ -1,8 +1,8 @@
 """`python -m benchmarks.slurm [--rounds N]`: what a reservation and a poll cost, beside Slurm's own.
 
-- Reserving a gang of two nodes, beside `salloc` and `sbatch` of the same, on a Slurm that this starts. At most
-  0.5 s more than `salloc` is the goal. `salloc` is granted at once; jobs that outlive their caller, as ours do,
-  start in the rounds of Slurm's scheduler, one a second.
+- Reserving a gang of two nodes, beside `salloc` and `sbatch` of the same, on a Slurm that this starts. At
+  most 0.5 s more than `salloc` is the goal. `salloc` is granted at once; jobs that outlive their caller, as
+  ours do, start in the rounds of Slurm's scheduler, one a second.
 - One poll of 1,000 jobs on 64 nodes: CPU seconds of this process and of the script on the login node. Slurm's
   own commands are answered from a file, since no machine of a developer runs so many jobs. At most 0.5 s is
   the goal.
