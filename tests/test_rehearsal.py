@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from declarative.model.diagnostic import Severity
+from declarative.planner.launchable import may_rehearse
 from declarative.planner.make import make
-from declarative.planner.rehearsal import may_rehearse
 from providers.local import machine
 from tests.cli import fleet
 from tests.model import World, local_offer

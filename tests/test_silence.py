@@ -17,8 +17,8 @@ from declarative.model.state import (
     Record,
     State,
 )
+from declarative.planner.health import lost_with, silence_text, silences
 from declarative.planner.observe import effective
-from declarative.planner.silence import lost_with, silence_text, silences
 from declarative.planner.types import Inventory
 
 NOW = 10_000.0

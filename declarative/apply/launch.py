@@ -14,7 +14,7 @@ from declarative.model.spec import Isolation, RetryEvent
 from declarative.model.spec.retry import Retry
 from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
-from declarative.planner.silence import LIMIT
+from declarative.planner.health import LIMIT
 from declarative.planner.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
 

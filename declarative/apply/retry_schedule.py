@@ -15,7 +15,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RankInputs
 from declarative.model.resource import TaskWant
 from declarative.model.state import STOPPED, Record, State, silent_since
-from declarative.planner.retries import again
+from declarative.planner.tasks import again
 from declarative.planner.types import Action, Op, Plan, Reason
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)

@@ -32,7 +32,7 @@ from declarative.model.state import (
     rank_of_attempt,
     silent_since,
 )
-from declarative.planner.silence import lost_with, silences
+from declarative.planner.health import lost_with, silences
 from declarative.provider import ProviderError
 from declarative.retry import call
 from declarative.store import Writer

@@ -34,7 +34,7 @@ from declarative.model.state import (
     silent_since,
     task_state,
 )
-from declarative.planner.silence import silence_text
+from declarative.planner.health import silence_text
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING
 

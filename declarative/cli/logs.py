@@ -110,7 +110,7 @@ def _node(record: Record, state: State) -> Record:
 
 def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
     """Tell a user who waits for the task's end that the task is to run again."""
-    from declarative.planner.retries import again
+    from declarative.planner.tasks import again
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:

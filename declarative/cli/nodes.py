@@ -181,7 +181,7 @@ def _is_rank_of(address: Address, task: str) -> bool:
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.apply.polls import node_of_rank
-    from declarative.planner.silence import silence_text
+    from declarative.planner.health import silence_text
     from declarative.render.text import clean
 
     node = node_of_rank(state, name)

@@ -190,8 +190,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from declarative.apply.preflight import foresee
     from declarative.model.diagnostic import in_order
-    from declarative.planner.make import make
-    from declarative.planner.refresh import refreshed
+    from declarative.planner.make import make, refreshed
     from declarative.planner.types import Scope
 
     key = _check_out(out, sign, offline=offline)
@@ -246,7 +245,7 @@ def observe(
     from declarative.model.spec.project import Moves
     from declarative.model.state import State
     from declarative.planner.hosts import hosts_of
-    from declarative.planner.rehearsal import may_rehearse
+    from declarative.planner.launchable import may_rehearse
     from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired

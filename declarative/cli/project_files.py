@@ -114,8 +114,8 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
 def _check_work(desired: Desired, most: int) -> None:
     """`Failed` if a plan of what is declared takes more work, without offers and what is recorded."""
     from declarative.model.state import State
+    from declarative.planner.limits import too_large
     from declarative.planner.types import Inventory
-    from declarative.planner.work_limit import too_large
 
     large = too_large(desired, State(), Inventory(), most)
     if large:

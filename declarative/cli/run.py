@@ -105,9 +105,9 @@ class Run(RunOutput):
         from declarative.apply.preflight import foresee
         from declarative.apply.settle import settle
         from declarative.planner.hosts import hosts_of
+        from declarative.planner.launchable import may_rehearse
         from declarative.planner.make import make
         from declarative.planner.observe import effective
-        from declarative.planner.rehearsal import may_rehearse
         from declarative.planner.types import Scope
         from declarative.store.rename import as_declared
 
@@ -164,7 +164,7 @@ class Run(RunOutput):
         """Look, ask, and record what happened by itself; the exit code."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import settle
-        from declarative.planner.refresh import refreshed
+        from declarative.planner.make import refreshed
 
         state = writer.state()
         backends = self.session.backends(self.desired, state)

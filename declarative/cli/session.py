@@ -359,6 +359,6 @@ def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:
     """The units that a plan may take. Offline it may be a stranger's."""
-    from declarative.planner.work_limit import OFFLINE_WORK
+    from declarative.planner.limits import OFFLINE_WORK
 
     return OFFLINE_WORK if asked is None and offline else asked

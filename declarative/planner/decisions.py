@@ -16,15 +16,14 @@ from declarative.placement.place import place
 from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
-from declarative.planner.cleanup import cleaned
 from declarative.planner.fleets import Fleets
+from declarative.planner.health import ANSWERS
 from declarative.planner.hosts import by_name
 from declarative.planner.observe import effective
 from declarative.planner.partitions import with_nodes
-from declarative.planner.silence import ANSWERS
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Inventory, Reason
-from declarative.planner.volumes import VolumeDecision
+from declarative.planner.volumes import VolumeDecision, cleaned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from declarative.model.state import (
     readiness_of,
 )
 from declarative.placement.types import FleetRule, Node
-from declarative.planner.fitness import BOOTS, unfit, usefulness
+from declarative.planner.health import BOOTS, unfit, usefulness
 from declarative.planner.hosts import declared_hosts, found_offer, offer_of_host, unseen
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits
 from declarative.planner.partitions import hosts_in

@@ -1,21 +1,30 @@
-"""The project's `limits`: a plan that goes beyond one is an error, told at the line of the limit.
+"""What is too much. The project's `limits`: a plan that goes beyond one is an error, told at the line of the
+limit. And work: a stranger's few lines must not eat the machine.
 
 What is there already may be beyond a limit that was set later: a plan that does not add to it is no error.
 A price that nobody knows is never taken for 0.
+
+The work is counted from what is wanted, before anything is planned: the same project has the same work on
+every machine. A unit stands for about 1 KiB of what a plan makes, and 40 microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order
 from declarative.model.inputs import NodeInputs
-from declarative.model.resource import Desired
+from declarative.model.resource import Desired, shaped
+from declarative.model.spec import Task
 from declarative.model.spec.limits import HOURS_A_MONTH
-from declarative.model.state import natural
+from declarative.model.state import State, natural
+from declarative.planner.hosts import declared_hosts
+from declarative.planner.launchable import allowed_backends, fleet_offers
 from declarative.planner.preview import total_price
-from declarative.planner.types import Action, Fallback, Op, Plan, Spare
+from declarative.planner.types import Action, Fallback, Inventory, Op, Plan, Spare
 
 MOST_NAMED = 5
 ROUNDING = 1e-6
@@ -135,3 +144,195 @@ def _extra(
                 return None
             total += max(0.0, spare.offer.price - planned)
     return total
+
+
+MOST_PLACES = 200_000
+"""Ranks to place and nodes to place them on, together."""
+
+MOST_ENTRIES = 5_000_000
+MOST_TEXT = 1 << 27
+"""Of environment, tags and commands, for all nodes and ranks together; text in characters."""
+
+MOST_OFFERED = 500_000
+"""Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
+
+MOST_SIZES = 20_000_000
+"""Sizes of tasks times the offers that fleets may launch."""
+
+
+OFFLINE_WORK = 250_000
+"""What a plan of strangers' YAML may take: 10 CPU seconds and 300 MB."""
+
+NODE, RANK, VOLUME, MOUNT, RECORD = 7, 22, 5, 8, 10
+"""Units for one of each. A rank may launch a node: that is in it."""
+ALTERNATIVES, BLOCKS, ENTRIES, CHARACTERS = 2, 3, 4, 250
+"""How many for a unit: volumes among which a mount chooses, blocks that a rank holds, and entries and
+characters of environment, tags and commands.
+"""
+PINNED = 35
+"""How many for a unit: nodes that fleets launch anyhow, each of which a pin may mean."""
+OFFERED, TRIED = 2, 2
+"""Units for each offer that a fleet looks at, and for each network that a task on several nodes tries."""
+
+
+def too_large(
+    desired: Desired, recorded: State, inventory: Inventory, most: int | None = None
+) -> Diagnostic | None:
+    """The refusal of what would take minutes to plan, or more than `most` units of work; None if it can be
+    planned.
+    """
+    return (
+        _too_many_places(desired, recorded)
+        or _too_much_text(desired)
+        or _too_many_offers(desired, inventory)
+        or (None if most is None else _too_much_work(desired, work(desired, recorded, inventory), most))
+    )
+
+
+def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str]:
+    """How much work a plan of this is, at most: units by the address of what is declared."""
+    out = _of_fleets(desired, inventory)
+    for volume in desired.volumes.values():
+        out[volume.declared_by] += math.ceil(VOLUME + _told((), volume.inputs.tags))
+    blocks = _most_blocks(desired, inventory)
+    networks = _networks(desired, inventory)
+    target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
+    for name, want in desired.tasks.items():
+        task = want.spec
+        rank = RANK + _told(task.env, task.tags, task.commands) + _held(task, blocks) / BLOCKS
+        mounts = sum(MOUNT + len(mount.names) / ALTERNATIVES for mount in task.volumes)
+        tries = networks * TRIED if task.nodes > 1 else 0
+        pinned = len(task.instances) * target / PINNED
+        out[f"task/{name}"] += math.ceil(task.nodes * (rank + mounts) + tries + pinned)
+    out["state"] += RECORD * len(recorded.records)
+    return +out
+
+
+def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
+    """What fleets cost: nodes and offers, and what the nodes are told that tasks may launch."""
+    out: Counter[str] = Counter()
+    told = {name: _told(fleet.env, fleet.tags) for name, fleet in desired.fleets.items()}
+    left = sum(want.spec.nodes for want in desired.tasks.values())
+    for name in sorted(told, key=lambda name: (-told[name], name)):
+        fleet, address = desired.fleets[name], f"fleet/{name}"
+        hosts = len(declared_hosts(fleet))
+        target = fleet.nodes.target if fleet.nodes else hosts
+        most = left if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
+        more = min(left, most) if fleet.nodes else 0
+        left -= more if told[name] else 0
+        offered = sum(len(inventory.offers.get(b, ())) for b in allowed_backends(desired, fleet))
+        out[address] += math.ceil(target * (NODE + told[name]) + more * told[name] + OFFERED * offered)
+    return out
+
+
+def _told(env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()) -> float:
+    """The units for what one node or rank is told."""
+    entries, characters = _size(env, tags, commands)
+    return entries / ENTRIES + characters / CHARACTERS
+
+
+def _most_blocks(desired: Desired, inventory: Inventory) -> int:
+    """The most blocks that a node may have."""
+    most = 1
+    for fleet in desired.fleets.values():
+        offers = (o for b in allowed_backends(desired, fleet) for o in inventory.offers.get(b, ()))
+        own = fleet.blocks.number
+        most = max(
+            most, own or max((shaped(offer, fleet.resources).shape.cpu for offer in offers), default=1)
+        )
+    return most
+
+
+def _held(task: Task, most: int) -> int:
+    """The most blocks that a rank may hold: each has a CPU at least, and a GPU where there are any."""
+    want = task.resources
+    if task.whole_nodes or want.memory:
+        return most
+    return min(most, max(1, want.cpu.min or 0 if want.cpu else 0, want.gpu.count.min or 0 if want.gpu else 0))
+
+
+def _networks(desired: Desired, inventory: Inventory) -> int:
+    """How many places the ranks of one task may have to themselves: one fleet in one region."""
+    regions = {name: len({o.region for o in offers}) for name, offers in inventory.offers.items()}
+    fleets = desired.fleets.values()
+    return sum(regions.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
+
+
+def _too_much_work(desired: Desired, found: Counter[str], most: int) -> Diagnostic | None:
+    """The refusal of more work than is allowed, at the document that costs most of it."""
+    total = found.total()
+    if total <= most:
+        return None
+    address, units = max(found.items(), key=lambda item: (item[1], item[0]))
+    span = desired.places.get(address) or desired.places.get(f"{address}-0")
+    return Diagnostic(
+        code="too-large",
+        summary=f"this is {total} units of work, and a plan may take {most}; "
+        f"{address} costs most of them, {units}",
+        hint=f"declare fewer nodes, ranks, volumes or offers, or allow it with `--max-work {total}`",
+        address=address if span else None,
+        span=span,
+    )
+
+
+def _too_many_places(desired: Desired, recorded: State) -> Diagnostic | None:
+    """The refusal of too many ranks and nodes."""
+    ranks = sum(want.spec.nodes for want in desired.tasks.values())
+    nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
+    nodes += sum(len(declared_hosts(fleet)) for fleet in desired.fleets.values())
+    places = ranks + nodes + len(recorded.of("node"))
+    if places <= MOST_PLACES:
+        return None
+    return Diagnostic(
+        code="too-large",
+        summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
+        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
+    )
+
+
+def _too_much_text(desired: Desired) -> Diagnostic | None:
+    """The same for what each node and each rank is told: it is in the plan as often as there are of them."""
+    texts = [(f.nodes.target, *_size(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
+    tasks = (want.spec for want in desired.tasks.values())
+    texts += [(task.nodes, *_size(task.env, task.tags, task.commands)) for task in tasks]
+    entries, characters = (sum(item[0] * item[i] for item in texts) for i in (1, 2))
+    if entries <= MOST_ENTRIES and characters <= MOST_TEXT:
+        return None
+    summary = (
+        f"what nodes and ranks are told comes to {entries} entries with {characters} characters: too much"
+    )
+    hint = f"let `env`, `tags` and `commands` be shorter: {MOST_ENTRIES} entries, {MOST_TEXT} characters"
+    return Diagnostic(code="too-large", summary=summary, hint=f"{hint} are the most of a plan")
+
+
+def _size(
+    env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()
+) -> tuple[int, int]:
+    """How many entries these are, and of how many characters."""
+    texts = [*(text for pair in (*env, *tags.items()) for text in pair), *commands]
+    return len(texts), sum(map(len, texts))
+
+
+def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:
+    """The same for offers: a catalog is declared in a few lines, and multiplied by regions and fleets."""
+    offers = {name: len(found) for name, found in inventory.offers.items()}
+    fleets = desired.fleets.values()
+    offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
+    if offered > MOST_OFFERED:
+        return Diagnostic(
+            code="too-large",
+            summary=f"{len(desired.fleets)} fleets with {offered} offers to look at are too many for a plan",
+            hint="name `backends` in each fleet, fewer regions, or fewer entries of a `catalog`: "
+            f"a plan looks at {MOST_OFFERED} at most",
+        )
+    sizes = len({(want.spec.resources, want.spec.whole_nodes) for want in desired.tasks.values()})
+    if sizes * offered <= MOST_SIZES:
+        return None
+    within = sum(len(fleet_offers(desired, fleet, inventory)[0]) for fleet in fleets)
+    if sizes * within <= MOST_SIZES:
+        return None
+    return Diagnostic(
+        code="too-large",
+        summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
+        hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
+    )

@@ -11,23 +11,33 @@ from declarative.model.manifest import told
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
-from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
+from declarative.model.state import Address, NodeState, RankState, Readiness, State, natural, rank_name
 from declarative.placement.types import Node
 from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets, NodeDecision
-from declarative.planner.health import NODE_HINT, SICK, of_hosts, of_nodes
-from declarative.planner.observe import vanished
+from declarative.planner.health import NODE_HINT, SICK, of_hosts, of_nodes, silence_text
+from declarative.planner.launchable import Rehearsed, rehearsals
+from declarative.planner.limits import too_large
+from declarative.planner.observe import effective, vanished
+from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
-from declarative.planner.rehearsal import Rehearsed, rehearsals
-from declarative.planner.retries import bad_end
-from declarative.planner.shortfalls import short, unknown_regions
-from declarative.planner.silence import silence_text
-from declarative.planner.tasks import Course
-from declarative.planner.types import Action, Basis, Inventory, Observed, Op, Plan, Preview, Reason, Unplaced
+from declarative.planner.tasks import Course, bad_end
+from declarative.planner.types import (
+    Action,
+    Basis,
+    Drift,
+    Inventory,
+    Observed,
+    Op,
+    Plan,
+    Preview,
+    Reason,
+    Scope,
+    Unplaced,
+)
 from declarative.planner.volumes import waiting
-from declarative.planner.work_limit import too_large
 
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
@@ -324,3 +334,31 @@ def _undeclared(desired: Desired, action: Action) -> bool:
     if isinstance(action.typed, RankInputs):
         return action.typed.task not in desired.tasks
     return action.address.kind == "volume" and action.address.name not in desired.volumes
+
+
+def refreshed(recorded: State, inventory: Inventory, now: float) -> Plan:
+    """A plan without actions. `apply` records what it shows; `now` is seconds since the epoch."""
+    state = effective(recorded, inventory)
+    seen = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
+    return Plan(
+        basis=basis_of(state),
+        observed=Observed(
+            drift=(*inventory.drift, *_ended_badly(recorded, state)),
+            vanished=tuple(map(str, vanished(recorded, inventory))),
+            unfit=(
+                *of_nodes([(n, found) for n, found in seen if found], inventory.silent, now),
+                *of_hosts(inventory.left_out),
+            ),
+        ),
+        scope=Scope(refresh_only=True),
+        diagnostics=inventory.diagnostics,
+    )
+
+
+def _ended_badly(recorded: State, state: State) -> Iterator[Drift]:
+    """Ranks that ended since they were looked at last. That one succeeds is what was declared."""
+    for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0])):
+        before = recorded.ranks.get(name)
+        if status.state.ended and status.state is not RankState.SUCCEEDED and before != status:
+            detail = status.state.value + (f": {status.cause}" if status.cause else "")
+            yield Drift(address=f"rank/{name}", change="ended", detail=detail)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from declarative.model.resource import LOCAL
 from declarative.model.state import GIVEN_UP, Address, RankState, RankStatus, Record, State
+from declarative.planner.health import lost_with
 from declarative.planner.partitions import busy
-from declarative.planner.silence import lost_with
 from declarative.planner.types import Inventory
 
 

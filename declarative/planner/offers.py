@@ -1,26 +1,26 @@
-"""What could be launched: all that the backends offer, or what one fleet may take of it, narrowed further."""
+"""What could be launched: all that the backends offer, or what one fleet may take of it, narrowed further;
+and which of a fleet's limits keeps it from its size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from declarative.model.blocks import misfits
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.blocks import Shortfall, misfits
+from declarative.model.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
-from declarative.planner.launchable import allowed_backends, cheapest_first, fleet_offers
-from declarative.planner.rehearsal import Rehearsed, rehearsals
-from declarative.planner.shortfalls import (
-    Near,
-    cheapest,
-    names_hint,
-    nearest,
-    nothing_offered,
-    regions_hint,
-    why_short,
+from declarative.placement.types import Outcome
+from declarative.planner.launchable import (
+    Rehearsed,
+    allowed_backends,
+    cheapest_first,
+    fleet_offers,
+    kept,
+    rehearsals,
 )
 from declarative.planner.types import Inventory
 
@@ -162,3 +162,208 @@ def priced_on(offers: Iterable[Offer]) -> Mapping[str, str]:
     return dict(
         sorted({o.backend: o.priced_on for o in offers if o.priced_on and o.price is not None}.items())
     )
+
+
+WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
+MISTYPED = 1
+"""Letters by which the names of two regions may differ, for one to be meant by the other."""
+MAX_COMPARED = 50_000
+"""Names that are compared with mistyped ones, in all: regions may be named by the thousand."""
+NAMED = 8
+"""How many names a hint lists."""
+
+Why = tuple[str, str]
+"""The end of the summary, and the hint."""
+
+
+class Near:
+    """`suggest`, as long as all comparisons of a plan together do not take too long."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+
+    def __call__(self, word: str, known: Collection[str], most: int = MAX_EDITS) -> str | None:
+        self.compared += len(known)
+        return suggest(word, known, most) if self.compared <= MAX_COMPARED else None
+
+
+def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diagnostic]:
+    """A `no-offer` for each fleet that lacks nodes, with the first limit that leaves nothing to launch."""
+    out: list[Diagnostic] = []
+    near = Near()
+    for name, missing in outcome.short_fleets:
+        address = f"fleet/{name}"
+        end, hint = why_short(desired, desired.fleets[name], inventory, near)
+        summary = f"no offer for {missing} of the fleet's nodes{end}"
+        span = desired.places.get(address)
+        out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
+    return out
+
+
+def _named_regions(desired: Desired) -> Iterator[tuple[str, Sequence[str], tuple[str, ...]]]:
+    """Fleets and tasks that name regions: the regions, and the backends that they may use."""
+    every: dict[str, None] = {}
+    for name, fleet in desired.fleets.items():
+        backends = allowed_backends(desired, fleet)
+        every |= dict.fromkeys(backends)
+        if fleet.regions and backends:
+            yield f"fleet/{name}", fleet.regions, tuple(backends)
+    for name, want in desired.tasks.items():
+        usable = tuple(want.spec.backends or every)
+        if want.spec.regions and usable:
+            yield f"task/{name}", want.spec.regions, usable
+
+
+def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[str]) -> list[Diagnostic]:
+    """A warning for each region that a fleet or a task names and that no backend has which it may use.
+
+    `known_of` are the regions of nodes that are there. Of a backend that offers nothing nobody knows.
+    """
+    there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
+    out: list[Diagnostic] = []
+    near = Near()
+    for address, regions, backends in _named_regions(desired):
+        if not all(there.get(b) for b in backends):
+            continue
+        known = {*known_of, *(region for b in backends for region in there[b])}
+        known |= {str(r) for b in backends if b in desired.backends for r in desired.backends[b].regions}
+        same = {region.casefold() for region in known}
+        for region in dict.fromkeys(r for r in regions if r.casefold() not in same):
+            hint = (
+                near(region, known, MISTYPED)
+                or f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
+            )
+            summary = f"no backend of {address} has a region `{region}`"
+            found = Diagnostic(code="unknown-region", summary=summary, hint=hint, address=address)
+            out.append(replace(found, severity=Severity.WARNING, span=desired.places.get(address)))
+    return out
+
+
+def why_short(desired: Desired, fleet: Fleet, inventory: Inventory, near: Near) -> Why:
+    """The first limit of a fleet that leaves nothing to launch, and what to write."""
+    backends = allowed_backends(desired, fleet)
+    left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
+    if not left:
+        return nothing_offered(desired, backends, inventory)
+    for limit in ("regions", "availability_zones", "instance_types"):
+        within = _within(fleet, backends, left, limit)
+        if not within:
+            asked = [str(word) for word in getattr(fleet, limit)]
+            if blind := _unread(backends, inventory):
+                return blind
+            if limit == "regions":
+                return f": none is in its `{limit}`", regions_hint(asked, left, near)
+            return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left}, near)
+        left = within
+    if not (within := _within(fleet, backends, left, "resources")):
+        return _nearest(fleet, left)
+    left = within
+    if not (within := _within(fleet, backends, left, "spot_policy")):
+        kind = "on demand" if left[0].spot else "spot"
+        return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
+    if not _within(fleet, backends, within, "max_price"):
+        return _dear(within)
+    return "", WIDEN
+
+
+def _within(fleet: Fleet, backends: tuple[str, ...], offers: Iterable[Offer], limit: str) -> list[Offer]:
+    return [o for o in offers if dict(kept(fleet, backends, o))[limit]]
+
+
+def _said(offer: Offer, limit: str) -> str:
+    words = {"regions": offer.region, "instance_types": offer.instance_type}
+    return words.get(limit, offer.zone or "")
+
+
+def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
+    """Why some backends offer nothing at all."""
+    if blind := _unread(backends, inventory):
+        return blind
+    name = backends[0]
+    backend = desired.backends.get(name)
+    if len(backends) > 1 or backend is None:
+        hint = "check the backends' `regions`, or give them a `catalog`"
+        return f": {', '.join(backends)} offer nothing", hint
+    if not backend.regions:
+        hint = f"write `regions: […]` in backend {name}"
+        return f": backend {name} offers nothing, and names no `regions`", hint
+    listing = ", ".join(map(str, backend.regions))
+    hint = (
+        "check its `regions` and `availability_zones`; of some clouds, `--offline` knows only the `catalog`"
+    )
+    return f": backend {name} offers nothing in {listing}", hint
+
+
+def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
+    """That a backend could not be read, if one could not: what it has is not known."""
+    unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
+    for name in (b for b in backends if f"backend/{b}" in unread):
+        end = f": what backend {name} offers could not be read"
+        return end, f"fix what the warning about backend/{name} names, and plan again"
+    return None
+
+
+def regions_hint(asked: Iterable[str], offers: Sequence[Offer], near: Near) -> str:
+    """Most regions are like each other: only one that is mistyped is taken for another."""
+    known = {o.region for o in offers}
+    for word in asked:
+        if found := near(word, known, MISTYPED):
+            return found
+    backends = sorted({o.backend for o in offers})
+    names = " and ".join(f"backend {name}" for name in backends)
+    verb, their = ("is", "its") if len(backends) == 1 else ("are", "their")
+    return f"{names} {verb} used in {_list(known)}: write one of these, or widen {their} `regions`"
+
+
+def names_hint(asked: Iterable[str], known: set[str], near: Near) -> str:
+    """The name that may have been meant, or those that there are."""
+    for word in asked:
+        if found := near(word, known):
+            return found
+    return f"there are {_list(known)}" if any(known) else WIDEN
+
+
+def _list(names: Iterable[str]) -> str:
+    names = sorted(n for n in names if n)
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+
+
+def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Why:
+    what, hint = nearest(fleet.resources, offers)
+    if hint:
+        return f": {what}", hint
+    end = f": nothing fits its `resources`; {what}"
+    return end, "widen the fleet's `resources`, or its `backends` and `regions`"
+
+
+def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
+    """The offer that lacks least, and what; a hint, where what is lacking is a GPU's name."""
+
+    def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
+        offer, lacks = found
+        bare = bool(want.gpu) and not offer.shape.gpus
+        return (len(lacks), bare, sum(abs(s.short) for s in lacks), offer.instance_type)
+
+    offer, lacks = min(((o, misfits(want, o.shape)) for o in offers), key=key)
+    known = {o.shape.gpu_name or "" for o in offers}
+    names = want.gpu.names if want.gpu else ()
+    if names and not {n.lower() for n in names} & {n.lower() for n in known}:
+        return f"none has a GPU called {' or '.join(names)}", names_hint(names, known, Near())
+    lack = lacks[0]
+    what = lack.dimension.removesuffix("_mib").replace("_", " ")
+    return f"the nearest, {offer.instance_type}, has {what} {lack.had} where {lack.wanted} is asked for", None
+
+
+def _dear(offers: Sequence[Offer]) -> Why:
+    found = cheapest(offers)
+    if found is None:
+        hint = "remove `max_price`, or declare prices in the backend's `catalog`"
+        return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
+    price, name = found
+    end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
+    return end, f"write `max_price: {price:g}`, or let it have less: `resources`, `instance_types`, `nodes`"
+
+
+def cheapest(offers: Iterable[Offer]) -> tuple[float, str] | None:
+    """The lowest known price, USD an hour, and whose it is; None if no price is known."""
+    return min(((o.price, o.instance_type) for o in offers if o.price is not None), default=None)

@@ -14,7 +14,7 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.partial import group_of, needs_of, without
-from declarative.planner.retries import UNFIT
+from declarative.planner.tasks import UNFIT
 from declarative.planner.types import Action, Op, Plan, Reason
 
 HARMLESS = frozenset({Cause.CREATE, Cause.UPDATE})

@@ -1,4 +1,8 @@
-"""Volumes: create, grow in place, replace or delete, and never without leave."""
+"""Volumes: create, grow in place, replace or delete, and never without leave.
+
+One with an `auto_cleanup_duration` is made for a task, and deleted when nothing had it attached for so
+long. It is made again for the next task that mounts it, and not for the sake of being there.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
 from declarative.model.state import ANOTHERS, TAGS, Address, Record, State
-from declarative.placement.types import VolumeAt
+from declarative.placement.types import Outcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.types import Reason
 
@@ -298,3 +302,34 @@ def _error(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
     return Diagnostic(
         code="protected", summary=summary, hint=hint, address=address, span=desired.places.get(address)
     )
+
+
+def cleaned(
+    desired: Desired,
+    state: State,
+    decisions: Mapping[str, VolumeDecision],
+    outcome: Outcome,
+    *,
+    freed: Collection[str],
+    now: float,
+) -> dict[str, VolumeDecision]:
+    """The decisions of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
+    used = {name for choice in outcome.choices for name in choice.volumes.values()}
+    used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
+    asked = [desired.tasks[refusal.task].mounts for refusal in outcome.refusals]
+    wanted = {name for ranks in asked for mounts in ranks for mount in mounts for name in mount.names}
+    out = dict(decisions)
+    for name, want in desired.volumes.items():
+        decision = decisions[name]
+        if want.cleanup is None or name in used or decision.after is None:
+            continue
+        # One that is attached until this plan, or that this plan would make, is so from now on.
+        since = state.detached_since.get(name, now)
+        if decision.record is None:
+            out[name] = replace(decision, waits=True)
+        elif decision.replaced:
+            out[name] = replace(decision, unused=True)
+        elif name not in wanted and now - since >= want.cleanup:
+            because = ("auto_cleanup_duration",)
+            out[name] = replace(decision, unused=True, reason=Reason.UNUSED, because=because)
+    return out

@@ -22,7 +22,7 @@ from declarative.planner.permit import (
     components,
     permitted,
 )
-from declarative.planner.retries import again
+from declarative.planner.tasks import again
 from declarative.planner.types import Plan, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
