@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import failed
+from declarative.cli.errors import Failed, failed
 from declarative.cli.notify import notifying
 from declarative.cli.options import apply_options, examples, json_option
 from declarative.cli.output import emit, emit_text
@@ -15,21 +15,45 @@ from declarative.cli.serve import Listen, listen_options, listening
 from declarative.cli.session import Session, project_command
 from declarative.cli.signals import STOPPING, stopping
 
+if TYPE_CHECKING:
+    from declarative.reconcile.checkout import Checkout
 
-@click.command("reconcile", epilog=examples("fleetform reconcile", "fleetform reconcile --once"))
+
+@click.command(
+    "reconcile",
+    epilog=examples(
+        "fleetform reconcile",
+        "fleetform reconcile --once",
+        "fleetform reconcile --git https://example.com/infra.git --path prod",
+    ),
+)
 @click.option("--once", is_flag=True, help="One round, for timers.")
+@click.option("--git", "url", metavar="URL", help="Follow a branch of this Git repository, in a clone here.")
+@click.option("--branch", default="main", show_default=True, help="With --git: the branch.")
+@click.option("--path", "within", default="", metavar="DIR", help="With --git: the project's folder in it.")
 @listen_options(None)
 @apply_options
 @json_option
 @project_command
 def reconcile_command(
-    session: Session, *, once: bool, listen: Listen | None, token_file: Path | None, **options: Any
+    session: Session,
+    *,
+    once: bool,
+    url: str | None,
+    branch: str,
+    within: str,
+    listen: Listen | None,
+    token_file: Path | None,
+    **options: Any,
 ) -> int:
     """Keep everything as declared: look, plan and apply, again and again, and ask nobody.
 
     What it may do alone stands in the `project` document (`reconcile`). The rest waits until `fleetform
     approve` lets it through. It reads the files again when they change; if they have errors, what they
     declared before holds. Of several loops on one state one acts.
+
+    With --git the files are those of a branch: `git` fetches it before each round, with your own login. The
+    clone lies in a folder named like the repository; run other commands there (`fleetform -C`).
 
     With --listen it is seen over HTTP as with `fleetform serve`, and /readyz says whether rounds go on.
 
@@ -41,7 +65,7 @@ def reconcile_command(
     from declarative.store.lock import Renewal
 
     stop = Stop()
-    rounds = Rounds(session, options, stop)
+    rounds = Rounds(session, options, stop, _follow(session, url, branch, within))
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
     with stopping(STOPPING, stop), at_it as shown, notifying(session) as told:
         loop = Loop(rounds.step, (shown, told), clock=session.clock, wait=stop.wait)
@@ -54,6 +78,33 @@ def reconcile_command(
         finally:
             rounds.close()
     return 0
+
+
+def _follow(session: Session, url: str | None, branch: str, within: str) -> Checkout | None:
+    """Let the session work in the clone of a repository; `Failed` if there is none and it cannot be made."""
+    if url is None:
+        if within or branch != "main":
+            raise failed("usage", "`--branch` and `--path` are about `--git`", "add `--git URL`")
+        return None
+    from declarative.reconcile.checkout import Checkout, GitError, folder_of
+
+    here = session.directory.absolute()
+    if ":" not in url.partition("/")[0]:  # a folder
+        url = str((here / url).resolve())
+    try:
+        checkout = Checkout(url, branch, here / folder_of(url))
+        if checkout.commit is None:
+            checkout.update()
+    except GitError as error:
+        raise Failed((error.diagnostic,)) from None
+    root = checkout.folder.resolve()
+    project = (root / within).resolve()
+    if not project.is_relative_to(root) or not project.is_dir():
+        raise failed(
+            "usage", f"the branch `{branch}` has no folder `{within}`", "write it as it is in the repository"
+        )
+    session.directory = session.state.directory = project
+    return checkout
 
 
 @click.command("approve", epilog=examples("fleetform approve", "fleetform approve sha256:2c26b4…"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from declarative.cli.errors import Failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session
-from declarative.cli.state_access import of_state
+from declarative.cli.state_access import of_state, who
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.reconcile.permission import Backoff, Choice, choose, longest
 from declarative.reconcile.round import Round, Wait
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.state import State
     from declarative.planner.types import Plan
-    from declarative.store import Writer
+    from declarative.reconcile.checkout import Checkout
+    from declarative.store import Who, Writer
     from declarative.store.leader import Leader
 
 SOON = 2.0
@@ -174,8 +175,16 @@ def _as_it_is(event: threading.Event) -> Iterator[threading.Event]:
 class Rounds:
     """What is remembered from one round to the next."""
 
-    def __init__(self, session: Session, options: Mapping[str, Any], stop: Stop) -> None:
+    def __init__(
+        self,
+        session: Session,
+        options: Mapping[str, Any],
+        stop: Stop,
+        checkout: Checkout | None = None,
+    ) -> None:
+        """`checkout` brings the project's files, where they follow a branch."""
         self.session = session
+        self._checkout = checkout
         self.stop = stop
         self.backoff = Backoff()
         self.told = Told()
@@ -185,6 +194,8 @@ class Rounds:
         self._desired: Desired | None = None
         self._files: tuple[str, ...] = ()
         self._mark: Mark | None = None
+        self._git_wrong: tuple[Diagnostic, ...] = ()
+        self._who: Who | None = None
         self._wrong: tuple[Diagnostic, ...] = ()
         """What is wrong with the files as they are now: then what they were before still holds."""
         self._leader: Leader | None = None
@@ -235,22 +246,47 @@ class Rounds:
         self.stop.halt.clear()
         if self.stop.is_set():
             self.stop.halt.set()
+        self._fetch()
         desired = self._load()
         if desired is None:
             self.code = 1
-            return _nothing(self._wrong)
+            return self._told_of(_nothing(self._wrong))
         try:
             found = self._round(desired)
         except _NotLeadingError:
-            return _nothing(self._wrong)
+            found = _nothing(())
         except Failed as error:
             found = self._failed(error.diagnostics)
         except StateError as error:
             if error.code == "locked":
                 self._step_back(str(error.lock))
-                return _nothing(self._wrong, held=True)
-            found = self._failed(of_state(error, self.session.directory).diagnostics)
-        return replace(found, errors=(*self._wrong, *found.errors))
+                found = _nothing((), held=True)
+            else:
+                found = self._failed(of_state(error, self.session.directory).diagnostics)
+        return self._told_of(replace(found, errors=(*self._wrong, *found.errors)))
+
+    def _told_of(self, found: Round) -> Round:
+        """With what is wrong with the repository, and with the commit that is checked out."""
+        return replace(
+            found,
+            errors=(*self._git_wrong, *found.errors),
+            revision=self._who.revision if self._who else None,
+        )
+
+    def _fetch(self) -> None:
+        """Bring the newest commit of the branch. If that fails, the last one still holds."""
+        if self._checkout is None:
+            return
+        from declarative.reconcile.checkout import GitError
+
+        try:
+            self._checkout.update()
+        except GitError as error:
+            self._git_wrong = (error.diagnostic,)
+        else:
+            self._git_wrong = ()
+        if self.told.new("git", self._git_wrong):
+            self.session.say(self._git_wrong)
 
     def _round(self, desired: Desired) -> Round:
         from declarative.render.views import status_view
@@ -258,6 +294,8 @@ class Rounds:
         run = RoundRun(self, desired, self._options)
         if self._leader is None:
             self._leader = run.store.leader()
+        if self._who is not None:
+            run.store.signed_by(self._who)
         if not self.leads():
             raise _NotLeadingError
         with run:
@@ -283,6 +321,8 @@ class Rounds:
     def _load(self) -> Desired | None:
         """What is declared, as it was when it was last without errors."""
         mark = self._marked()
+        if mark != self._mark or self._checkout is not None:
+            self._who = who(self.session.directory)
         sent = self._desired is not None and any(want.files for want in self._desired.tasks.values())
         if self._desired is not None and mark == self._mark and not sent:
             self.session.pass_time()

@@ -351,6 +351,11 @@ class Store:
         holding = self._holding
         return holding.learn(newest) if holding else False
 
+    def signed_by(self, who: Who) -> None:
+        """From now on the journal says this of who writes."""
+        if self._database is not None:
+            self._database.who = who
+
     @resumed
     def lock_info(self) -> LockInfo | None:
         """Who holds the lock; None if nobody does, or its holder is gone."""

@@ -273,6 +273,12 @@ STATE: dict[str, Code] = {
         "a plan that does something else by now",
         "`fleetform approve` lists what waits: approve that",
     ),
+    "git-failed": Code(
+        Chapter.STATE,
+        "`fleetform reconcile --git` cannot use a repository, a branch or a commit",
+        "a branch that does not exist, a login that has lapsed",
+        "as the message says; meanwhile the last commit that could be used still holds",
+    ),
     "lock-changed": Code(
         Chapter.STATE,
         "`state unlock` was told to take the lock from one holder, and now another one holds it",
