@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.placement.jobs import DOMAINS, PRICES, WHOLE, fleet_of
-from benchmarks.plan import Figure, run
+from benchmarks.table import Figure, run
 
 
 def documents(count: int, pool: Sequence[int]) -> Iterator[str]:
