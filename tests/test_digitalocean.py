@@ -388,6 +388,14 @@ def test_a_droplet_that_is_denied_has_ended(server, fleet):
     assert fleet.provider.recall([lost, other]) == {}
 
 
+def test_a_volume_that_somebody_made_larger_is_seen(server, fleet):
+    """Its size is shown as drift."""
+    fleet.volume()
+    next(iter(server.volumes.values()))["size_gigabytes"] = 9
+    (found,) = fleet.provider.inventory()
+    assert dict(found.actual) == {"size": "9GB"}
+
+
 def test_a_volume_that_was_detached_is_seen(server, fleet):
     node, volume = fleet.node(), fleet.volume()
     held = fleet.attach(node, volume)
