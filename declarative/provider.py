@@ -630,10 +630,6 @@ class Gangs(Protocol):
         """
         ...
 
-    def cancel(self, gang: Gang) -> None:
-        """Give back what `reserve` had, or may have. Ranks that were not released end, and never ran."""
-        ...
-
 
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
     """The idempotency token of a create: the same for every try, another for each generation and zone."""

@@ -113,7 +113,8 @@ def reserved(daemons: Daemons, rounds: int) -> tuple[float, float, float]:
             seats.append(Seat(node=at, attempt=attempt))
         gang = Gang(task="bench", seats=tuple(seats))
         ours.append(timed(lambda g=gang: provider.reserve(g)))  # type: ignore[misc]
-        provider.cancel(gang)
+        for seat in seats:
+            provider.stop(seat.node, seat.attempt, 1)
         daemons.clear()
     return statistics.median(bare), statistics.median(batch), statistics.median(ours)
 

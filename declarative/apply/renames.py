@@ -199,12 +199,6 @@ class Renamed:
             self._fence()
             self._provider.reserve(self._own_gang(gang))
 
-    def cancel(self, gang: Gang) -> None:
-        """See `provider.Gangs`."""
-        if isinstance(self._provider, Gangs):
-            self._fence()
-            self._provider.cancel(self._own_gang(gang))
-
     def _own_gang(self, gang: Gang) -> Gang:
         return replace(gang, seats=tuple(Seat(node=self._own(s.node), attempt=s.attempt) for s in gang.seats))
 

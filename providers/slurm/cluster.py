@@ -53,13 +53,9 @@ class Job:
     user: str
     state: str
     reason: str | None
-    partition: str
     nodes: tuple[str, ...]
     shares: Mapping[str, Share]
     ended_at: float | None = None
-    starts_at: float | None = None
-    asked: tuple[str, ...] = ()
-    """The nodes that it asks for."""
 
     @property
     def holds(self) -> bool:
@@ -90,9 +86,6 @@ class Partition:
     name: str
     state: str
     nodes: frozenset[str]
-    max_nodes: int | None
-    max_seconds: int | None
-    default: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +148,6 @@ def partitions_in(text: str) -> dict[str, Partition]:
             name=given["PartitionName"],
             state=given.get("State", "UP"),
             nodes=frozenset(hosts(_known(given.get("Nodes")) or "")),
-            max_nodes=_number(given["MaxNodes"]) if _known(given.get("MaxNodes")) else None,
-            max_seconds=seconds(given["MaxTime"]) if _known(given.get("MaxTime")) else None,
-            default=given.get("Default") == "YES",
         )
     return out
 
@@ -175,12 +165,9 @@ def jobs_in(text: str) -> dict[int, Job]:
             user=given.get("UserId", "").partition("(")[0],
             state=given.get("JobState", "UNKNOWN").split()[0],
             reason=_known(given.get("Reason")),
-            partition=given.get("Partition", ""),
             nodes=tuple(hosts(_known(given.get("NodeList")) or "")),
             shares=shares,
             ended_at=_time(given.get("EndTime")),
-            starts_at=_time(given.get("StartTime")),
-            asked=tuple(hosts(_known(given.get("ReqNodeList")) or "")),
         )
     return out
 
@@ -247,21 +234,6 @@ def _gpus(gres: str) -> tuple[int, str | None]:
         models.append(found[1])
     count += len(_PLAIN_GRES.findall(gres))
     return count, next((m for m in models if m), None)
-
-
-def seconds(text: str) -> int | None:
-    """`1-12:00:00`, `12:00:00`, `30:00` or `30` (minutes) in seconds; None if it is none of these."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
-        return None
-    days, *rest = found.groups()
-    parts = [int(p) for p in rest if p is not None]
-    if days is not None:
-        parts += [0] * (3 - len(parts))
-        return int(days) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
-    if len(parts) == 3:
-        return parts[0] * 3600 + parts[1] * 60 + parts[2]
-    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
 
 
 def _time(text: str | None) -> float | None:

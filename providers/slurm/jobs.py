@@ -42,7 +42,6 @@ class JobPlan:
     name: str
     ranks: tuple[str, ...]
     options: tuple[str, ...]
-    queues: bool = False
 
 
 def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str]) -> RankPlan:

@@ -287,7 +287,7 @@ class Slurm:
         )
         self._looks.changed()
         number, state, reason = jobs.submitted(answer)
-        if state == "PENDING" and not job.queues:
+        if state == "PENDING":
             self._place.ask("cancel", job.token, "gate")
             self._looks.changed()
             raise jobs.not_granted(task, number, reason, self._looks.get(fresh=True), seats)
@@ -296,15 +296,6 @@ class Slurm:
         number = seen.jobs.get(token)
         known = seen.cluster.jobs.get(number) if number is not None else None
         return known is not None and known.holds
-
-    @guarded
-    def cancel(self, gang: Gang) -> None:
-        """See `provider.Gangs`."""
-        seen = self._looks.get(fresh=True)
-        found = [seen.attempts.get((_key(s.node), s.attempt)) for s in gang.seats]
-        for job in sorted({a.job for a in found if a is not None and a.job}):
-            self._place.ask("cancel", job, "stopped")
-        self._looks.changed()
 
     @guarded
     def release(

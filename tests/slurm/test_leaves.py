@@ -19,7 +19,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.daemons import LEAF, Daemons, impediment
 
 pytestmark = pytest.mark.slow
-WORLDS = 300 if os.environ.get("FLEETFORM_EXAMPLES") == "many" else 6
+WORLDS = 300 if os.environ.get("FLEETFORM_EXAMPLES") == "many" else 4
 
 
 @pytest.fixture(scope="module")
