@@ -418,6 +418,8 @@ def test_reconcile_is_seen_while_it_runs(project):
             break
         threading.Event().wait(0.1)
     assert seen["fleetform_lease_held"] == 1
+    calls = {name for name in seen if name.startswith("fleetform_provider_requests_total")}
+    assert 'fleetform_provider_requests_total{backend="local",code="ok",op="create"}' in calls
     assert seen["fleetform_reconcile_last_success_timestamp_seconds"] > 0
     assert get(at, "/readyz")[2] == "ready\n"
     page = get(at, "/")[2]

@@ -127,7 +127,7 @@ class Backends:
             check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
         try:
             found = load(backend.provider if backend else name, config)
-            return Renamed(found, self._ways, self._changing, self._learn)
+            return Renamed(found, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

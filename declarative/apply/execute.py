@@ -36,6 +36,7 @@ from declarative.model.state import (
 from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
+from declarative.spans import span
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
@@ -73,12 +74,13 @@ def execute(action: Action, tools: Tools) -> None:
     `InterruptedApplyError`.
     """
     kind = action.address.kind
-    if kind == "reservation":
-        _reservation(action, tools)
-    elif kind == "rank":
-        _RANK[action.op](action, tools)
-    else:
-        _thing(action, tools)
+    with span(f"action.{action.op.value}", address=str(action.address)):
+        if kind == "reservation":
+            _reservation(action, tools)
+        elif kind == "rank":
+            _RANK[action.op](action, tools)
+        else:
+            _thing(action, tools)
 
 
 def _retrying(

@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import Empty, Queue
@@ -119,7 +120,7 @@ def walk(
         while run.ready or running:
             while run.ready and len(running) < parallelism and not stopping.is_set():
                 key, action = run.next()
-                future = pool.submit(perform, action)
+                future = pool.submit(copy_context().run, perform, action)
                 running[future] = (key, action)
                 future.add_done_callback(ended.put)
             if not running:

@@ -43,6 +43,7 @@ from declarative.model.state import (
 from declarative.planner.types import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing, Visit
 from declarative.retry import call
+from declarative.spans import named
 from declarative.store.check import fault
 
 MADE = ("node", "volume", "attachment")
@@ -92,6 +93,7 @@ class _Look:
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
 
+@named("look")
 def look(  # noqa: PLR0913 (keywords, each with a default)
     state: State,
     backends: Backends,

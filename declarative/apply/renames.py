@@ -64,6 +64,7 @@ from declarative.provider import (
     reads_only,
     token,
 )
+from declarative.spans import timed
 
 
 def as_made(record: Record) -> Record:
@@ -131,12 +132,14 @@ class Renamed:
         ways: Mapping[str, Mapping[str, Any]] | None = None,
         fence: Fence = reads_only,
         learn: Learn = never,
+        backend: str = "",
     ) -> None:
         """`ways` is how hosts are declared to be reached, by the present names of their nodes. `fence` is
         asked before each call that changes something. `learn` is told of a later writer that a look met, and
         says whether to look once more as a later one still.
         """
         self._provider = provider
+        self.backend = backend
         self._ways = ways or {}
         self._fence = fence
         self._learn = learn
@@ -156,6 +159,7 @@ class Renamed:
             node = replace(node, inputs={**node.inputs, "host": reached_by(host, way)})
         return as_made(node)
 
+    @timed
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
         return self._provider.offers()
@@ -171,6 +175,7 @@ class Renamed:
             raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that can")
         return self._provider.existing(kind, ids)
 
+    @timed
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
         """See `provider.Looks`."""
         if not isinstance(self._provider, Looks):
@@ -202,6 +207,7 @@ class Renamed:
     def _own_gang(self, gang: Gang) -> Gang:
         return replace(gang, seats=tuple(Seat(node=self._own(s.node), attempt=s.attempt) for s in gang.seats))
 
+    @timed
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`."""
         if not isinstance(self._provider, LogEnds):
@@ -224,24 +230,29 @@ class Renamed:
             return None
         return self._provider.reaches(self._own(node), address)
 
+    @timed
     def inventory(self) -> tuple[Thing, ...]:
         """See the port. Addresses are those that the things were made with."""
         return self._look(self._provider.inventory)
 
+    @timed
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. The address is the one that it was made with."""
         return self._look(lambda: self._provider.find(address, token))
 
+    @timed
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`; others find out when it is done."""
         return self._provider.check(wanted) if isinstance(self._provider, Checks) else ()
 
+    @timed
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`; others leave nothing."""
         if isinstance(self._provider, Clears):
             self._fence()
             self._provider.clear(address, token, inputs)
 
+    @timed
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None] | None:
         """See `provider.Recalls`, by present addresses; None for a provider that cannot."""
         if not isinstance(self._provider, Recalls):
@@ -250,6 +261,7 @@ class Renamed:
         found = self._provider.recall([self._own(record) for record in records])
         return {names[address]: thing for address, thing in found.items()}
 
+    @timed
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
@@ -263,6 +275,7 @@ class Renamed:
         outputs = self._provider.create(own, token, {**inputs, **known["inputs"]}, held)
         return {**outputs, MADE_AS: known}
 
+    @timed
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
         self._fence()
@@ -270,23 +283,27 @@ class Renamed:
         wanted = {**inputs, **known["inputs"]} if known else inputs
         return kept(self._provider.update(self._own(have), token, wanted), have)
 
+    @timed
     def delete(self, have: Record) -> None:
         """See the port."""
         self._fence()
         self._provider.delete(self._own(have))
 
+    @timed
     def bury(self, node: Record) -> None:
         """See `provider.Buries`; of others nothing runs on."""
         if isinstance(self._provider, Buries):
             self._fence()
             self._provider.bury(self._own(node))
 
+    @timed
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port."""
         names = {made_as(node).name: node.address.name for node in nodes}
         seen = self._provider.readiness([self._own(node) for node in nodes])
         return {names[name]: readiness for name, readiness in seen.items()}
 
+    @timed
     def visit(self, node: Record) -> Visit:
         """See `provider.Visits`; of others the readiness alone is known. Things go by their own names."""
         own = self._own(node)
@@ -295,6 +312,7 @@ class Renamed:
             return self._look(lambda: visits.visit(own))
         return Visit(readiness=self._provider.readiness([own])[own.address.name])
 
+    @timed
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port."""
         self._fence()
@@ -310,6 +328,7 @@ class Renamed:
         """See `provider.Gates`; of others no rank can be reached."""
         return self._provider.peers(self._own(node), attempts) if isinstance(self._provider, Gates) else {}
 
+    @timed
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
@@ -319,10 +338,12 @@ class Renamed:
         self._fence()
         return self._provider.release(self._own(node), attempts, peers)
 
+    @timed
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
         return self._look(lambda: self._provider.poll(self._own(node), attempts))
 
+    @timed
     def attempts(self, node: Record, wanted: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See `provider.Tells`; of others the `wanted` ones alone, which are always in the answer."""
         if isinstance(self._provider, Tells):
@@ -330,22 +351,26 @@ class Renamed:
             return {**dict.fromkeys(wanted), **self._look(lambda: tells.attempts(self._own(node)))}
         return self.poll(node, wanted) if wanted else {}
 
+    @timed
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
         self._fence()
         return self._provider.stop(self._own(node), attempt, grace_seconds)
 
+    @timed
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
         self._fence()
         self._provider.change_limit(self._own(node), attempt, seconds)
 
+    @timed
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
         """See `provider.Tidies`; nothing happens where there is nothing to tidy."""
         if isinstance(self._provider, Tidies):
             self._fence()
             self._provider.tidy(self._own(node), oldest)
 
+    @timed
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port."""
         return self._provider.read_log(self._own(node), attempt, offset, limit)

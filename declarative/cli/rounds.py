@@ -18,6 +18,7 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.reconcile.permission import Backoff, Choice, choose, longest
 from declarative.reconcile.round import Round, Wait
 from declarative.reconcile.watched import Mark, mark_of
+from declarative.spans import named
 from declarative.store.leader import LEASE_SECONDS
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ class Rounds:
 
     # ------------------------------------------------------------------------------------- a round
 
+    @named("round")
     def step(self) -> Round:
         """One round, and what is told of it."""
         from declarative.store import StateError

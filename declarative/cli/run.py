@@ -109,6 +109,7 @@ class Run(RunOutput):
         from declarative.planner.make import make
         from declarative.planner.observe import effective
         from declarative.planner.types import Scope
+        from declarative.spans import named
         from declarative.store.rename import as_declared
 
         state = writer.state()
@@ -127,7 +128,7 @@ class Run(RunOutput):
             backends, recorded = self._renamed(renames)
             inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
         check_requested(requested, self.desired, recorded)
-        plan = make(
+        plan = named("plan")(make)(
             self.desired,
             recorded,
             inventory,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -113,6 +113,7 @@ def listening(
         return
     from declarative.serve.metrics import Metrics
     from declarative.serve.seen import Seen
+    from declarative.spans import hear
 
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
@@ -124,13 +125,19 @@ def listening(
         seen.observe(done)
         metrics.observe(done)
 
+    def heard(name: str, attributes: Mapping[str, str], seconds: float, error: BaseException | None) -> None:
+        seen.alive()
+        metrics.hear(name, attributes, seconds, error)
+
     server = _server(listen, token, seen, metrics)
     server.start()
+    deaf = hear(heard)
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     click.echo(f"listening at http://{host}:{server.port}/", err=True)
     try:
         yield observe
     finally:
+        deaf()
         server.close()
 
 

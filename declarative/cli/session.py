@@ -241,6 +241,7 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
             Allowed(options.pop("commands"), options.pop("paths"), options.pop("allowed_variables")),
         )
         ctx.call_on_close(session.close)
+        _trace(ctx)
         try:
             return ctx.invoke(state_errors(command), session, **options)
         except Failed as error:
@@ -249,6 +250,17 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
             raise
 
     return project_options(cast("F", run), short_names)
+
+
+def _trace(ctx: click.Context) -> None:
+    """Send traces until the command ends, if the environment asks for them."""
+    from declarative import spans
+
+    if spans.wanted(os.environ):
+        try:
+            ctx.call_on_close(spans.trace())
+        except ImportError:
+            sys.stderr.write("no traces: install fleetform with the extra `opentelemetry`\n")
 
 
 def state_errors(function: F) -> F:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -37,11 +37,17 @@ class Metrics:
         )
         build.labels(__version__).set(1)
         self._rounds = _Rounds(self._registry) if loop else None
+        self._calls = _Calls(self._registry) if loop else None
 
     def observe(self, done: Round) -> None:
         """A round that ended."""
         if self._rounds:
             self._rounds.observe(done)
+
+    def hear(self, name: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
+        """A span that ended."""
+        if self._calls and name.startswith("backend."):
+            self._calls.hear(name.removeprefix("backend."), attributes, seconds, error)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -214,6 +220,33 @@ class _Rounds:
                 task, event = action.address.name.rpartition("-")[0], action.reason.value
                 if event != "new":
                     self._restarts.labels(task, event).inc()
+
+
+class _Calls:
+    """Calls to backends."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._calls = Counter(
+            "fleetform_provider_requests_total",
+            "Calls to backends, by what came of them.",
+            ["backend", "op", "code"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "fleetform_provider_request_duration_seconds",
+            "How long calls to backends took.",
+            ["backend", "op"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+    def hear(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
+        """One call."""
+        backend = _valid(attributes.get("backend", ""))
+        kind = getattr(error, "kind", None)
+        code = "ok" if error is None else str(getattr(kind, "value", type(error).__name__))
+        self._calls.labels(backend, op, code).inc()
+        self._seconds.labels(backend, op).observe(seconds)
 
 
 def _set(gauge: Gauge, values: dict[str, int]) -> None:

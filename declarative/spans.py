@@ -1,0 +1,109 @@
+"""How long things take: rounds, looks, plans, actions and calls to backends, for traces and for metrics.
+
+Nobody listens unless asked to, and then a span costs nothing. Traces are OpenTelemetry's, which is imported
+only where its variables ask for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Tracer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Heard = Callable[[str, Mapping[str, str], float, BaseException | None], None]
+"""Is told of a span that ended: its name, its attributes, its seconds, and the error that it ended with."""
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Where OpenTelemetry sends traces, as all its programs have it."""
+
+_hearers: list[Heard] = []
+_tracers: list[Tracer] = []
+
+
+@contextmanager
+def span(name: str, **attributes: str) -> Iterator[None]:
+    """A span, a part of the one that is open in this thread. Attributes hold names and no secrets."""
+    if not _hearers and not _tracers:
+        yield
+        return
+    begun, fault = time.perf_counter(), None
+    with ExitStack() as stack:
+        for tracer in _tracers:
+            given = {f"fleetform.{key}": value for key, value in attributes.items()}
+            # Messages of errors may quote what a backend said: only that it failed is traced.
+            entered = tracer.start_as_current_span(name, attributes=given, record_exception=False)
+            stack.enter_context(entered)
+        try:
+            yield
+        except BaseException as error:
+            fault = error
+            raise
+        finally:
+            for hear in _hearers:
+                hear(name, attributes, time.perf_counter() - begun, fault)
+
+
+def timed(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of an object with a `backend`, each call of which is a span."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with span(f"backend.{method.__name__}", backend=getattr(args[0], "backend", "")):
+            return method(*args, **kwargs)
+
+    return run
+
+
+def named(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function, each call of which is a span of that name."""
+
+    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            with span(name):
+                return function(*args, **kwargs)
+
+        return run
+
+    return wrap
+
+
+def hear(hearer: Heard) -> Callable[[], None]:
+    """Be told of all spans that end, in whatever thread, until the answer is called."""
+    _hearers.append(hearer)
+    return lambda: _hearers.remove(hearer)
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether the environment asks for traces."""
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not off and any(environ.get(name) for name in ENDPOINTS)
+
+
+def trace(exporter: SpanExporter | None = None) -> Callable[[], None]:
+    """Send traces until the answer is called; `ImportError` where OpenTelemetry is not installed."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    if exporter is None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        exporter = OTLPSpanExporter()
+    provider = TracerProvider(resource=Resource.create({"service.name": "fleetform"}))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracer = provider.get_tracer("fleetform")
+    _tracers.append(tracer)
+
+    def end() -> None:
+        _tracers.remove(tracer)
+        provider.shutdown()
+
+    return end
