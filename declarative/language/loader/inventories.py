@@ -24,6 +24,7 @@ _LOGIN = re.compile(
     r"(?:(?P<user>[^@\s]+)@)?(?P<hostname>\[[0-9a-fA-F:.]+\]|[^:@\s]+)(?::(?P<port>\d{1,5}))?"
 )
 _RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
+_SECTION = re.compile(r"\[([\w.-]+)(?::(vars|children))?\]")
 MOST_HOSTS = 10_000
 """Hosts that one range may stand for."""
 
@@ -83,8 +84,8 @@ def of_lines(text: str, hosts: Hosts) -> None:
         line = re.sub(r"(^|\s)[#;].*", "", raw).strip()
         if not line:
             continue
-        if line.startswith("[") and line.endswith("]") and not _RANGE.match(line):
-            group, _, kind = line[1:-1].partition(":")
+        if section := _SECTION.fullmatch(line):
+            group, kind = section[1], section[2] or ""
             continue
         words = _words(line)
         if kind == "vars":
