@@ -158,7 +158,12 @@ drop)
   if [ "${3-}" ] && [ -d "$3" ]; then
     rm -rf "$3" 2>/dev/null || { chmod -R u+rwx "$3" && rm -rf "$3"; } 2>/dev/null || refuse unwritable "$3"
   fi
-  rmdir "$dir/things" 2>/dev/null && rm -rf "$dir/jobs" "$dir"/.epoch "$dir/things" && rmdir "$dir" 2>/dev/null
+  left=''
+  for one in "$dir"/things/*.*; do [ ! -e "$one" ] || left=1; done
+  if [ -z "$left" ]; then # the last one
+    rm -rf "$dir/jobs" "$dir/things" "$dir/.epoch"
+    rmdir "$dir/volumes" "$dir" 2>/dev/null
+  fi
   echo FLEETFORM-DROPPED
   ;;
 claim) # before files are placed
