@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 
 from declarative.model.spec.text import NodeName
 from declarative.model.state import rank_name
-from declarative.placement.kinds import Kind, of_node, of_offer
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, Outcome
+from declarative.placement.types import Ask, FleetRule, Kind, Node, Outcome, of_node, of_offer
 from declarative.placement.wishes import ANYWHERE
 from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases

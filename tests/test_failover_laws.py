@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.placement.filters import blocks_wanted, place_reason
-from declarative.placement.kinds import Kind
+from declarative.placement.types import Kind
 from declarative.planner.fleets import offer_of
 from declarative.planner.launchable import limits
 from declarative.provider import PermanentKind

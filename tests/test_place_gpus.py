@@ -6,8 +6,8 @@ import pytest
 
 from declarative.model.blocks import Shape, vendor_of
 from declarative.placement.filters import one_vendor
-from declarative.placement.kinds import Kind
 from declarative.placement.suggest import suggest
+from declarative.placement.types import Kind
 from declarative.planner.fallbacks import _Guest, _Member
 from tests.test_placement import ask, causes, fleet, node, offer, places, refused, run
 

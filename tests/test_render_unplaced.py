@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from declarative.placement.suggest import Suggestion
-from declarative.placement.types import Rejection
+from declarative.placement.types import Rejection, Suggestion
 from declarative.planner.types import Cost, ReservationStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text

@@ -20,8 +20,7 @@ from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
 from declarative.model.spec import Fleet, Task
 from declarative.model.state import NodeState
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
-from declarative.placement.kinds import Kind, of_offer
-from declarative.placement.types import Node
+from declarative.placement.types import Kind, Node, of_offer
 from declarative.planner.launchable import fleet_offers
 from declarative.planner.make import make
 from declarative.render.data import plan_json

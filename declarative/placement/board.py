@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
 from declarative.model.resource import Offer, size_order
@@ -19,6 +18,8 @@ from declarative.model.spec import CreationPolicy, Task
 from declarative.model.spec.topology import Placement
 from declarative.model.state import BOOTING, natural
 from declarative.placement.filters import (
+    asks_little,
+    blocks_of_makes,
     blocks_wanted,
     fleet_reason,
     level_of,
@@ -27,27 +28,35 @@ from declarative.placement.filters import (
     ready_reason,
     topology_reason,
 )
-from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
-from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
-from declarative.placement.wishes import ANYWHERE, Area, Domain, Fit, Job, Wish, is_plain, lies_together
+from declarative.placement.types import (
+    Ask,
+    FleetRule,
+    Kind,
+    Node,
+    Place,
+    VolumeAt,
+    by_name,
+    of_node,
+    of_offer,
+)
+from declarative.placement.wishes import (
+    ANYWHERE,
+    Area,
+    Candidate,
+    Domain,
+    Fit,
+    Job,
+    Traits,
+    Wish,
+    is_plain,
+    lies_together,
+)
 
 Quota = tuple[str, str, str, bool]
 """What an offer's `limit` counts: backend, region, instance type, spot."""
 
 Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
-
-
-class Traits(NamedTuple):
-    """What matters of a kind of node to a rank that takes so many blocks of it."""
-
-    need: int
-    gpus: int
-    """GPUs that the rank is given."""
-    total: int
-    """Blocks of a node."""
-    rest: tuple[object, ...]
-    """What matters after the fit: USD an hour, the CPUs and memory that the rank is given, which GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +73,6 @@ class Option:
     def home(self) -> Home:
         """Where a cluster fleet lies that launches it."""
         return (self.offer.backend, self.offer.region)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An area where a cluster may lie. `index` is its place among the domains of a wish."""
-
-    index: int
-    domain: Domain
-    fleet: str
-    floor: float
-    """USD an hour that a rank costs at least for which something is launched."""
-    per: int
-    """Ranks that a node which is launched holds at most."""
-    alike: object
-    """What it shares with areas where another fleet may launch the same; None if the fleet has nodes."""
 
 
 class Board:
@@ -282,28 +276,12 @@ class Board:
         """Make → the blocks that a rank wants."""
         found = self._needs.get(size)
         if found is None:
-            needs = self._least_shares(task) or {
-                make: blocks_wanted(task, self.kinds[make]) for make in self.makes
-            }
+            if asks_little(task):
+                needs = dict.fromkeys(self.makes, 0) | blocks_of_makes(task, self.shares)
+            else:
+                needs = {make: blocks_wanted(task, self.kinds[make]) for make in self.makes}
             found = self._needs[size] = (len(self._needs), needs)
         return found
-
-    def _least_shares(self, task: Task) -> dict[int, int] | None:
-        """The same for a task that asks for so many CPUs and so much memory at least, and for nothing else.
-
-        This is `blocks_wanted` without its calls: sizes times makes may be a million.
-        """
-        want = task.resources
-        cpu, memory = want.cpu, want.memory
-        if task.whole_nodes or want.gpu or want.disk or not cpu or not memory:
-            return None
-        if cpu.max is not None or memory.max is not None or cpu.min < 1 or memory.min < 1:
-            return None
-        cpus, mib = -cpu.min, -memory.min
-        return {
-            make: 0 if not (each and size) or (need := max(-(cpus // each), -(mib // size))) > total else need
-            for make, each, size, total in self.shares
-        }
 
     def _may(self, task: Task, kind: Kind) -> bool:
         rule = self.fleets.get(kind.fleet)

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from declarative.placement.cover import Choice, Ground, choose
-from declarative.placement.kinds import Place
+from declarative.placement.cover import Choice, Ground, Try, carry_out, choose
 from declarative.placement.ledger import Ledger
-from declarative.placement.trial import Try, carry_out
+from declarative.placement.types import Place
 from declarative.placement.volumes import Binding, Matching, bindings, serves
 from declarative.placement.wishes import Domain, Job, is_spread
 

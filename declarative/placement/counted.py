@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from declarative.placement.board import Option
-from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
+from declarative.placement.types import Place
 from declarative.placement.volumes import serves
 from declarative.placement.wishes import ANYWHERE, Area, Domain, Job, Wish
 

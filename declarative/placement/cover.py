@@ -8,13 +8,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.placement.board import Board, Home, Option, Quota, Traits
-from declarative.placement.kinds import Place
+from declarative.placement.board import Board, Home, Option, Quota
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
-from declarative.placement.wishes import ANYWHERE, Domain, Wish
+from declarative.placement.types import Place
+from declarative.placement.wishes import ANYWHERE, Domain, Traits, Wish
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
@@ -289,3 +289,40 @@ class Market:
         if owed > 0:
             return min(most, owed), max(0.0, price - min(ledger.base[option.fleet], DEAR))
         return (0, 0.0) if self.reuse else (most, price)
+
+
+@dataclass(slots=True)
+class Try:
+    """What became of one task in one domain: the node of each rank that found one."""
+
+    domain: Domain
+    nodes: dict[int, int] = field(default_factory=dict)
+    volumes: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    failed: int | None = None
+    """The first rank that found no place."""
+    cost: float = 0.0
+    waste: float = 0.0
+    launches: int = 0
+    moved: int = 0
+    begin: Mapping[str, frozenset[Home]] | None = None
+    """Where cluster fleets had to begin for it, if it is not where they would have begun."""
+
+    @property
+    def key(self) -> tuple[float, ...]:
+        """The least disturbance, then the least cost, then the least waste."""
+        return (self.moved, round(self.cost, 6), self.launches, self.waste)
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The least is the best: one that succeeded, or the one that came furthest."""
+        return (0, *self.key) if self.failed is None else (1, -len(self.nodes))
+
+
+def carry_out(ledger: Ledger, choice: Choice, ranks: int) -> list[int]:
+    """Seat ranks as a choice says: the node of each."""
+    out: list[int] = []
+    for pick in choice.picks:
+        out += ledger.take(pick, min(ranks - len(out), pick.count * pick.per))
+    for buy in choice.buys:
+        out += ledger.launch(buy, min(ranks - len(out), buy.count * buy.per))
+    return out

@@ -8,15 +8,14 @@ for hand-picked nodes, and none reads the inventory again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from declarative.model.blocks import Shortfall, fewest, makers_named, misfits, share
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
 from declarative.model.state import BOOTING, HARD, RUNTIMES, NodeState
-from declarative.placement.kinds import Kind
-from declarative.placement.types import Node, Rejection
+from declarative.placement.types import Kind, Node, Rejection
 
 NAMED = 20
 """How many names a reason lists."""
@@ -183,6 +182,27 @@ def blocks_wanted(task: Task, kind: Kind) -> int:
     if task.whole_nodes:
         return 0 if misfits(task.resources, kind.shape) else kind.total
     return fewest(task.resources, kind.shape, kind.total) or 0
+
+
+def asks_little(task: Task) -> bool:
+    """Whether a task asks for so many CPUs and so much memory at least, and for nothing else."""
+    want = task.resources
+    if task.whole_nodes or want.gpu or want.disk:
+        return False
+    return all(size and size.min > 0 and size.max is None for size in (want.cpu, want.memory))
+
+
+def blocks_of_makes(task: Task, makes: Iterable[tuple[int, int, int, int]]) -> dict[int, int]:
+    """`blocks_wanted` of many makes for a task that asks for little, without a call for each of them.
+
+    `makes`: number, the CPUs and the MiB of one block, and how many blocks there are.
+    """
+    cpu, memory = task.resources.cpu, task.resources.memory
+    cpus, mib = -cpu.min if cpu else 0, -memory.min if memory else 0
+    needs = (
+        (make, total, max(-(cpus // of), -(mib // size))) for make, of, size, total in makes if of and size
+    )
+    return {make: need for make, total, need in needs if need <= total}
 
 
 def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | None:

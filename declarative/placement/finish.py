@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from declarative.model.state import NodeState, Readiness, natural, rank_name
 from declarative.placement.board import Board
 from declarative.placement.ledger import Launch, Ledger
-from declarative.placement.types import Choice, Node
+from declarative.placement.types import Choice, FleetRule, Node
 from declarative.placement.wishes import Job
 
 
@@ -127,24 +128,20 @@ def _names(board: Board, launches: list[Launch]) -> dict[int, str]:
     """Pinned names as they are; then those of nodes that are replaced; then the lowest free numbers."""
     taken = {node.name for node in board.nodes}.union(*(rule.taken for rule in board.fleets.values()))
     taken |= {x.name for x in launches if x.name}
-    spare = {
-        fleet: [n for n in rule.free_names if n not in taken][::-1] for fleet, rule in board.fleets.items()
-    }
-    next_: dict[str, int] = {}
+    free = {fleet: _free_names(fleet, rule, taken) for fleet, rule in board.fleets.items()}
     out: dict[int, str] = {}
     for launch in launches:
-        fleet = launch.option.fleet
-        name = launch.option.offer.name or launch.name
-        if name is None and spare[fleet]:
-            name = spare[fleet].pop()
-        while name is None:
-            number = next_.get(fleet, 0)
-            next_[fleet] = number + 1
-            if f"{fleet}-{number}" not in taken:
-                name = f"{fleet}-{number}"
+        name = launch.option.offer.name or launch.name or next(free[launch.option.fleet])
         taken.add(name)
         out[launch.node] = name
     return out
+
+
+def _free_names(fleet: str, rule: FleetRule, taken: Collection[str]) -> Iterator[str]:
+    """The names that a fleet may give: each is looked for when it is asked for, as others are taken."""
+    yield from [name for name in rule.free_names if name not in taken]
+    numbered = (f"{fleet}-{number}" for number in itertools.count())
+    yield from (name for name in numbered if name not in taken)
 
 
 def _new_node(board: Board, launch: Launch, name: str) -> Node:

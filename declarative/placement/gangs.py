@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from declarative.model.state import rank_name
-from declarative.placement.board import Candidate, Home
+from declarative.placement.board import Home
 from declarative.placement.constrained import Special
-from declarative.placement.cover import Ground, choose
+from declarative.placement.cover import Ground, Try, carry_out, choose
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.trial import Try, carry_out
-from declarative.placement.wishes import ANYWHERE, Domain, Job, Wish
+from declarative.placement.wishes import ANYWHERE, Candidate, Domain, Job, Wish
 
 CENT = 1e-6
 """USD an hour that do not matter."""
@@ -124,12 +123,7 @@ def _best_cluster(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | 
         if candidate.fleet in idle:
             best.look(candidate)
     if not job.reuse:
-        new = [c for c in every if c.fleet not in idle and room[c.fleet] != 0]
-        best.launch([c for c in new if _holds(room[c.fleet], c) >= job.ranks])
-        if best.failed:
-            for candidate in new:
-                if _holds(room[candidate.fleet], candidate) >= best.seated:
-                    best.look(candidate)
+        best.launch([c for c in every if c.fleet not in idle and room[c.fleet] != 0])
     if best.found is None:
         best.look(min(every, key=lambda candidate: candidate.index))
     return best.found
@@ -158,10 +152,17 @@ class _Best:
         """How many ranks found a place."""
         return len(self.found.nodes) if self.found else 0
 
-    def launch(self, candidates: Iterable[Candidate]) -> None:
-        """Try areas where all is launched, the cheapest first, until the others cost more. Of areas where
-        several fleets may launch the same, one is tried.
-        """
+    def launch(self, candidates: Sequence[Candidate]) -> None:
+        """Try areas where all is launched: those first that may hold all ranks."""
+        room = self.ledger.room
+        self._cheapest([c for c in candidates if _holds(room[c.fleet], c) >= self.job.ranks])
+        if self.failed:
+            for candidate in candidates:
+                if _holds(room[candidate.fleet], candidate) >= self.seated:
+                    self.look(candidate)
+
+    def _cheapest(self, candidates: Iterable[Candidate]) -> None:
+        """Try the cheapest first, until the others cost more; of fleets that may launch the same, one."""
         seen: set[object] = set()
         for candidate in candidates:
             if not self.failed and self.found and self._dearer(candidate, self.found):

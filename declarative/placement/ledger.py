@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from declarative.placement.board import Board, Home, Option, Quota, quota_of
+from declarative.placement.types import FleetRule
 
 UNLIMITED = 1_000_000_000
 
@@ -145,17 +146,9 @@ class Ledger:
         for i in range(len(board.nodes) - 1, -1, -1):  # ids are stored negated: the last is the first by name
             if new.open[i] and new.free[i]:
                 new.piles.setdefault(board.kind_of[i], {}).setdefault(new.free[i], []).append(-i)
-        new.room, new.owed = {}, {}
-        for name, rule in board.fleets.items():
-            most = rule.fleet.nodes.max if rule.fleet.nodes else rule.existing + len(rule.offers)
-            new.room[name] = None if most is None else max(0, most - rule.existing)
-            new.owed[name] = rule.baseline
-        homes: dict[str, set[Home]] = {}
-        for node in board.nodes:
-            if not node.closed:
-                homes.setdefault(node.fleet, set()).add((node.backend, node.region))
-        new.left = _left(board, ideal=ideal)
-        new.bound = {name: frozenset(homes.get(name, ())) for name in board.fleets if board.clustered(name)}
+        new.room = {name: _room(rule) for name, rule in board.fleets.items()}
+        new.owed = {name: rule.baseline for name, rule in board.fleets.items()}
+        new.left, new.bound = _left(board, ideal=ideal), _homes(board)
         new.base = {}
         for option in reversed(board.options):  # the cheapest comes first
             new.base[option.fleet] = board.kinds[option.kind].cost
@@ -383,6 +376,21 @@ class Ledger:
 
 def _more(limit: int | None) -> int | None:
     return None if limit is None else limit + 1
+
+
+def _room(rule: FleetRule) -> int | None:
+    """How many more nodes a fleet may have; None for any number."""
+    most = rule.fleet.nodes.max if rule.fleet.nodes else rule.existing + len(rule.offers)
+    return None if most is None else max(0, most - rule.existing)
+
+
+def _homes(board: Board) -> dict[str, frozenset[Home]]:
+    """Cluster fleet → where its nodes lie; one that goes does not count."""
+    homes: dict[str, set[Home]] = {name: set() for name in board.fleets if board.clustered(name)}
+    for node in board.nodes:
+        if node.fleet in homes and not node.closed:
+            homes[node.fleet].add((node.backend, node.region))
+    return {name: frozenset(own) for name, own in homes.items()}
 
 
 def _left(board: Board, *, ideal: bool) -> dict[Quota, int | None]:

@@ -17,7 +17,7 @@ from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Limits, Solution
 from declarative.placement.volumes import serves
-from declarative.placement.wishes import Job, is_spread
+from declarative.placement.wishes import Job
 
 SMALL = 8
 """A program that has so many times fewer columns than it might have is solved in one step."""
@@ -171,15 +171,13 @@ def movable(jobs: Sequence[Job]) -> list[Job]:
         for mounts in job.ask.want.mounts
         for name in {n for mount in mounts for n in mount.names}
     )
-    out = []
-    for job in jobs:
-        if job.ask.prior or job.task.instances or job.reuse or is_spread(job.task):
-            continue
-        mounts = [mount for of_rank in job.ask.want.mounts for mount in of_rank]
-        names = [name for mount in mounts for name in mount.names]
-        if len(set(names)) == len(names) and all(wanted[name] == 1 for name in names):
-            out.append(job)
-    return out
+    return [job for job in jobs if job.roams and _has_own(job, wanted)]
+
+
+def _has_own(job: Job, wanted: Mapping[str, int]) -> bool:
+    """Whether no other rank wants one of its volumes."""
+    names = [name for of_rank in job.ask.want.mounts for mount in of_rank for name in mount.names]
+    return len(set(names)) == len(names) and all(wanted[name] == 1 for name in names)
 
 
 def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:

@@ -1,50 +1,86 @@
-"""Why a task cannot be placed: worked out from the finished plan, not logged by the search."""
+"""Why a task cannot be placed, and what to do about it.
+
+Worked out from the finished plan, not logged by the search.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Task
-from declarative.model.state import natural, rank_name
-from declarative.placement.board import Board, Option
+from declarative.model.state import natural
+from declarative.placement.board import Board
+from declarative.placement.cover import Try
 from declarative.placement.filters import (
     Reason,
-    block_reason,
     blocks_wanted,
     fleet_reason,
     place_reason,
-    ready_reason,
     shape_reason,
     topology_reason,
 )
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
-from declarative.placement.kinds import Kind, Place, of_offer, offer_name
 from declarative.placement.ledger import Ledger
-from declarative.placement.refusal_text import STRUCTURAL, hint_for, summary_of
 from declarative.placement.remedies import Remedies, key_of
-from declarative.placement.trial import Try
-from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
-from declarative.placement.volumes import mount_reason
+from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
+from declarative.placement.types import (
+    Kind,
+    RankVerdict,
+    Refusal,
+    Unseen,
+    Verdict,
+    of_offer,
+)
 from declarative.placement.wishes import ANYWHERE, Job, is_spread
-
-MOST_REJECTIONS = 200
-"""Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
 
 MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
 
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
 
+WORDS = {
+    "fleet": "in another fleet",
+    "not-cluster": "in no cluster fleet",
+    "instance": "not among the pinned nodes",
+    "backend": "in another backend",
+    "region": "in another region",
+    "zone": "in another zone",
+    "topology": "elsewhere in the topology",
+    "spread": "beside another rank",
+    "gpu-vendor": "with another vendor's GPUs",
+    "spot": "ruled out by the spot policy",
+    "price": "over the price cap",
+    "price-unknown": "without a known price",
+    "isolation": "without hard limits",
+    "no-runtime": "without podman or docker",
+    "too-small": "too small",
+    "too-large": "too large",
+    "volume-missing": "without the volume",
+    "volume-elsewhere": "away from the volume",
+    "reuse-only": "not launched for it (reuse only)",
+    "no-offer": "without an offer",
+    "drained": "drained",
+    "not-ready": "not ready",
+    "closed": "about to be replaced or deleted",
+    "not-idle": "not wholly idle",
+    "busy": "without enough idle blocks",
+    "volume-busy": "but the volume is in use",
+    "offers-unknown": "whose offers could not be read",
+    "fleet-max": "beyond the fleet's maximum",
+    "limit": "beyond the offer's limit",
+}
 
-OWN = "other ranks of the task have it"
-TO_MIX = "a gang mixes vendors only if `gpu` names models of both, or `instances` pins nodes of both"
+HINTED = 3
+"""Nodes that a hint names."""
 
-NAMED = 3
-"""Nodes of each fleet and code that are named all the same."""
+ABLE = {
+    "isolation": "let the hosts' user be root there or delegate cgroups to him, or leave out `isolation`",
+    "no-runtime": "install podman on a host, or leave out the task's `image`",
+}
+"""What helps where hosts cannot do what a task asks for."""
 
 
 class Refusals:
@@ -113,7 +149,7 @@ class Refusals:
         if reason is None and offer is not None:
             kind = Kind(*of_offer(offer, self.board.fleets[fleet].fleet))
             if task.instances and offer.host and offer.host.name not in task.instances:
-                reason = _not_pinned(task)
+                reason = not_pinned(task)
             reason = reason or place_reason(task, kind)
             reason = reason or (shape_reason(task, kind) if unseen.known else None)
         return reason or Reason("not-ready" if offer else "offers-unknown", unseen.detail)
@@ -206,240 +242,6 @@ class Refusals:
         return self._by_shape[what]
 
 
-class Tally:
-    """Every node and offer, and why one rank could not have it once its siblings had their places."""
-
-    def __init__(
-        self,
-        refusals: Refusals,
-        job: Job,
-        found: Try,
-        rank: int,
-        seated: Mapping[int, Mapping[int, str]],
-        *,
-        brief: bool = False,
-    ) -> None:
-        self.refusals = refusals
-        self.board, self.ledger = refusals.board, refusals.ledger
-        self.job, self.found, self.rank, self.seated = job, found, rank, seated
-        self.counts: Counter[str] = Counter()
-        self._mounted: dict[Place, Reason | None] = {}
-        self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
-        self.own: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
-        """Nodes that other ranks of the task would have: named where nothing else is to be said."""
-        self._offers: dict[tuple[str, str], list[Rejection]] = {}
-        if not brief:
-            self._nodes()
-            self._options()
-        self.rejections = self._listing()
-
-    def _nodes(self) -> None:
-        nodes = self.refusals.finished.nodes
-        pins = set(self.job.task.instances)
-        for (kind, _), numbers in self.refusals.alike.items():
-            fleet = self.board.kinds[kind].fleet
-            left: Sequence[int] = numbers
-            if pins or not self.seated.keys().isdisjoint(numbers):
-                left = [n for n in numbers if n not in self.seated and (not pins or nodes[n].name in pins)]
-                self._note(fleet, _not_pinned(self.job.task), [n for n in numbers if pins and n not in left])
-                for number in (n for n in numbers if n in self.seated):
-                    self._note(fleet, self.of_node(number), [number])
-            if left:
-                reason = self.of_node(left[0])
-                self._note(fleet, reason, left)
-
-    def _note(self, fleet: str, reason: Reason | None, numbers: Sequence[int]) -> None:
-        if reason and numbers:
-            nodes = self.refusals.finished.nodes
-            if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
-                numbers = [n for n in numbers if not nodes[n].new]
-        if reason and numbers:
-            if reason.detail == OWN:
-                self.own.setdefault((fleet, reason.code), []).append((reason, numbers))
-                return
-            self.counts[reason.code] += len(numbers)
-            self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
-
-    def _options(self) -> None:
-        for option in self.board.options:
-            reason = self._of_option(option)
-            if reason:
-                self.counts[reason.code] += 1
-                target = offer_name(self.board.kinds[option.kind])
-                self._offers.setdefault((option.fleet, reason.code), []).append(reason.of(target))
-        for name, reason, target in self.unseen():
-            self.counts[reason.code] += 1
-            self._offers.setdefault((name, reason.code), []).append(reason.of(target))
-        for name in self.refusals.without_offer:
-            none = Reason("no-offer", "no backend offers a node that its limits allow")
-            reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
-            self.counts[reason.code] += 1
-            self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
-
-    def unseen(self) -> Iterator[tuple[str, Reason, str]]:
-        """Fleet, reason and target of what is not there now."""
-        for name, rule in self.board.fleets.items():
-            for item in rule.unseen:
-                reason = self.refusals.unseen(self.job, name, item)
-                if reason.code not in STRUCTURAL and item.offer:
-                    kind = Kind(*of_offer(item.offer, rule.fleet))
-                    reason = self._far(kind) or reason
-                yield name, reason, item.target
-
-    # Listing
-
-    def _listing(self) -> tuple[Rejection, ...]:
-        """All of them by name, or the first few of each fleet and code and how many more there are."""
-        if not self.counts:
-            self._by_code = self.own
-        rows = (numbers for groups in self._by_code.values() for _, numbers in groups)
-        every = sum(map(len, rows)) + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
-        out: list[Rejection] = []
-        for (fleet, _), groups in self._by_code.items():
-            count = sum(len(found) for _, found in groups)
-            # Numbers are sorted in each group: more than the first few are not looked at.
-            first = sorted(n for _, found in groups for n in (found if every else found[:NAMED]))
-            for number in first if every else first[:NAMED]:
-                reason = self.of_node(number)
-                assert reason is not None
-                out.append(reason.of(f"node/{self.refusals.finished.nodes[number].name}"))
-            if not every and count > NAMED:
-                nearest = min((r for r, _ in groups), key=_distance)
-                out.append(_counted(fleet, nearest.of("nodes"), count - NAMED))
-        for (fleet, _), offers in self._offers.items():
-            out += offers if every else offers[:NAMED]
-            if not every and len(offers) > NAMED:
-                nearest_offer = min(offers, key=_distance)
-                out.append(_counted(fleet, replace(nearest_offer, target="offers"), len(offers) - NAMED))
-        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
-
-    def of_node(self, number: int) -> Reason | None:
-        """Why the rank cannot have a node."""
-        node = self.refusals.finished.nodes[number]
-        task = self.job.task
-        kind = self.ledger.kind_of[number]
-        if task.instances and node.name not in task.instances:
-            return _not_pinned(task)
-        reason = self.refusals.static(self.job, kind)
-        if reason and reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets:
-            return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}")
-        if reason:
-            return reason
-        if apart := self._elsewhere(kind):
-            return apart
-        # What no waiting mends was said by now, but for volumes; of the rest the node itself comes first.
-        mounts = self._mounts(kind)
-        if mounts and mounts.code in STRUCTURAL:
-            return mounts
-        held = self.refusals.finished.held.get(number, node.held)
-        reason = ready_reason(node) or mounts or block_reason(task, self.board.kinds[kind], held)
-        if reason is None and is_spread(task):
-            return self._beside()
-        if reason or number not in self.seated:
-            return reason
-        reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
-        return Reason(reason.code, OWN) if reason else None
-
-    def _of_option(self, option: Option) -> Reason | None:
-        """Why the rank cannot have an offer: what no waiting mends first."""
-        task, ledger = self.job.task, self.ledger
-        reason = self.refusals.static(self.job, option.kind)
-        if reason:
-            return reason
-        if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
-            return _not_pinned(task)
-        home = ledger.astray(option)
-        if home:
-            where = "/".join(home)
-            detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
-            return Reason("region", detail)
-        if apart := self._elsewhere(option.kind):
-            return apart
-        mounts = self._mounts(option.kind)
-        if mounts and mounts.code in STRUCTURAL:
-            return mounts
-        if self.job.reuse and ledger.owed[option.fleet] <= 0:
-            why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
-            return Reason("reuse-only", f"{why} launches nothing")
-        return self._no_room(option) or mounts or (self._beside() if is_spread(task) else None)
-
-    def _beside(self) -> Reason:
-        """Why a rank that is kept apart cannot have what would hold it."""
-        level = self.job.task.spread
-        return Reason("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
-
-    def _no_room(self, option: Option) -> Reason | None:
-        """Whether the fleet's maximum or the offer's limit is reached."""
-        rule = self.board.fleets[option.fleet]
-        if self.ledger.room[option.fleet] == 0:
-            nodes = rule.fleet.nodes
-            most = nodes.max if nodes else rule.existing + len(rule.offers)
-            detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
-            return Reason("fleet-max", detail, {"nodes": 1})
-        if self.ledger.remain(option) == 0:
-            used = "reached" if self.ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
-            return Reason("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
-        return None
-
-    def _elsewhere(self, kind: int) -> Reason | None:
-        """Why it cannot be had beside the other ranks of the gang."""
-        if far := self._far(self.board.kinds[kind]):
-            return far
-        maker = self.found.domain.maker
-        own = self.board.maker_of[kind]
-        if maker is None or own in (None, maker):
-            return None
-        model = self.board.kinds[kind].shape.gpu_name
-        of = f"{own} ({model})" if model and model.lower() != own else own
-        return Reason("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
-
-    def _far(self, kind: Kind) -> Reason | None:
-        """Whether the other ranks of a cluster task lie in another area."""
-        area = self.found.domain.area
-        if area is None:
-            return None
-        if (kind.fleet, kind.backend, kind.region) != (area.fleet, area.backend, area.region):
-            where = f"fleet/{area.fleet} in {area.backend}/{area.region}"
-            return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
-        if kind.at(area.level) == area.at:
-            return None
-        where = f"{area.level} {area.at}" if area.at else f"no {area.level}"
-        detail = f"the other ranks lie in {where}, and the ranks of a cluster lie in one {area.level}"
-        return Reason("zone" if area.level == "zone" else "topology", detail)
-
-    def _may_be_named(self, name: str, fleet: str) -> bool:
-        """Whether a node of the fleet that is launched could get a pinned name."""
-        return name.rpartition("-")[0] == fleet and name in self.board.coming
-
-    def _mounts(self, kind: int) -> Reason | None:
-        mounts = self.job.ask.want.mounts
-        if not mounts or not mounts[self.rank]:
-            return None
-        place = self.board.kinds[kind].place
-        if place not in self._mounted:
-            name = str(self.job.task.name)
-            siblings = {
-                volume: f"rank/{rank_name(name, rank)}"
-                for rank, volumes in self.found.volumes.items()
-                for volume in volumes.values()
-                if rank != self.rank
-            }
-            claims = {**self.ledger.claims, **siblings}
-            self._mounted[place] = mount_reason(mounts[self.rank], place, self.board.volumes, claims)
-        return self._mounted[place]
-
-
-def _distance(reason: Reason | Rejection) -> tuple[float, str]:
-    """How far from fitting; what is missing is compared by number alone, whatever its dimension."""
-    return (sum(map(abs, reason.short.values())), reason.detail)
-
-
-def _counted(fleet: str, nearest: Rejection, count: int) -> Rejection:
-    """One entry for many of a fleet, with what is said of the nearest."""
-    detail = f"{count} more {nearest.target}, {SUCH_AS}{nearest.detail}"
-    return replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
-
-
 def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object], list[int]]:
     """Nodes that every task has the same to say about: by kind, readiness and busy blocks."""
     out: dict[tuple[int, object], list[int]] = {}
@@ -450,5 +252,79 @@ def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object],
     return out
 
 
-def _not_pinned(task: Task) -> Reason:
-    return Reason("instance", f"the task asks for {', '.join(task.instances)}")
+def summary_of(
+    task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int, proved: bool = True
+) -> str:
+    """One sentence: how many places were wanted and found, and what most of the others lacked."""
+    nouns = "whole idle nodes" if task.whole_nodes else "places"
+    together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
+    noun = nouns if task.nodes > 1 else nouns[:-1]
+    wanted = f"{task.nodes} {noun}{together} wanted, {found} found"
+    ordered = sorted(counts.items(), key=lambda p: (p[0] not in STRUCTURAL, -p[1], p[0]))
+    why = ", ".join(f"{n} {WORDS.get(code, code)}" for code, n in ordered[:4])
+    if not fleets:
+        why = "the project declares no fleet"
+    tail = "can never fit" if never else "does not fit now"
+    return f"{tail}: {wanted}" + (f" ({why})" if why else "") + ("" if proved else "; not proved")
+
+
+def _own_advice(task: Task, codes: Collection[str], *, never: bool, fits: bool) -> str | None:
+    """What helps a task that asks for whole nodes, for what no host can do, or for nodes by name."""
+    if "too-large" in codes and task.whole_nodes and never:
+        return "widen the range in the task's `resources`, or set `exclusive: false`"
+    unable = sorted({"isolation", "no-runtime"}.intersection(codes))
+    if never and unable and not fits:
+        return "; ".join(ABLE[code] for code in unable)
+    if "drained" in codes and task.instances:
+        return "`fleetform undrain` the pinned node, or pin another one"
+    if "not-ready" in codes and task.instances:
+        return "wait until the pinned node is ready, or pin another one"
+    return None
+
+
+def hint_for(
+    task: Task,
+    counts: Mapping[str, int],
+    *,
+    never: bool,
+    changes: Sequence[str] | None = None,
+    busy: bool = True,
+) -> str | None:
+    """What to do about it. `changes` are those that are enough; None if not all were tried.
+
+    `busy`: other tasks hold blocks.
+    """
+    codes = set(counts)
+    if not codes:
+        return "declare a fleet"
+    if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
+        return "set `placement: cluster` on a fleet, or `placement: any` on the task"
+    fits = f"it fits {_either(changes)}" if changes else None
+    own = _own_advice(task, codes, never=never, fits=bool(fits))
+    if own:
+        return f"{own}; {fits}" if fits else own
+    # Waiting mends only what does not fit now.
+    until = "" if never else _until(codes, busy=busy)
+    undrain = ", or `fleetform undrain` a node" if "drained" in codes and not never else ""
+    wait = f"{undrain}, or wait until {until}" if until else undrain
+    if fits:
+        return f"{fits}{wait}"
+    if changes is None:
+        return f"`fleetform explain task/NAME` looks for what makes it fit{wait}"
+    return f"no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers){wait}"
+
+
+def _until(codes: Iterable[str], *, busy: bool) -> str:
+    """What is waited for where a task does not fit now."""
+    parts = ["running tasks have ended"] if busy else []
+    if "not-ready" in codes:
+        parts.append("what is not ready is ready")
+    if "offers-unknown" in codes:
+        parts.append("the backend can be read")
+    return " or ".join(parts)
+
+
+def _either(changes: Sequence[str]) -> str:
+    """`with a, with b, or without c`."""
+    *most, last = changes
+    return f"{', '.join(most)}, or {last}" if most else last

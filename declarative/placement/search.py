@@ -13,17 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from declarative.placement.board import Board, Home
-from declarative.placement.consolidate import Tidy
 from declarative.placement.counted import SKEW, Counted
-from declarative.placement.cover import DEAR, Ground, choose
+from declarative.placement.cover import DEAR, Ground, carry_out, choose
 from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
-from declarative.placement.launches import keep_baselines, launch_baselines
+from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import base_for, bound, movable, solve
-from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
+from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import Limits
-from declarative.placement.quotas import quotas
-from declarative.placement.trial import carry_out
 from declarative.placement.wishes import Job
 
 FEW = 200
@@ -56,6 +53,10 @@ class Result:
     """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
     proved: frozenset[int] = frozenset()
     """Tasks that have no place beside all others of at least their priority: that was proved."""
+
+    def seats(self, job: Job) -> bool:
+        """Whether a task has its places."""
+        return job.index in self.ledger.seats
 
     @property
     def cost(self) -> float:
@@ -114,7 +115,7 @@ class Search:
                 continue
             found, done = self._more(found, jobs, level, left)
             proved |= done
-            left = [j for j in left if j.index not in found.ledger.seats and j.index not in done]
+            left = [j for j in left if not found.seats(j) and j.index not in done]
             if left and len(jobs) <= FEW:
                 found = self._admit(found, jobs, left)
         return replace(found, proved=frozenset(proved))
@@ -123,23 +124,28 @@ class Search:
         self, found: Result, jobs: Sequence[Job], level: int, left: Sequence[Job]
     ) -> tuple[Result, set[int]]:
         """Seat what the program can of tasks of one priority; of which it was proved that no more can be."""
-        keep = [j for j in jobs if j.index in found.ledger.seats and self._keeps(j, level, found)]
-        wanted = {j.index for j in left}
+        keep = self._kept(jobs, level, found)
         free = movable([*keep, *left])
-        still, may = [j for j in free if j.index not in wanted], [j for j in free if j.index in wanted]
+        still = [job for job in free if found.seats(job)]
+        may = [job for job in free if not found.seats(job)]
         if not may:
             return found, set()
-        fixed = {j.index for j in keep} - {j.index for j in free}
+        fixed = {job.index for job in keep} - {job.index for job in free}
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
         least, ledger = solve(counted, self.seats)
-        gained = [j for j in may if ledger and j.index in ledger.seats]
+        seated = Result(ledger, []) if ledger else None
+        gained = [job for job in may if seated and seated.seats(job)]
         # Where those that stay have to stay, more weight than the bound cannot be seated.
-        most = sum(j.weight for j in gained) * (1 - SKEW) + counted.worth
+        most = sum(job.weight for job in gained) * (1 - SKEW) + counted.worth
         proved = -least < most and all(self.board.jobs[i].ask.prior for i in fixed)
-        if ledger is not None and gained:
-            Tidy(ledger).run()
-            found = self._rest(Result(ledger, []), jobs, found)
-        return found, {j.index for j in may} if proved else set()
+        if seated and gained:
+            Tidy(seated.ledger).run()
+            found = self._rest(seated, jobs, found)
+        return found, {job.index for job in may} if proved else set()
+
+    def _kept(self, jobs: Sequence[Job], level: int, found: Result) -> list[Job]:
+        """The seated tasks that keep their places though others of a priority have none."""
+        return [job for job in jobs if found.seats(job) and self._keeps(job, level, found)]
 
     def _keeps(self, job: Job, level: int, found: Result) -> bool:
         """Whether a seated task keeps its place though others of a priority have none."""
@@ -155,12 +161,10 @@ class Search:
         effort = 0
         failed: set[object] = set()
         for job in sorted(left, key=lambda j: self.orders.key(j, "size", frozenset())):
-            key = job.key if job.plain else job.index
+            key = job.likeness
             if key in failed or job.index in best.ledger.seats:
                 continue
-            keep = [
-                j for j in jobs if j.index in best.ledger.seats and self._keeps(j, job.task.priority, best)
-            ]
+            keep = self._kept(jobs, job.task.priority, best)
             effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
             if effort > MOST_EFFORT:
                 break
@@ -174,14 +178,14 @@ class Search:
     def _rest(self, found: Result, jobs: Sequence[Job], before: Result) -> Result:
         """Seat beside `found` what else can be had, first of all what was seated before."""
         rest = [j for j in jobs if j.index not in found.ledger.seats]
-        front = {j.key if j.plain else j.index for j in rest if j.index in before.ledger.seats}
+        front = {j.likeness for j in rest if j.index in before.ledger.seats}
         return self._pass(jobs, "size", wanted={}, front=front, first=found.ledger)
 
     def _with(self, job: Job, others: Sequence[Job]) -> Result | None:
         """An outcome that seats a task and all the others: then their priorities do not matter."""
         jobs = sorted([*others, job], key=lambda j: j.index)
         wanted = self.orders.wanted(jobs)
-        front = {job.key} if job.plain else {job.index}
+        front = {job.likeness}
         for order in (*ORDERS, *LAST_RESORTS):
             found = self._pass(jobs, order, wanted=wanted, front=front, by_priority=False)
             if not found.left:
@@ -211,7 +215,7 @@ class Search:
                 best, order = found, other
         front: set[object] = set()
         for _ in range(ROUNDS):
-            lost = {j.key if j.plain else j.index for j in best.left if j.wish.fit} - front
+            lost = {job.likeness for job in best.left if job.wish.fit} - front
             if not lost:
                 break
             front |= lost
@@ -227,14 +231,13 @@ class Search:
 
     def _cheapest(self, found: Result) -> Result:
         """The same tasks on the cheapest launches, and what they cost at least."""
-        jobs = [j for j in self.board.jobs if j.index in found.ledger.seats]
+        jobs = [job for job in self.board.jobs if found.seats(job)]
         free = movable(jobs)
         if not found.cost:
             return replace(self._orders(found, jobs), bound=0.0)
-        moves = {j.index for j in free}
-        stays = [j for j in jobs if j.index not in moves]
+        stays = {job.index for job in jobs} - {job.index for job in free}
         # The program cannot tell where those are best off that share volumes or are pinned.
-        searched = any(not j.ask.prior for j in stays)
+        searched = any(not self.board.jobs[index].ask.prior for index in stays)
         if searched:
             found = self._orders(found, jobs)
         found, answered = self._cheaper(found, jobs, free)
@@ -326,19 +329,13 @@ class Search:
 
     def _seat_all(self, ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
         left: list[Job] = []
-        failed: set[tuple[int, int, bool]] = set()
-        i = 0
-        while i < len(todo):
-            job = todo[i]
-            j = i + 1
-            if job.plain and job.ranks == 1:
-                while j < len(todo) and todo[j].plain and todo[j].key == job.key:
-                    j += 1
-            alike = todo[i:j]
-            i = j
+        failed: set[object] = set()
+        for key, group in itertools.groupby(todo, key=lambda job: job.key if job.single else job.index):
+            alike = list(group)
+            job = alike[0]
             if not job.wish.fit or (job.plain and job.key in failed):
                 left += alike  # room only ever shrinks: what found none finds none later
-            elif job.plain and job.ranks == 1:
+            elif key == job.key:
                 left += alike[seat_alike(ledger, alike, wanted) :]
             elif not seat(ledger, job, wanted):
                 left.append(job)
@@ -351,13 +348,13 @@ class Search:
         found = quotas(ledger, todo)
         if not found:
             return todo
-        hard = [j for j in todo if not j.plain or j.ranks > 1 or j.wish.whole]
+        hard = [job for job in todo if not job.single or job.wish.whole]
         left = self._seat_all(ledger, hard, wanted)
         if hard:
             found = quotas(ledger, todo)  # of what they left
         alike: dict[tuple[int, int, bool], list[Job]] = {}
         for job in todo:
-            if job.index not in ledger.seats and job.plain and job.ranks == 1:
+            if job.single and job.index not in ledger.seats:
                 alike.setdefault(job.key, []).append(job)
         for key, kinds, number in found:
             jobs = alike[key][:number]

@@ -7,13 +7,11 @@ Over time nodes empty as their tasks end; a few moves are worth more then than a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from declarative.model.blocks import maker_of
 from declarative.model.resource import TaskWant
-from declarative.model.spec import Fleet
+from declarative.model.spec import Fleet, Task
 from declarative.model.state import natural
-from declarative.placement.consolidate import Targets
 from declarative.placement.filters import (
     blocks_wanted,
     fleet_reason,
@@ -22,8 +20,8 @@ from declarative.placement.filters import (
     place_reason,
     ready_reason,
 )
-from declarative.placement.kinds import Kind, by_name, of_node
-from declarative.placement.types import Node
+from declarative.placement.launches import Targets
+from declarative.placement.types import Kind, Node, Suggestion, by_name, of_node
 
 MOST = 3
 """Suggestions at most."""
@@ -33,21 +31,6 @@ MOST_MOVES = 8
 
 MOST_TRIED = 500
 """Nodes that are looked at: a suggestion is not worth a wait."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
-    """What could be had by hand: `moves` are (rank, from, to), `saves` USD an hour."""
-
-    node: str
-    moves: tuple[tuple[str, str, str], ...]
-    saves: float
-
-    @property
-    def text(self) -> str:
-        """`2 moves would free node/gpu-3: -10.32 USD/h`."""
-        count = len(self.moves)
-        return f"{count} move{'' if count == 1 else 's'} would free node/{self.node}: -{self.saves:.2f} USD/h"
 
 
 def suggest(
@@ -101,14 +84,17 @@ class _Moves:
         worth: list[tuple[float, int]] = []
         for i, node in enumerate(self.nodes):
             holders = set(node.held.values())
-            fleet = self.fleets.get(node.fleet)
-            if node.new or not node.price or not fleet or self.spare.get(node.fleet, 0) <= 0:
-                continue
-            keeps = fleet.prevent_destroy or fleet.idle_duration.seconds is None
-            ready = ready_reason(node) is None
-            if ready and not keeps and 0 < len(holders) <= MOST_MOVES and all(map(self._movable, holders)):
+            few = 0 < len(holders) <= MOST_MOVES
+            if node.price and few and self._may_go(node) and all(map(self._movable, holders)):
                 worth.append((-node.price / len(holders), i))
         return [i for _, i in sorted(worth)]
+
+    def _may_go(self, node: Node) -> bool:
+        """Whether its fleet would let it go if it were idle."""
+        fleet = self.fleets.get(node.fleet)
+        if node.new or not fleet or self.spare.get(node.fleet, 0) <= 0 or ready_reason(node):
+            return False
+        return not fleet.prevent_destroy and fleet.idle_duration.seconds is not None
 
     def _movable(self, holder: str) -> bool:
         task, _, rank = holder.removeprefix("rank/").rpartition("-")
@@ -163,17 +149,19 @@ class _Moves:
         home = _area(Kind(*of_node(here)), level) if bound else None
         maker = maker_of(here.shape) if one_vendor(task) else None
         if (name, home, maker) not in self._fits:
-            out: dict[int, int] = {}
-            for i, kind in enumerate(self.kinds):
-                fleet = self.fleets.get(kind.fleet)
-                if fleet is None or fleet_reason(task, fleet) or place_reason(task, kind):
-                    continue
-                if maker and maker_of(kind.shape) != maker:
-                    continue
-                if home is None or home == _area(kind, level):
-                    out[i] = blocks_wanted(task, kind)
-            self._fits[name, home, maker] = {i: need for i, need in out.items() if need}
+            near = (
+                (i, kind)
+                for i, kind in enumerate(self.kinds)
+                if (not maker or maker_of(kind.shape) == maker) and home in (None, _area(kind, level))
+            )
+            needs = {i: blocks_wanted(task, kind) for i, kind in near if self._may(task, kind)}
+            self._fits[name, home, maker] = {i: need for i, need in needs.items() if need}
         return self._fits[name, home, maker]
+
+    def _may(self, task: Task, kind: Kind) -> bool:
+        """Whether a task may use a kind of node at all."""
+        fleet = self.fleets.get(kind.fleet)
+        return fleet is not None and not fleet_reason(task, fleet) and not place_reason(task, kind)
 
 
 def _area(kind: Kind, level: str) -> tuple[str | None, ...]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from declarative.model.resource import RankMount
 from declarative.placement.filters import Reason
-from declarative.placement.kinds import Place
-from declarative.placement.types import VolumeAt
+from declarative.placement.types import Place, VolumeAt
 
 MOST_OPTIONS = 64
 """Combinations of alternatives that are looked at for one rank in one place."""
@@ -92,17 +91,26 @@ def bindings(
     claims: Mapping[str, str],
 ) -> list[Binding]:
     """Every way to give one rank its volumes, by place; the earlier alternatives first."""
-    out: list[Binding] = []
-    paths = [m.path for m in mounts]
     free = [[(n, volumes[n]) for n in m.names if n in volumes and n not in claims] for m in mounts]
-    zones = {at.zone or None for _, at in free[0]} if free else {None}
-    for place in places if None in zones else (p for p in places if p[2] in zones or not p[2]):
-        choices = [[n for n, at in own if serves(at, place)] for own in free]
-        if all(choices):
-            ways = itertools.islice(itertools.product(*choices), MOST_OPTIONS)
-            fair = (names for names in ways if len(set(names)) == len(names))
-            out += [Binding(place, dict(zip(paths, names, strict=True))) for names in fair]
+    near: Iterable[Place] = places
+    if free and all(at.zone for _, at in free[0]):
+        zones = {at.zone for _, at in free[0]}
+        near = (place for place in places if place[2] in zones or not place[2])
+    out: list[Binding] = []
+    for place in near:
+        choices = [[name for name, at in own if serves(at, place)] for own in free]
+        out += _combined(mounts, place, choices)
     return out
+
+
+def _combined(
+    mounts: Sequence[RankMount], place: Place, choices: Sequence[Sequence[str]]
+) -> Iterator[Binding]:
+    """The ways to choose one volume for each mount, none of them twice."""
+    paths = [mount.path for mount in mounts]
+    for names in itertools.islice(itertools.product(*choices), MOST_OPTIONS):
+        if len(set(names)) == len(names):
+            yield Binding(place, dict(zip(paths, names, strict=True)))
 
 
 class Matching:

@@ -108,6 +108,11 @@ class Changes:
 
     def shared(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
         """Limits that several tasks share: what the plan uses of each, and what this one would need."""
+        yield from self._maxima(job)
+        yield from self._offer_limits(job)
+
+    def _maxima(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+        """The most nodes of fleets."""
         launched = Counter(x.option.fleet for x in self.ledger.launches)
         for name, rule in self.board.fleets.items():
             room = self.ledger.room[name]
@@ -119,15 +124,18 @@ class Changes:
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
                 yield Limit(fleet=name), used, used + more
+
+    def _offer_limits(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+        """The limits of offers. One entry of a catalog has one limit, whatever the region."""
+        there = Counter(map(quota_of, self.board.nodes))
+        there.update(launch.option.quota for launch in self.ledger.launches)
         seen: set[Quota] = set()
         for quota in dict.fromkeys(o.quota for o, _, _ in self.board.options_in(job.wish, ANYWHERE)):
-            entry = (quota[0], "", quota[2], quota[3])  # one of a catalog has one limit, whatever the region
+            entry = (quota[0], "", quota[2], quota[3])
             more = None if entry in seen else self._more(self.ledger.left, quota, job)
             if more is not None:
                 seen.add(entry)
-                there = sum(1 for node in self.board.nodes if quota_of(node) == quota)
-                there += sum(1 for x in self.ledger.launches if x.option.quota == quota)
-                used = there + (self.ledger.left[quota] or 0)
+                used = there[quota] + (self.ledger.left[quota] or 0)
                 yield Limit(quota=quota), used, used + more
 
     # Trying

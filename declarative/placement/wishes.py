@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from declarative.model.spec import Task
-from declarative.placement.kinds import Place
-from declarative.placement.types import Ask
+from declarative.placement.types import Ask, Place
 
 
 class Area(NamedTuple):
@@ -29,6 +28,33 @@ class Domain(NamedTuple):
 
 
 ANYWHERE = Domain()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An area where a cluster may lie. `index` is its place among the domains of a wish."""
+
+    index: int
+    domain: Domain
+    fleet: str
+    floor: float
+    """USD an hour that a rank costs at least for which something is launched."""
+    per: int
+    """Ranks that a node which is launched holds at most."""
+    alike: object
+    """What it shares with areas where another fleet may launch the same; None if the fleet has nodes."""
+
+
+class Traits(NamedTuple):
+    """What matters of a kind of node to a rank that takes so many blocks of it."""
+
+    need: int
+    gpus: int
+    """GPUs that the rank is given."""
+    total: int
+    """Blocks of a node."""
+    rest: tuple[object, ...]
+    """What matters after the fit: USD an hour, the CPUs and memory that the rank is given, which GPUs."""
 
 
 class Fit:
@@ -114,8 +140,8 @@ class Wish:
         """Domain → the places where it fits."""
         self.homes: list[Domain] | None = None
         """The domains where its ranks may lie together."""
-        self.candidates: Sequence[Any] | None = None
-        """The areas where its ranks may lie together (`board.Candidate`)."""
+        self.candidates: Sequence[Candidate] | None = None
+        """The areas where its ranks may lie together."""
         self.least = min({need for _, need in fit.items()}, default=0)
 
 
@@ -136,6 +162,21 @@ class Job:
     def task(self) -> Task:
         """Its declaration."""
         return self.ask.want.spec
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one rank and only its wish matters: all that are alike are seated at once."""
+        return self.plain and self.ranks == 1
+
+    @property
+    def likeness(self) -> object:
+        """Equal for tasks of which each finds a place where another does."""
+        return self.key if self.plain else self.index
+
+    @property
+    def roams(self) -> bool:
+        """Whether nothing but its volumes says where its ranks have to be."""
+        return not (self.ask.prior or self.task.instances or self.reuse or is_spread(self.task))
 
     @property
     def weight(self) -> int:

@@ -17,8 +17,7 @@ from declarative.model.spec import Fleet, Task
 from declarative.model.spec.topology import Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
-from declarative.placement.kinds import Kind, Place, by_name, of_offer
-from declarative.placement.types import Choice, Node
+from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer
 from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import NodeDecision, offer_of
 from declarative.planner.types import Fallback, Spare

@@ -18,8 +18,7 @@ from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
 from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import State
-from declarative.placement.kinds import Kind, of_offer, offer_name
-from declarative.placement.types import Unseen
+from declarative.placement.types import Kind, Unseen, of_offer, offer_name
 from declarative.planner.types import Inventory, Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")

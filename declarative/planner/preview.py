@@ -8,8 +8,8 @@ from typing import Any
 
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
-from declarative.placement.suggest import Suggestion, suggest
-from declarative.placement.types import Node, Outcome
+from declarative.placement.suggest import suggest
+from declarative.placement.types import Node, Outcome, Suggestion
 from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import Fleets, NodeDecision, held_blocks, node_of
 from declarative.planner.tasks import Course, TaskDecision

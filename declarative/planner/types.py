@@ -12,8 +12,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.model.resource import Host, LeftOut, Offer, Renamed, Taken
 from declarative.model.state import Address, RankStatus, Readiness, Record, Silence
-from declarative.placement.suggest import Suggestion
-from declarative.placement.types import Refusal, Remedy
+from declarative.placement.types import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
 
 FORMAT_VERSION = 1

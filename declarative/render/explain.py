@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.spec.values import show_mib
 from declarative.model.state import BOOTING, NodeState
-from declarative.placement.kinds import Kind
-from declarative.placement.types import Refusal, Rejection, Verdict
+from declarative.placement.types import Kind, Refusal, Rejection, Verdict
 from declarative.planner.types import ReservationStatus
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.placement.kinds import Kind
-from declarative.placement.types import Refusal, Rejection
+from declarative.placement.types import Kind, Refusal, Rejection
 from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 from declarative.why.alternatives import Alternative, Instead, Turned

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special
+from declarative.placement.cover import Try
 from declarative.placement.filters import Reason, fleet_reason
 from declarative.placement.finish import finish
 from declarative.placement.gangs import best_try
-from declarative.placement.kinds import Kind, of_node, offer_name
 from declarative.placement.ledger import Ledger
-from declarative.placement.refusals import Refusals, Tally
-from declarative.placement.trial import Try
-from declarative.placement.types import Ask, FleetRule, Node, Rejection, VolumeAt
+from declarative.placement.refusals import Refusals
+from declarative.placement.tally import Tally
+from declarative.placement.types import Ask, FleetRule, Kind, Node, Rejection, VolumeAt, of_node, offer_name
 from declarative.placement.wishes import ANYWHERE, Domain, Job
 
 MOST = 20

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from declarative.model.state import Readiness
-from declarative.placement.kinds import Kind
-from declarative.placement.types import Refusal
+from declarative.placement.types import Kind, Refusal
 from declarative.planner.types import Reservation
 from declarative.why.alternatives import Elsewhere, Instead
 

@@ -13,8 +13,17 @@ from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
 from declarative.model.state import NodeState, RankState, Readiness, rank_name
 from declarative.placement.filters import level_of
-from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
-from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
+from declarative.placement.types import (
+    Ask,
+    Kind,
+    Node,
+    Refusal,
+    Verdict,
+    VolumeAt,
+    of_node,
+    of_offer,
+    offer_name,
+)
 from declarative.placement.wishes import ANYWHERE, Area, Domain
 from declarative.planner.decisions import Decisions, Question
 from declarative.planner.fleets import NodeDecision, node_of

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from declarative.placement.board import Option
 from declarative.placement.filters import Reason
-from declarative.placement.kinds import Kind, of_node, offer_name
-from declarative.placement.types import Ask, Node, Rejection
+from declarative.placement.types import Ask, Kind, Node, Rejection, of_node, offer_name
 from declarative.placement.wishes import Domain, Job
 from declarative.why.alternatives import (
     MOST,
