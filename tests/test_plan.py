@@ -4,6 +4,7 @@ Whole plans stand in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
 """
 
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Task, Volume
 from declarative.model.spec.project import Removals
 from declarative.model.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
+from declarative.placement.refusals import Refusals
+from declarative.placement.search import Search
 from declarative.planner.make import make
 from declarative.planner.types import Inventory, Op, Reason
 from declarative.render.data import plan_json, to_json
@@ -945,6 +948,32 @@ def test_a_node_that_was_idle_for_long_makes_room_for_another():
     assert plan.unplaced.refusals == ()
     assert ids(plan, "node") == ["delete:node/aa-0", "create:node/aa-1"]
     assert action(plan, "create:node/aa-1").needs == ("delete:node/aa-0",)
+
+
+@pytest.mark.parametrize(("nodes", "searched"), [("0..9", 1), ("0..1", 2)])
+def test_a_node_that_goes_has_tasks_looked_at_again_only_if_it_makes_room(nodes, searched, monkeypatch):
+    """Below the fleet's maximum the refused task gains nothing by it; either way reasons are found once."""
+    counts: Counter[str] = Counter()
+    for of, name in ((Search, "run"), (Refusals, "of")):
+        found = getattr(of, name)
+
+        def counted(*args, _found=found, _name=name):
+            counts[_name] += 1
+            return _found(*args)
+
+        monkeypatch.setattr(of, name, counted)
+    catalog = [{"instance_type": "s", "cpu": 2, "memory": "4GB", "price": 2}]
+    sky = {"name": "sky", "driver": "local", "regions": ["east"], "catalog": catalog}
+    fleet = {"name": "aa", "nodes": nodes, "idle_duration": "30m"}
+    world = brought(fleet, (), (SMALL,), backends=[sky])
+    end(world)
+    world.now += 1800
+    counts.clear()
+    large = {"name": "large", "resources": {"cpu": "4.."}}
+    plan = world.plan(wanted(fleet, (), (SMALL, large), backends=[sky]))
+    assert [r.task for r in plan.unplaced.refusals] == ["large"]
+    assert ids(plan, "node") == ["delete:node/aa-0"]
+    assert counts == {"run": searched, "of": 1}
 
 
 def test_a_new_node_waits_for_room():

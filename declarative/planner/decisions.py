@@ -6,13 +6,15 @@ on it run anew. And a task that runs and has no other place goes on as it is, wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Desired
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
-from declarative.placement.place import place
+from declarative.placement.board import Board
+from declarative.placement.place import Placed
 from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
@@ -120,7 +122,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     twice = _twice(state, decisions)
     while True:
         runs = (f for f in decisions.values() if f.course is Course.RUN and f.name not in twice)
-        outcome = place(
+        board = Board(
             [
                 Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
                 for f in runs
@@ -128,12 +130,13 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
             _nodes(fleets),
             fleets.rules(),
             _volumes(state, volumes, freed),
-            effort=asked.effort,
-            about=asked.about,
         )
-        retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
-        if not (retired and outcome.refusals):
+        placed = Placed(board, asked.effort)
+        launched = Counter(node.fleet for node in placed.finished.launches)
+        retired = fleets.retire(placed.used, launched)
+        if not fleets.makes_room(retired, launched, placed.refused):
             break  # else what goes may make room below a fleet's maximum
+    outcome = placed.outcome(asked.about)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
@@ -258,10 +261,3 @@ def _volumes(
         if r.attachment.rank not in freed
     }
     return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
-
-
-def _launched(outcome: Outcome) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for node in outcome.launches:
-        counts[node.fleet] = counts.get(node.fleet, 0) + 1
-    return counts

@@ -17,7 +17,7 @@ from declarative.model.resource import (
     zone_of,
 )
 from declarative.model.schema import in_place
-from declarative.model.spec import Fleet
+from declarative.model.spec import Fleet, Placement
 from declarative.model.state import (
     ANOTHERS,
     BOOTING,
@@ -381,12 +381,12 @@ class Fleets:
             )
         return out
 
-    def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> bool:
-        """Let unused nodes above the target go that were idle for long enough; whether there were any.
+    def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> Mapping[str, int]:
+        """Let unused nodes above the target go that were idle for long enough: by fleet, how many.
 
         Where one has to go, one that can do no work goes in its place, however short it was idle.
         """
-        retired = False
+        retired: dict[str, int] = {}
         for name, fleet in self.desired.fleets.items():
             wait = fleet.idle_duration.seconds
             staying = [f for f in self.of(name) if not f.goes]
@@ -398,8 +398,25 @@ class Fleets:
             first = _least_useful_first(f for f in idle if f.node.name in due or _usefulness(f) < BOOTS)
             for decision in first[: max(0, min(spare, len(due)))]:
                 decision.goes, decision.because = Reason.IDLE, ("idle_duration",)
-                retired = True
+                retired[name] = retired.get(name, 0) + 1
         return retired
+
+    def makes_room(self, retired: Mapping[str, int], launched: Mapping[str, int], refused: int) -> bool:
+        """Whether nodes that go may leave their place to some of so many ranks that have none."""
+        if not refused or not retired:
+            return False
+        if any(offer.limit is not None for offers in self.offers.values() for offer in offers):
+            return True
+        return any(self._lacks(name, n + launched.get(name, 0), refused) for name, n in retired.items())
+
+    def _lacks(self, name: str, count: int, wanted: int) -> bool:
+        """Whether a fleet, with so many nodes beside those that stay, may not launch what is wanted."""
+        fleet = self.desired.fleets[name]
+        staying = sum(1 for decision in self.of(name) if not decision.goes)
+        most = fleet.nodes.max if fleet.nodes else None
+        if most is not None and most - staying - count < wanted:
+            return True
+        return fleet.placement is Placement.CLUSTER and not staying
 
     def _idle_for(self, decision: NodeDecision) -> float:
         """Seconds since its last rank ended; 0 for one whose ranks end by this plan."""
