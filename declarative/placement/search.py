@@ -95,7 +95,7 @@ class Search:
             alone = self._fullest([j for j in self.board.jobs if j.index in found.ledger.seats])
             if not alone.left:
                 found = replace(alone, left=found.left, proved=found.proved)
-        return self._cheapest(found)
+        return self._cheapest(replace(found, left=sorted(found.left, key=lambda job: job.index)))
 
     # Which tasks are left out
 
