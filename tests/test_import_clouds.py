@@ -400,3 +400,26 @@ def test_drivers_that_cannot_adopt_instances_say_so(project):
     project.declare({**backend, **key}, volume("data", backend="do", region="nyc3", size="1GB"))
     done = project.run("import", "--backend", "do", code=1, env={"FLEETFORM_TEST_KEY": "x"})
     assert "the driver `digitalocean` does not list instances that others made" in done.err
+
+
+def test_an_instance_that_is_stopped_stays_so_and_one_that_is_resized_is_adopted_again(project, monkeypatch):
+    for name, value in Ec2.env.items():
+        monkeypatch.setenv(name, value)
+    cloud = Ec2()
+    cloud.make(1)
+    one = next(made for made, thing in cloud.all().items() if cloud.tags(thing).get("team"))
+    cloud.client.stop_instances(InstanceIds=[one])
+    project.declare(cloud.backend(), named(cloud, one))
+    project.apply(env=cloud.env)
+    plan = project.run("plan", env=cloud.env).out
+    assert "it is stopped" in plan
+    cloud.client.modify_instance_attribute(InstanceId=one, InstanceType={"Value": "t3.large"})
+    plan = project.run("plan", env=cloud.env).out
+    assert "`instance_type` changed outside of fleetform" in plan
+    assert f"{one} itself stays: it was adopted" in plan
+    project.apply(env=cloud.env)
+    assert cloud.all()[one]["State"]["Name"] == "stopped"
+    (node,) = project.run("status", "--json", env=cloud.env).json["nodes"]
+    assert node["instance_type"] == "t3.large"
+    assert project.run("plan", "--json", env=cloud.env).json["actions"] == []
+    cloud.close()
