@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from declarative.cli.errors import Failed, failed
 from declarative.cli.session import Session
+from declarative.cli.state_access import of_state
 from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
@@ -62,6 +63,19 @@ def _value(variable: str, name: str, refused: str | None) -> str:
 
 
 @contextmanager
+def _going_on(session: Session, say: Callable[[tuple[Diagnostic, ...]], None]) -> Iterator[None]:
+    """A state that is away ends neither the loop nor the thread beside it: both try again."""
+    from declarative.store import StateError
+
+    try:
+        yield
+    except Failed as error:
+        say(error.diagnostics)
+    except StateError as error:
+        say(of_state(error, session.directory).diagnostics)
+
+
+@contextmanager
 def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     """Tell the webhooks meanwhile, while this loop leads; what has to be told of rounds."""
     from declarative.serve.announce import Announcer
@@ -72,18 +86,23 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     leads, over = threading.Event(), threading.Event()
     said: set[Diagnostic] = set()
 
+    def say(faults: tuple[Diagnostic, ...]) -> None:
+        session.say(tuple(f for f in faults if f not in said))
+        said.update(faults)
+
     def observe(done: Round) -> None:
         (leads.set if done.held else leads.clear)()
         if done.plan is not None or done.errors:
-            announcer.observe(done)
+            with _going_on(session, say):
+                announcer.observe(done)
 
     def tick() -> None:
         hooks = session.current.project.notify
         if leads.is_set() and hooks:
-            found, faults = targets(session)
-            session.say(tuple(f for f in faults if f not in said))
-            said.update(faults)
-            deliveries.tick(found, {hook.name for hook in hooks})
+            with _going_on(session, say):
+                found, faults = targets(session)
+                say(faults)
+                deliveries.tick(found, {hook.name for hook in hooks})
 
     def run() -> None:
         while not over.wait(POLL):
