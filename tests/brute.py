@@ -27,7 +27,7 @@ from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, SpotPolicy, Task
 from declarative.model.spec.values import Resources
 from declarative.model.state import NodeState, Readiness
-from declarative.placement.types import Ask, Choice, Node, Outcome, Refusal, VolumeAt
+from declarative.placement.types import Ask, Choice, Node, PlacementOutcome, Refusal, VolumeAt
 from tests.worlds import Case
 
 Score = tuple[tuple[int, int], ...]
@@ -57,7 +57,7 @@ class Best:
 
     score: Score
     cost: float
-    outcome: Outcome
+    outcome: PlacementOutcome
 
     @property
     def placed(self) -> frozenset[str]:
@@ -329,17 +329,17 @@ def score(case: Case, placed: frozenset[str]) -> Score:
     return tuple(sorted(blocks.items(), reverse=True))
 
 
-def placed(outcome: Outcome) -> frozenset[str]:
+def placed(outcome: PlacementOutcome) -> frozenset[str]:
     """The tasks that an outcome places."""
     return frozenset(c.task for c in outcome.choices)
 
 
-def cost(outcome: Outcome) -> float:
+def cost(outcome: PlacementOutcome) -> float:
     """The price of what an outcome launches."""
     return sum(n.price or 0.0 for n in outcome.launches)
 
 
-def outcome_of(case: Case, search: Search) -> Outcome:
+def outcome_of(case: Case, search: Search) -> PlacementOutcome:
     """What a search has found, as `place` would answer it."""
     idle = {n.name: [b for b in range(n.total) if b not in n.held] for n in case.nodes}
     names, new = [], []
@@ -360,7 +360,7 @@ def outcome_of(case: Case, search: Search) -> Outcome:
         )
     left = {str(a.want.spec.name) for a in case.asks} - {c.task for c in choices}
     short = {name: rule.baseline - sum(n.fleet == name for n in new) for name, rule in case.fleets.items()}
-    return Outcome(
+    return PlacementOutcome(
         choices=tuple(choices),
         refusals=tuple(Refusal(task=t, code="", summary="", hint=None, ranks=()) for t in sorted(left)),
         launches=tuple(new),

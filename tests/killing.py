@@ -25,7 +25,7 @@ from typing import Any
 from declarative import cli
 from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
-from declarative.store.groups import Group
+from declarative.store.groups import WriteGroup
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 
@@ -76,10 +76,10 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
 
 def at_a_group(when: str, step: int) -> None:
     """Die round the end of a group of steps: the first, from number `step` on, of several workers."""
-    real = Group.end
+    real = WriteGroup.end
     count = 0
 
-    def end(group: Group, error: BaseException | None = None) -> None:
+    def end(group: WriteGroup, error: BaseException | None = None) -> None:
         nonlocal count
         count += 1
         if error is not None or count < step or (group.steps < 2 and count < step + 40):
@@ -97,7 +97,7 @@ def at_a_group(when: str, step: int) -> None:
             threading.Thread(target=die, daemon=True).start()
             real(group)
 
-    setattr(Group, "end", end)  # noqa: B010 (mypy refuses the assignment)
+    setattr(WriteGroup, "end", end)  # noqa: B010 (mypy refuses the assignment)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from declarative.apply.failover import Move
 from declarative.apply.gate import Tools
 from declarative.apply.graph_walk import ActionResult
 from declarative.apply.inventory import look
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
 from declarative.model.resource import Desired
@@ -169,8 +169,8 @@ class _Markets(Backends):
 
     market: Market
 
-    def _make(self, name: str, hosts: Any, *, offline: bool = False) -> Renamed:
-        return Renamed(self.market, {})  # type: ignore[arg-type]
+    def _make(self, name: str, hosts: Any, *, offline: bool = False) -> RenamedBackend:
+        return RenamedBackend(self.market, {})  # type: ignore[arg-type]
 
 
 @dataclass

@@ -147,7 +147,7 @@ def raised() -> dict[str, dict[str, str]]:
 
 
 RAISED = raised()
-OF_PLACEMENT = ("Reason", "Rejection")
+OF_PLACEMENT = ("Mismatch", "Rejection")
 USED_REJECTIONS = {code: place for name in OF_PLACEMENT for code, place in RAISED[name].items()}
 USED = {code for name, codes in RAISED.items() if name not in OF_PLACEMENT for code in codes} - set(INTERNAL)
 
@@ -160,7 +160,7 @@ def test_the_scan_sees_the_constructors():
         "Diagnostic",
         "StateError",
         "TemplateError",
-        "Reason",
+        "Mismatch",
         "Rejection",
         "Refusal",
     }

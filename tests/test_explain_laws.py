@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from declarative.model.spec.text import NodeName
 from declarative.model.state import rank_name
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Kind, Node, Outcome, of_node, of_offer
+from declarative.placement.types import Ask, FleetRule, Kind, Node, PlacementOutcome, of_node, of_offer
 from declarative.placement.wishes import ANYWHERE
 from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 
 
-def scene_of(case: Case, outcome: Outcome) -> Scene:
+def scene_of(case: Case, outcome: PlacementOutcome) -> Scene:
     """A case once its outcome was carried out."""
     held = {n.name: dict(n.held) for n in (*case.nodes, *outcome.launches)}
     volumes = dict(case.volumes)

@@ -13,7 +13,7 @@ from declarative.apply import execute
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of
 from declarative.apply.peer_check import PeerError, check_peers
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.apply.settle import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
 from declarative.provider import TransientError, TransientKind
@@ -74,7 +74,7 @@ class Cut(Kill):
             return call
 
         for name in ("start", "release"):
-            setattr(Renamed, name, cut(getattr(Renamed, name)))
+            setattr(RenamedBackend, name, cut(getattr(RenamedBackend, name)))
 
 
 def declare_three(project, **fields):

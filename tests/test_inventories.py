@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative.language.loader import load
-from declarative.language.loader.inventories import Hosts, login, of_lines, of_ssh, of_tree
+from declarative.language.loader.inventories import HostList, login, of_lines, of_ssh, of_tree
 
 LINES = """
 # a comment
@@ -26,7 +26,7 @@ gpu
 
 
 def test_an_inventory_in_lines():
-    hosts = Hosts()
+    hosts = HostList()
     of_lines(LINES, hosts)
     assert hosts.groups == {
         "": [{"hostname": "bastion.example.org"}],
@@ -44,7 +44,7 @@ def test_an_inventory_in_lines():
 
 
 def test_an_inventory_as_a_tree():
-    hosts = Hosts()
+    hosts = HostList()
     tree = {
         "all": {
             "vars": {"ansible_user": "ubuntu"},
@@ -63,7 +63,7 @@ def test_an_inventory_as_a_tree():
 
 
 def test_aliases_of_sshs_configuration():
-    hosts = Hosts()
+    hosts = HostList()
     of_ssh("Host gpu-1 gpu-2 *.old !x\n  User me\nHost=one\nInclude more\n", hosts)
     assert hosts.groups == {"": [{"hostname": name} for name in ("gpu-1", "gpu-2", "one")]}
     assert hosts.notes == ["left out `Include` of ssh's configuration: name its hosts on the command line"]

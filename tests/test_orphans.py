@@ -8,7 +8,7 @@ import pytest
 from declarative.apply.drift import Orphan
 from declarative.apply.inventory import look
 from declarative.apply.orphans import protected
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.model.state import Address, NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
 from tests.cli import fleet, volume
@@ -110,7 +110,7 @@ def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
 
     backends = site.backends(declared(fleets=[GPU]))
     made: dict[str, Any] = {"sky": site.market, "local": Away()}
-    backends._make = lambda name, hosts, *, offline=False: Renamed(made[name], {})  # type: ignore[method-assign]
+    backends._make = lambda name, hosts, *, offline=False: RenamedBackend(made[name], {})  # type: ignore[method-assign]
     seen = look(site.store.read(), backends)
     assert asked == [1]
     assert (seen.orphans, seen.inventory.diagnostics) == ([], ())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.placement.check import violations
 from declarative.model.spec import CreationPolicy
 from declarative.model.state import NodeState, Readiness
-from declarative.placement.types import Ask, Choice, Outcome, Verdict
+from declarative.placement.types import Ask, Choice, PlacementOutcome, Verdict
 from tests.brute import placed, score
 from tests.varied import ideal, later, of_vendors, promised, running
 from tests.worlds import Case, Taste, cases, seeded, sizes_that_divide
@@ -255,7 +255,7 @@ def test_a_promise_that_can_be_kept_is_kept(case, seed):
             Choice(task=name, rank=rank, node=ask.prior[rank][0], blocks=ask.prior[rank][1], volumes={})
             for rank in range(nodes)
         )
-        wrong = violations([ask], case.nodes, case.fleets, case.volumes, Outcome(choices=choices))
+        wrong = violations([ask], case.nodes, case.fleets, case.volumes, PlacementOutcome(choices=choices))
         if not any(fault.startswith(("rank/", "task/")) for fault in wrong):
             kept += 1
             assert tuple(c for c in outcome.choices if c.task == name) == choices

@@ -1327,6 +1327,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "idle_duration": "1h",
         "unreachable_duration": "1h",
         "same": "region",
+        "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "tags": {"a": "b"},
         "prevent_destroy": True,
     },
@@ -1343,6 +1344,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "tags": {"a": "b"},
         "retry": True,
         "same": "region",
+        "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "spread": "node",
     },
 }

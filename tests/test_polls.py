@@ -10,7 +10,7 @@ import pytest
 
 from declarative.apply.answers import answers
 from declarative.apply.backends import Backends
-from declarative.apply.polls import OFTEN, SELDOM, Rounds
+from declarative.apply.polls import OFTEN, SELDOM, PollRounds
 from declarative.model.state import Address, RankState, RankStatus, Record, State
 from declarative.provider import TransientError, TransientKind
 from tests.model import of_node, of_reservation
@@ -73,7 +73,7 @@ class Hosts:
             ]
         self.ranks = [r.address.name for r in records if r.address.kind == "rank"]
         self.state = State(records={r.address: r for r in records}, ranks=dict.fromkeys(self.ranks, RUNNING))
-        self.rounds = Rounds(cast("Backends", self), clock=lambda: self.now)
+        self.rounds = PollRounds(cast("Backends", self), clock=lambda: self.now)
 
     def get(self, _: str) -> Any:
         return self

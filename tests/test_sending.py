@@ -247,7 +247,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
         ("MAX_FILES", 3, "`files` names more than 3 files"),
         ("MAX_TOTAL_BYTES", 10, "`files` names more than 0 GiB"),
         ("MAX_ENTRIES", 3, "`files` looks at more than 3 files"),
-        ("MAX_COMPARED", 3, "ignore rules are held against files more than 3 times"),
+        ("MAX_COMPARED", 3, "ignore rules are compared with files more than 3 times"),
         ("MAX_FOLDERS", 1, "`d/e/…` has folders more than 1 deep"),
     ],
 )

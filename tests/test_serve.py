@@ -26,7 +26,7 @@ from declarative.render.views import FleetView, NodeView, RankView, StatusView, 
 from declarative.render.web import hash_of
 from declarative.serve import server as servers
 from declarative.serve.metrics import Metrics
-from declarative.serve.seen import MISSED, Recorded, Seen
+from declarative.serve.seen import MISSED, LatestState, Recorded
 from declarative.serve.server import Server, Site
 from declarative.store import StateError
 from declarative.store.events import Event
@@ -102,7 +102,7 @@ def site():
     def make(recorded=None, *, token=None, interval=None, clock=None):
         found = recorded or Recorded(view=view(), events=(entry(),))
         look = found if callable(found) else lambda: found
-        seen = Seen(lambda: "lab", look, clock or Clock(), interval and (lambda: interval))
+        seen = LatestState(lambda: "lab", look, clock or Clock(), interval and (lambda: interval))
         metrics = Metrics(seen, loop=interval is not None)
         server = Server("127.0.0.1", 0, Site(seen, metrics, token))
         server.start()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
-from declarative.apply.renames import Renamed, record_token
+from declarative.apply.renames import RenamedBackend, record_token
 from declarative.model.state import (
     MADE_AS,
     Address,
@@ -436,7 +436,7 @@ HELD = (Address("volume", "store-0"), Address("node", "big-0"))
 def test_what_was_renamed_is_found(local, monkeypatch):
     """In the listing, so not asked for one by one: neither gone nor an orphan, ready, and as declared."""
     writer, backends = local
-    monkeypatch.setattr(Renamed, "find", None)
+    monkeypatch.setattr(RenamedBackend, "find", None)
     state = writer.state()
     seen = look(state, backends, offers=False)
     assert (seen.inventory.drift, seen.inventory.gone, seen.resolutions) == ((), frozenset(), [])

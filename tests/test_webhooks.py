@@ -18,7 +18,7 @@ from declarative.model.spec.notify import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.serve import webhooks
 from declarative.serve.announce import Announcer
-from declarative.serve.webhooks import Deliveries, Target, deliver, message, pending
+from declarative.serve.webhooks import Deliveries, Webhook, deliver, message, pending
 from declarative.store import open_store
 from declarative.store.events import Event
 from tests.cli import fleet, task
@@ -106,7 +106,7 @@ def hook(name="ops", **more):
 
 
 def target(receiver, name="ops", secret=SECRET, **more):
-    return Target(hook(name, **more), receiver.url, secret)
+    return Webhook(hook(name, **more), receiver.url, secret)
 
 
 def tell(store, *types):
@@ -130,7 +130,7 @@ def start(store, *targets):
 def test_a_message_is_signed_as_standard_webhooks_does_it():
     """https://www.standardwebhooks.com: HMAC-SHA256 over id, time and body."""
     event = Event(id=7, at=1.5, type="rank.failed", address="rank/train-3", detail={"exit_code": 3})
-    headers, body = message(Target(hook(), "u", SECRET), event, "3f1c", 1_000_000.9)
+    headers, body = message(Webhook(hook(), "u", SECRET), event, "3f1c", 1_000_000.9)
     assert json.loads(body) == {
         "format_version": 1,
         "id": "3f1c-7",
@@ -144,17 +144,17 @@ def test_a_message_is_signed_as_standard_webhooks_does_it():
     signed = hmac.new(SECRET.encode(), b"3f1c-7.1000000." + body, hashlib.sha256).digest()
     assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
     coded = "whsec_" + base64.b64encode(SECRET.encode()).decode()
-    assert message(Target(hook(), "u", coded), event, "3f1c", 1_000_000.9)[0] == headers
-    assert "webhook-signature" not in message(Target(hook(), "u"), event, "3f1c", 1.0)[0]
-    assert SECRET not in repr(Target(hook(), "u", SECRET))
+    assert message(Webhook(hook(), "u", coded), event, "3f1c", 1_000_000.9)[0] == headers
+    assert "webhook-signature" not in message(Webhook(hook(), "u"), event, "3f1c", 1.0)[0]
+    assert SECRET not in repr(Webhook(hook(), "u", SECRET))
 
 
 def test_slack_and_github_get_what_they_take():
     event = Event(id=7, at=1.5, type="rank.failed", address="rank/train-3", detail={"cause": "exit code 3"})
-    headers, body = message(Target(hook(format=HookFormat.SLACK), "u"), event, "3f1c", 1.0)
+    headers, body = message(Webhook(hook(format=HookFormat.SLACK), "u"), event, "3f1c", 1.0)
     assert json.loads(body) == {"text": "rank/train-3: failed (exit code 3)".replace(":", ":\u200b")}
     assert "webhook-signature" not in headers
-    github = Target(hook(format=HookFormat.GITHUB, secret="NOTIFY_TOKEN"), "u", "ghp_x")
+    github = Webhook(hook(format=HookFormat.GITHUB, secret="NOTIFY_TOKEN"), "u", "ghp_x")
     headers, body = message(github, event, "3f1c", 1.0)
     assert headers["Authorization"] == "Bearer ghp_x"
     sent = json.loads(body)
@@ -165,7 +165,7 @@ def test_slack_and_github_get_what_they_take():
 def test_nothing_hostile_is_a_link_or_a_mention_in_slack():
     for text in (*HOSTILE, "<!channel>", "<@U1>", "<http://evil.example|ok>"):
         event = Event(id=1, at=0.0, type="rank.failed", address=f"rank/{text}", detail={"cause": text})
-        _, body = message(Target(hook(format=HookFormat.SLACK), "u"), event, None, 0.0)
+        _, body = message(Webhook(hook(format=HookFormat.SLACK), "u"), event, None, 0.0)
         said = json.loads(body.decode())["text"]
         assert not {"<", ">"} & set(said)
         assert "@everyone" not in said

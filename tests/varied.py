@@ -10,7 +10,7 @@ from typing import Any
 from declarative.model.resource import Offer
 from declarative.model.spec.values import Count, Gpu, Resources
 from declarative.model.state import NodeState, Readiness
-from declarative.placement.types import Ask, Outcome
+from declarative.placement.types import Ask, PlacementOutcome
 from tests.worlds import Case, Choose, by_price
 
 
@@ -87,7 +87,7 @@ def grown(where: Case, choose: Choose) -> Case | None:
     return replace(where, nodes=(*where.nodes, new), fleets=fleets)
 
 
-def later(case: Case, outcome: Outcome, asks: Sequence[Ask]) -> Case:
+def later(case: Case, outcome: PlacementOutcome, asks: Sequence[Ask]) -> Case:
     """The world once `outcome` was carried out, but for its ranks; and other asks."""
     fleets = dict(case.fleets)
     for node in outcome.launches:
@@ -101,7 +101,7 @@ def later(case: Case, outcome: Outcome, asks: Sequence[Ask]) -> Case:
     return Case(asks=tuple(asks), nodes=nodes, fleets=fleets, volumes=volumes)
 
 
-def running(case: Case, outcome: Outcome) -> Case:
+def running(case: Case, outcome: PlacementOutcome) -> Case:
     """The same world in which the ranks that were placed hold their blocks and volumes."""
     held = {n.name: dict(n.held) for n in case.nodes}
     volumes = dict(case.volumes)

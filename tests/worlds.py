@@ -20,7 +20,7 @@ from declarative.model.schema import encode
 from declarative.model.spec import Fleet, Task
 from declarative.model.state import NodeState, Readiness
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
+from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 from tests.model import rank_mounts, spec
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -51,7 +51,7 @@ class Case:
     fleets: Mapping[str, FleetRule]
     volumes: Mapping[str, VolumeAt]
 
-    def place(self) -> Outcome:
+    def place(self) -> PlacementOutcome:
         """Where all goes."""
         return place(self.asks, self.nodes, self.fleets, self.volumes)
 

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from benchmarks.placement import counted, jobs, naive, openb, solver, traces
 from benchmarks.placement.problem import Problem, checked, plan
-from declarative.placement.types import Ask, Choice, Outcome
+from declarative.placement.types import Ask, Choice, PlacementOutcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Packed:
         return 100 * (score.cost - least) / least
 
 
-def scored(case: jobs.Scene, problem: Problem, outcome: Outcome, who: str) -> Score:
+def scored(case: jobs.Scene, problem: Problem, outcome: PlacementOutcome, who: str) -> Score:
     """The score of a plan that keeps all rules."""
     checked(problem, outcome, who)
     size = {job.name: job.ranks * job.gpus for job in case.jobs}
@@ -206,7 +206,7 @@ def _with_prior(ask: Ask, choices: Sequence[Choice]) -> Ask:
     return replace(ask, prior={c.rank: (c.node, c.blocks) for c in choices if c.task == name})
 
 
-def _moved(had: dict[tuple[str, int], tuple[str, tuple[int, ...]]], outcome: Outcome) -> int:
+def _moved(had: dict[tuple[str, int], tuple[str, tuple[int, ...]]], outcome: PlacementOutcome) -> int:
     """How many of them are elsewhere now, or nowhere."""
     now = {(c.task, c.rank): (c.node, c.blocks) for c in outcome.choices}
     return sum(now.get(rank) != place for rank, place in had.items())

@@ -16,7 +16,7 @@ from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import Count, Gpu, Memory, Resources
-from declarative.placement.types import Ask, Choice, FleetRule, Node, Outcome, VolumeAt
+from declarative.placement.types import Ask, Choice, FleetRule, Node, PlacementOutcome, VolumeAt
 
 Kind = tuple[str, str, str, bool]
 """What an offer's limit counts: backend, region, instance type, spot; zones are not told apart."""
@@ -27,7 +27,7 @@ def violations(
     nodes: Sequence[Node],
     fleets: Mapping[str, FleetRule],
     volumes: Mapping[str, VolumeAt],
-    outcome: Outcome,
+    outcome: PlacementOutcome,
 ) -> list[str]:
     """Everything that is wrong with `outcome`, one sentence each; empty when nothing is."""
     case = _Case(asks, nodes, fleets, volumes, outcome)
@@ -42,7 +42,7 @@ class _Case:
     nodes: Sequence[Node]
     fleets: Mapping[str, FleetRule]
     volumes: Mapping[str, VolumeAt]
-    outcome: Outcome
+    outcome: PlacementOutcome
     here: dict[str, Node] = field(init=False)
     new: dict[str, Node] = field(init=False)
     tasks: dict[str, Ask] = field(init=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks.placement.jobs import Deal, Domain, Job, Place, Scene, Tie, fleet_of, offer_of
 from benchmarks.placement.problem import READY
-from declarative.placement.types import Choice, Node, Outcome, Refusal
+from declarative.placement.types import Choice, Node, PlacementOutcome, Refusal
 
 
 @dataclass
@@ -136,7 +136,7 @@ def _each_rank(job: Job) -> list[Tie | None]:
     return [tie for tie in job.ties for _ in range(tie.ranks)] or [None] * job.ranks
 
 
-def fit(case: Scene, *, best: bool, decreasing: bool = False) -> Outcome:
+def fit(case: Scene, *, best: bool, decreasing: bool = False) -> PlacementOutcome:
     """The outcome, in the planner's form, so that the same checker reads it."""
     packing = Packing(case, best=best)
     jobs = sorted(case.jobs, key=lambda j: (not j.whole, -j.ranks, -j.gpus)) if decreasing else case.jobs
@@ -153,7 +153,7 @@ def fit(case: Scene, *, best: bool, decreasing: bool = False) -> Outcome:
                 Choice(task=job.name, rank=rank, node=bin_.name, blocks=tuple(taken), volumes=volumes)
             )
     launches = [_node(b) for bins in packing.bins.values() for b in bins if b.deal]
-    return Outcome(choices=tuple(choices), refusals=tuple(refusals), launches=tuple(launches))
+    return PlacementOutcome(choices=tuple(choices), refusals=tuple(refusals), launches=tuple(launches))
 
 
 def _node(bin_: Bin) -> Node:

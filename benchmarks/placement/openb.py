@@ -26,7 +26,7 @@ from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Name, Task
 from declarative.model.spec.fleet import Nodes
 from declarative.model.spec.values import Count, Cpu, Gpu, Memory, Resources
-from declarative.placement.types import Ask, FleetRule, Node, Outcome
+from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome
 
 FLEET = "openb"
 Size = tuple[str, int, int, int]
@@ -126,7 +126,7 @@ def problem(work: Workload) -> Problem:
     return Problem(asks, nodes, {FLEET: rule}, {})
 
 
-def placed(outcome: Outcome) -> list[int]:
+def placed(outcome: PlacementOutcome) -> list[int]:
     """The numbers of the pods that run."""
     return [int(choice.task.removeprefix("pod-")) for choice in outcome.choices]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.placement.check import violations
 from declarative.model.state import NodeState, Readiness
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
+from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 
 READY = Readiness(state=NodeState.READY)
 
@@ -28,14 +28,14 @@ class Problem:
     volumes: Mapping[str, VolumeAt]
 
 
-def plan(problem: Problem) -> tuple[Outcome, float]:
+def plan(problem: Problem) -> tuple[PlacementOutcome, float]:
     """The planner's answer and the CPU seconds of the call alone. Not checked yet."""
     start = time.process_time()
     outcome = place(problem.asks, problem.nodes, problem.fleets, problem.volumes)
     return outcome, time.process_time() - start
 
 
-def checked(problem: Problem, outcome: Outcome, who: str) -> Outcome:
+def checked(problem: Problem, outcome: PlacementOutcome, who: str) -> PlacementOutcome:
     """The same outcome; raises `WrongPlanError` if it breaks a rule, whoever made it."""
     found = violations(problem.asks, problem.nodes, problem.fleets, problem.volumes, outcome)
     if found:

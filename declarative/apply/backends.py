@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.apply.bundles import Bundles
 from declarative.apply.policy_check import check
-from declarative.apply.renames import Learn, Renamed, never
+from declarative.apply.renames import Learn, RenamedBackend, never
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.manifest import Manifest
 from declarative.model.resource import EXISTING, LOCAL, SSH
@@ -73,14 +73,14 @@ class Backends:
         self.lineage = lineage
         self._shared = shared
         self.files = Bundles(project_dir, files or {})
-        self._made: dict[str, Renamed] = {}
+        self._made: dict[str, RenamedBackend] = {}
         self._turn = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
         """The declared backends, or `local` where there is none."""
         return tuple(sorted({*self.declared, LOCAL}))
 
-    def get(self, name: str | None) -> Renamed:
+    def get(self, name: str | None) -> RenamedBackend:
         """The provider of a backend; `PermanentError` if there is none."""
         name = name or LOCAL
         with self._turn:
@@ -100,7 +100,7 @@ class Backends:
         """A provider that is asked only for what it knows without a login, on no host."""
         return self._make(name, {}, offline=True)
 
-    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> Renamed:
+    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> RenamedBackend:
         backend = self.declared.get(name)
         config = Config(
             backend=name,
@@ -127,7 +127,7 @@ class Backends:
             check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
         try:
             found = load(backend.provider if backend else name, config)
-            return Renamed(found, self._ways, self._changing, self._learn, backend=name)
+            return RenamedBackend(found, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

@@ -33,12 +33,12 @@ class Bundles:
         self._root = project_dir
         self._manifests = manifests
         self._made: dict[str, Packed] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def of(self, files: RecordedFiles) -> Packed:
         """The bundle of a rank that gets these files."""
         digest = files.digest
-        with self._turn:
+        with self._lock:
             if digest not in self._made:
                 self._made[digest] = Packed(self._root, digest, self._manifests.get(digest))
             return self._made[digest]
@@ -51,14 +51,14 @@ class Packed:
         self.digest = digest
         self._root = root
         self._manifest = manifest
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
         self._size, self._sha256 = 0, ""
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Archive]:
         """See `Bundle.open`."""
-        with self._turn:
+        with self._lock:
             if self._file is None:
                 self._file = self._packed()
         yield Archive(source=_Reader(self._file.fileno()), size=self._size, sha256=self._sha256)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.apply.renames import Renamed, as_recorded, record_token
+from declarative.apply.renames import RenamedBackend, as_recorded, record_token
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
@@ -82,7 +82,7 @@ def compare(
     at: Callable[[Record], Provider],
     found: Compared,
     *,
-    recall: Renamed | None = None,
+    recall: RenamedBackend | None = None,
 ) -> None:
     """Compare one backend's `records`, all that are to be judged, with all that it lists.
 
@@ -140,7 +140,7 @@ def _look_for(
     at: Callable[[Record], Provider],
     found: Compared,
     *,
-    recall: Renamed | None,
+    recall: RenamedBackend | None,
     alone: bool,
 ) -> None:
     """What the listing lacks. `alone`: it was empty, so that it shows nothing of whose place was asked."""

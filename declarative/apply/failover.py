@@ -52,7 +52,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FailoverVerdict:
     """What becomes of an action that has ended."""
 
     error: BaseException | None = None
@@ -192,7 +192,7 @@ class Failover:
         if group is not None and not done:
             group.open.discard(name)
 
-    def ended(self, action: Action, error: BaseException | None) -> Verdict | None:
+    def ended(self, action: Action, error: BaseException | None) -> FailoverVerdict | None:
         """What becomes of a create that has ended; None where that is nothing special."""
         name = action.address.name
         group = self._groups.get(name) if _is_node(action) else None
@@ -207,7 +207,7 @@ class Failover:
         if begun != group.way:
             if error is None or isinstance(error, PermanentError):
                 group.leaving |= {} if error else {name: _gone(action)}
-                return Verdict(again=(action.id,))
+                return FailoverVerdict(again=(action.id,))
             return self._stay(group, name, error)  # it may be there, and is found by the next look
         if error is None:
             return self._made(group, name)
@@ -217,38 +217,40 @@ class Failover:
         assert isinstance(error, PermanentError)
         return self._refused(group, action, error)
 
-    def _left(self, group: _Group, name: str, error: BaseException | None) -> Verdict:
+    def _left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
         """One has left the last place, or cannot: then no other is made elsewhere."""
         del group.leaving[name]
         if error is None:
-            return self._undo(group, {name}) if group.over else Verdict(again=(f"create:node/{name}",))
+            return (
+                self._undo(group, {name}) if group.over else FailoverVerdict(again=(f"create:node/{name}",))
+            )
         return self._stay(group, name, error)
 
-    def _stay(self, group: _Group, name: str, error: BaseException) -> Verdict:
+    def _stay(self, group: _Group, name: str, error: BaseException) -> FailoverVerdict:
         """One may still be in the last place: no other is made elsewhere."""
         group.over = True
         waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)
 
-    def _late(self, error: BaseException, begun: int) -> Verdict | None:
+    def _late(self, error: BaseException, begun: int) -> FailoverVerdict | None:
         """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
         if not _may_go_on(error, begun):
             return None
         assert isinstance(error, PermanentError)
-        return Verdict(error=NoOfferError(error.summary, error.hint or HINT))
+        return FailoverVerdict(error=NoOfferError(error.summary, error.hint or HINT))
 
-    def _made(self, group: _Group, name: str) -> Verdict:
+    def _made(self, group: _Group, name: str) -> FailoverVerdict:
         group.made.add(name)
         group.open.discard(name)
         note = _instead(group, name) if group.way else None
         if group.open or not group.way or group.broken:
-            return Verdict(note=note)
+            return FailoverVerdict(note=note)
         follow = sorted(n for n in group.later if not _is_at(group.nodes[n], group.offer(n)))
         group.later.clear()
         group.open.update(follow)
-        return Verdict(note=note, more=tuple(group.planned[n] for n in follow))
+        return FailoverVerdict(note=note, more=tuple(group.planned[n] for n in follow))
 
-    def _refused(self, group: _Group, action: Action, error: PermanentError) -> Verdict:
+    def _refused(self, group: _Group, action: Action, error: PermanentError) -> FailoverVerdict:
         name = action.address.name
         refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
@@ -260,7 +262,7 @@ class Failover:
             left = NoOfferError(_in_vain(group), error.hint or HINT) if len(group.tried) > 1 else error
             group.over = group.fallback.together and not group.fallback.wanted and not group.broken
             waiting = group.open - group.at.keys() - {name}
-            undo = self._undo(group, group.made | waiting) if group.over else Verdict()
+            undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
             move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
             return replace(undo, error=left, move=move)
         group.leaving |= {member: _gone(group.create(member)) for member in group.made}
@@ -273,7 +275,7 @@ class Failover:
         group.open |= group.made
         group.made = set()
         move = Move(nodes=told, refused=refused, error=error.summary, taken=taken)
-        return Verdict(again=tuple(f"create:node/{n}" for n in sorted(again)), move=move)
+        return FailoverVerdict(again=tuple(f"create:node/{n}" for n in sorted(again)), move=move)
 
     def _next(self, group: _Group) -> int | None:
         """The next way that has room, as far as that is known without asking."""
@@ -293,12 +295,12 @@ class Failover:
         mine = sum(_key(way[kind].offer) == key for kind in group.members.values())
         return others + mine <= spare.limit
 
-    def _undo(self, group: _Group, names: set[str]) -> Verdict:
+    def _undo(self, group: _Group, names: set[str]) -> FailoverVerdict:
         """Give up those of a cluster that cannot be completed: what was made is deleted."""
         made = sorted(names & group.made)
         group.open -= names
         group.made -= names
-        return Verdict(
+        return FailoverVerdict(
             undone=tuple(f"create:node/{n}" for n in sorted(names)),
             more=tuple(_gone(group.create(n)) for n in made),
         )

@@ -24,7 +24,7 @@ from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.launch import tells_others
 from declarative.apply.peer_check import Known
 from declarative.apply.polls import node_of_rank
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.model.inputs import RankInputs
 from declarative.model.spec import StartupOrder
 from declarative.model.state import (
@@ -183,7 +183,7 @@ def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     return [found[r.address.name] for r in ranks if r.address.name in found]
 
 
-def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[Renamed], _Asked]) -> None:
+def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[RenamedBackend], _Asked]) -> None:
     """Release ranks, or only look at them; what their nodes say is recorded."""
 
     def one(node: Record, names: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from queue import Empty, Queue
 from typing import Protocol
 
-from declarative.apply.failover import Failover, Move, Verdict, is_scarce
+from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
 from declarative.planner.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
@@ -206,7 +206,7 @@ class _Walk:
             if other not in self.found:
                 self._leave_out(other)
 
-    def _change(self, verdict: Verdict) -> None:
+    def _change(self, verdict: FailoverVerdict) -> None:
         # Those that have ended will do so again; one that is done again instead of ending will do so once.
         ended = sum(key in self.found for key in (*verdict.again, *verdict.undone))
         for action in verdict.more:

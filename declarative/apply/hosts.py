@@ -12,7 +12,7 @@ from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
 from declarative.apply.instances import instances
 from declarative.apply.partitions import of_partition
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import AttachmentInputs, ReservationInputs
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
@@ -31,7 +31,7 @@ ASK = "name CPUs and memory in the host's `resources`, or plan without `--offlin
 
 
 def visited(
-    nodes: Sequence[Record], provider: Renamed, patience: float, recorded: Mapping[str, Readiness]
+    nodes: Sequence[Record], provider: RenamedBackend, patience: float, recorded: Mapping[str, Readiness]
 ) -> dict[str, Visit]:
     """Node → what its host said. Of those that are not waited for nothing is known.
 

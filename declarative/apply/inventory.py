@@ -18,7 +18,7 @@ from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_
 from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.partitions import standing
 from declarative.apply.polls import node_of_rank, poll
-from declarative.apply.renames import Renamed, as_recorded, kept, record_token, to_make
+from declarative.apply.renames import RenamedBackend, as_recorded, kept, record_token, to_make
 from declarative.apply.unreachable import judged
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
@@ -306,7 +306,7 @@ def _compare(
     found: _Look,
     *,
     unlisted: Collection[str] = (),
-    recall: Renamed | None = None,
+    recall: RenamedBackend | None = None,
 ) -> None:
     """What is recorded against what is listed; what is on hosts that are `unlisted` is left as it is.
 
@@ -438,7 +438,7 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
 def _ask_ranks(
     state: State,
     name: str,
-    provider: Renamed,
+    provider: RenamedBackend,
     nodes: Sequence[Record],
     found: _Look,
     *,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from declarative.apply.answers import begin
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
-from declarative.apply.renames import Renamed
+from declarative.apply.renames import RenamedBackend
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
     Address,
@@ -52,7 +52,7 @@ def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]
 
 def poll(
     state: State,
-    provider: Renamed,
+    provider: RenamedBackend,
     nodes: Iterable[Record],
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
@@ -77,7 +77,7 @@ def poll(
 
 def _asking(
     state: State,
-    provider: Renamed,
+    provider: RenamedBackend,
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     told: Mapping[str, Mapping[str, RankStatus]] | None = None,
@@ -136,7 +136,7 @@ class _Pace:
     pending: Future[dict[str, RankStatus]] | None = None
 
 
-class Rounds:
+class PollRounds:
     """Polls of nodes, each at its own pace: seldom while nothing changes there, and often after a change.
 
     One that is slow is waited for alone, and is not asked again before it answers. Until then, and as long as

@@ -123,7 +123,7 @@ def never(_: int) -> bool:
     return False
 
 
-class Renamed:
+class RenamedBackend:
     """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from declarative.apply.backends import Backends
 from declarative.apply.idle import Idle
-from declarative.apply.polls import Rounds, node_of_rank
+from declarative.apply.polls import PollRounds, node_of_rank
 from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import (
     BY_USER,
@@ -90,7 +90,7 @@ def follow(  # noqa: PLR0913 (keywords)
     for.
     """
     names = tuple(tasks)
-    rounds = Rounds(backends)
+    rounds = PollRounds(backends)
     turn = due = fruitless = 0
     told = retries.now()
     while True:

@@ -160,7 +160,7 @@ def _mend_streams() -> None:
 
 
 def _end_if_asking(code: int) -> None:
-    """End at once where threads still wait for answers that nobody wants any more: Python would join them."""
+    """End at once where threads still wait for answers: Python would join them."""
     if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -117,7 +117,7 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
 
 
 def _check_state_outlives_job(session: Session, desired: Desired) -> None:
-    """`Failed` in a CI job whose state nobody named: the file would go with the runner, or be empty on it."""
+    """`Failed` in a CI job without a named state: the file would go with the runner, or be empty on it."""
     in_job = os.environ.get("GITHUB_ACTIONS") or os.environ.get("GITLAB_CI")
     if in_job and not session.state.named and not desired.project.state:
         hint = (

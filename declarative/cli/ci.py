@@ -146,7 +146,7 @@ def _ours(forge: Forge, request: int, name: str) -> Comment | None:
 
 
 def _body(report: Path, name: str) -> str:
-    """The report under the mark by which it is found again; `Failed` if it is none."""
+    """The report under the mark by which it is found again; `Failed` if the file is not a report."""
     if name and not _NAME.fullmatch(name):
         raise failed("usage", f"`--name {name}` is no name", "write letters, digits, blanks and `.-_/`")
     text = report.read_text(encoding="utf-8", errors="replace") if report.stat().st_size < MOST_BYTES else ""

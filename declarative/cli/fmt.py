@@ -41,7 +41,7 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     """Put the project's files, or FILES, into their normal form, and print the names of those that changed.
 
     Keys come in one order, values in one notation. Comments, templates and the order of lists stay, and the
-    files mean the same. A file that is no valid YAML is reported and left alone.
+    files mean the same. A file that is not valid YAML is reported and left alone.
     """
     root = Path(ctx.obj["directory"])
     findings = Findings()

@@ -14,9 +14,9 @@ from declarative.cli.output import emit_text
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
-    from declarative.language.loader.existing import Names
+    from declarative.language.loader.existing import FreeNames
     from declarative.language.loader.foreign_formats import Draft
-    from declarative.language.loader.inventories import Hosts
+    from declarative.language.loader.inventories import HostList
     from declarative.language.source import Document
     from declarative.model.resource import Desired
     from declarative.provider import Look
@@ -167,10 +167,10 @@ def _of_backend(
     return text_of(drafts, "\n".join([heading, *left]))
 
 
-def _names(desired: Desired, kind: str) -> Names:
-    from declarative.language.loader.existing import Names
+def _names(desired: Desired, kind: str) -> FreeNames:
+    from declarative.language.loader.existing import FreeNames
 
-    return Names(map(str, desired.fleets if kind == "fleet" else desired.volumes))
+    return FreeNames(map(str, desired.fleets if kind == "fleet" else desired.volumes))
 
 
 # -------------------------------------------------------------------------------------------- hosts
@@ -186,20 +186,12 @@ def _of_hosts(
     no_probe: bool,
     **asked: Any,
 ) -> str:
-    from fnmatch import fnmatchcase
-
     from declarative.language.loader.existing import hosts_of
     from declarative.language.loader.foreign_formats import Draft, text_of
     from declarative.model.resource import SSH, Desired
 
     hosts = _listed(names, asked["inventory"], ssh_config)
-    groups = {
-        group: [h for h in found if not globs or any(fnmatchcase(h["hostname"], glob) for glob in globs)]
-        for group, found in hosts.groups.items()
-    }
-    groups = {group or fleet or "hosts": found for group, found in groups.items() if found}
-    if fleet is not None and groups:
-        groups = {fleet: [host for found in groups.values() for host in found]}
+    groups = _grouped(hosts.groups, globs, fleet)
     if not groups:
         hint = "name hosts, or a file that does: `--inventory FILE`, `--ssh-config FILE`"
         raise failed("usage", "there are no hosts to import", hint)
@@ -221,6 +213,20 @@ def _of_hosts(
     return text_of(drafts, "\n".join(["Hosts, as they were when this was written", *hosts.notes]))
 
 
+def _grouped(
+    groups: Mapping[str, list[dict[str, Any]]], globs: tuple[str, ...], fleet: str | None
+) -> dict[str, list[dict[str, Any]]]:
+    """The hosts that the patterns name, by fleet: all in one if it is given, else by their groups."""
+    from fnmatch import fnmatchcase
+
+    out: dict[str, list[dict[str, Any]]] = {}
+    for group, hosts in groups.items():
+        chosen = [h for h in hosts if not globs or any(fnmatchcase(h["hostname"], glob) for glob in globs)]
+        if chosen:
+            out.setdefault(fleet or group or "hosts", []).extend(chosen)
+    return out
+
+
 def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
     """The same with one more backend."""
     from dataclasses import replace
@@ -234,11 +240,11 @@ def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
     )
 
 
-def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> Hosts:
+def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> HostList:
     """The hosts that are named, and those of files."""
     from declarative.language.loader import inventories
 
-    hosts = inventories.Hosts()
+    hosts = inventories.HostList()
     for name in names:
         host = inventories.login(name)
         if host is None:

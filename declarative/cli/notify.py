@@ -16,7 +16,7 @@ from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.reconcile.round import Round
-    from declarative.serve.webhooks import Target
+    from declarative.serve.webhooks import Webhook
     from declarative.store import Store
 
 POLL = 1.0
@@ -25,12 +25,12 @@ DRIVER = "notify"
 """What the policy calls it: variables that begin with NOTIFY_ are its own."""
 
 
-def targets(session: Session) -> tuple[list[Target], tuple[Diagnostic, ...]]:
+def targets(session: Session) -> tuple[list[Webhook], tuple[Diagnostic, ...]]:
     """The webhooks that can be told, and what the others lack."""
-    from declarative.serve.webhooks import Target
+    from declarative.serve.webhooks import Webhook
 
     policy = session.policy()
-    found: list[Target] = []
+    found: list[Webhook] = []
     faults: list[Diagnostic] = []
     for hook in session.current.project.notify:
         try:
@@ -46,7 +46,7 @@ def targets(session: Session) -> tuple[list[Target], tuple[Diagnostic, ...]]:
         except Failed as error:
             faults += error.diagnostics
         else:
-            found.append(Target(hook, url, secret))
+            found.append(Webhook(hook, url, secret))
     return found, tuple(faults)
 
 
@@ -128,7 +128,7 @@ def deliver_once(session: Session, store: Store) -> bool:
     store.keep_hooks(hook.name for hook in session.current.project.notify)
     failures: dict[str, str] = {}
 
-    def run(target: Target) -> None:
+    def run(target: Webhook) -> None:
         why = deliver(store, target, session.clock, at_once=True)
         if why is not None:
             failures[target.hook.name] = why

@@ -27,7 +27,7 @@ class Tame:
 
     def __init__(self) -> None:
         self._line = ""
-        """The end of the line that was begun, as it was printed."""
+        """The end of the unfinished line, as it was printed."""
 
     def __call__(self, text: str) -> str:
         """The next piece."""
@@ -61,7 +61,7 @@ class Stream(io.TextIOWrapper):
 
 
 class Unbroken:
-    """Writes to a stream until nobody reads it any more, and to nowhere from then on."""
+    """Writes to a stream as long as something reads it; drops the rest."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -263,7 +263,7 @@ def observe(
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
-    """The key to sign with; `Failed` if the plan could not be saved or signed: said before it is made."""
+    """The key to sign with; `Failed` if the plan could not be saved or signed: checked before it is made."""
     from declarative.cli.plan_files import check_target
 
     if name is None:

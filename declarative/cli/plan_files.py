@@ -42,7 +42,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def check_target(name: str) -> None:
-    """`Failed` if a plan could not be written to `name`: said before it is made."""
+    """`Failed` if a plan could not be written to `name`: checked before it is made."""
     path = Path(name)
     if name == "-":
         raise failed("usage", "a plan is saved to a file", "name one, or print it: `fleetform plan --json`")

@@ -1,7 +1,7 @@
 """Signatures of saved plans: made with one key of the team's, checked against its public ones.
 
 They are those of OpenSSH (`ssh-keygen -Y sign -n fleetform-plan`), beside the plan in FILE.sig: keys are
-those that people have, in an agent too, and whoever checks a plan cannot sign one. All bytes are signed:
+those that people have, in an agent too, and a key that checks plans cannot sign one. All bytes are signed:
 lineage and serial of the state, backends, commands, and the sums of files that ranks get. No private key,
 and nothing that was given in place of a key, is a part of a message.
 """

@@ -17,7 +17,7 @@ from declarative.cli.errors import failed
 
 if TYPE_CHECKING:
     from declarative.planner.types import Plan
-    from declarative.render.approval import Approval
+    from declarative.render.approval import PlanDigest
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("text", "markdown", "html", "json")
@@ -48,7 +48,7 @@ class Reports:
         return bool(self.files) or self.printed != "text"
 
     def check(self, *, as_json: bool) -> None:
-        """`Failed` if a file could not be written: said before the plan is made."""
+        """`Failed` if a file could not be written: checked before the plan is made."""
         if as_json:
             if self.printed not in {"text", "json"}:
                 raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
@@ -132,12 +132,12 @@ def report_options(command: F) -> F:
     return found  # type: ignore[no-any-return]
 
 
-def expected(text: str) -> Approval:
+def expected(text: str) -> PlanDigest:
     """What `--expect` says: a digest, or a file with a report; `Failed` if it is neither."""
-    from declarative.render.approval import Approval, is_digest, read_approval
+    from declarative.render.approval import PlanDigest, is_digest, read_approval
 
     if is_digest(text):
-        return Approval(text, {})
+        return PlanDigest(text, {})
     path = Path(text)
     hint = "name a digest (`sha256:…`), or a file of `fleetform plan --report FILE` or `plan --json`"
     try:

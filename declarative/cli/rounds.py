@@ -15,7 +15,7 @@ from declarative.cli.run import Run
 from declarative.cli.session import Session
 from declarative.cli.state_access import of_state, who
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.reconcile.permission import Backoff, Choice, choose, longest
+from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
 from declarative.reconcile.round import Round, Wait
 from declarative.reconcile.watched import Mark, mark_of
 from declarative.spans import named
@@ -70,7 +70,7 @@ class RoundRun(Run):
         self.results: tuple[ActionResult, ...] = ()
         self.epoch: int | None = None
         self.whole: Plan | None = None
-        self.choice: Choice | None = None
+        self.choice: AllowedPart | None = None
         self.after: State | None = None
         """What is recorded, as the round leaves it."""
 

@@ -49,9 +49,9 @@ SENSIBLE = frozenset(
 
 
 def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
-    """Who may sign plans: the operator's policy says so, else the caller; None where nobody has to.
+    """Who may sign plans, by the operator's policy, else by the caller; None if plans need no signature.
 
-    A variable that is set and empty is no permission: `Failed`, as with all that is no key.
+    A variable that is set and empty is not a permission: `Failed`, as for everything that is not a key.
     """
     from declarative.cli.plan_signatures import VARIABLE, keys_of
 
@@ -172,7 +172,7 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | Non
 
 
 def _check_files(session: Session, saved: Saved) -> None:
-    """`Failed` if a file that a rank gets has changed: checked before anything is begun."""
+    """`Failed` if a file that a rank gets has changed: checked before anything is done."""
     from declarative.apply.bundles import changed_files, named
 
     found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}

@@ -112,13 +112,13 @@ def listening(
         yield lambda _: None
         return
     from declarative.serve.metrics import Metrics
-    from declarative.serve.seen import Seen
+    from declarative.serve.seen import LatestState
     from declarative.spans import hear
 
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
 
-    seen = Seen(title, _Look(session, reload=interval is None), now, interval)
+    seen = LatestState(title, _Watched(session, reload=interval is None), now, interval)
     metrics = Metrics(seen, loop=interval is not None)
 
     def observe(done: Round) -> None:
@@ -172,7 +172,7 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-class _Look:
+class _Watched:
     """Reads what is recorded, and what is declared."""
 
     def __init__(self, session: Session, *, reload: bool) -> None:

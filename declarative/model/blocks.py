@@ -66,7 +66,7 @@ def _known(model: str) -> tuple[str, int, int] | None:
 
 
 def vendor_of(model: str | None) -> str | None:
-    """The vendor of a GPU model; None if there is no model, or one that nobody has heard of."""
+    """The vendor of a GPU model; None if there is no model, or an unknown one."""
     if not model:
         return None
     if known := _known(model):

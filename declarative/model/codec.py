@@ -19,7 +19,7 @@ Reader: TypeAlias = Callable[[Any], Any]
 PLAN_KIND = "fleetform plan"
 """What a saved plan begins with: `"kind": "fleetform plan"`."""
 LARGEST = 1 << 53
-"""Whole numbers beyond it are none that a plan has, and not every reader of JSON keeps them."""
+"""No plan has larger whole numbers, and not every reader of JSON keeps them."""
 
 
 MOST_LEVELS = 40
@@ -73,7 +73,7 @@ ALWAYS: Mapping[str, Any] = {"always": True}
 
 
 def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
-    """Those that a value is made of, as they are written; what it only keeps is none."""
+    """The fields that a value is made of, in the order in which they are written; caches are left out."""
     found = [f for f in dataclasses.fields(cls) if f.init]
     return sorted(found, key=lambda f: "first" not in f.metadata)
 

@@ -192,7 +192,7 @@ def differing(before: Inputs, after: Inputs) -> tuple[str, ...]:
 
 
 MOST = 1_000_000
-"""Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
+"""Blocks, ranks, CPUs and GPUs: no node and no task has more."""
 _BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
 """Numbers among the inputs, and the least that each may be."""
 WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
@@ -267,7 +267,7 @@ def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
 
 
 def known(cls: type[T], data: Mapping[str, Any]) -> T:
-    """Those of the data that the class has fields for; `BadDataError` with the key that is wrong."""
+    """The data that the class has fields for, as that class; `BadDataError` with the key that is wrong."""
     if not isinstance(data, Mapping):
         raise BadDataError("a mapping")
     names = _names(cast("Any", cls))

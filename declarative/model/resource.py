@@ -344,7 +344,7 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
 def size_order(offer: Offer) -> tuple[object, ...]:
     """Of offers at one price the smallest comes first: by GPUs, CPUs, memory, and what GPUs they are.
 
-    Of those whose price nobody knows what is cheap on demand comes first, then what has the least GPUs.
+    Among unknown prices, what is cheap on demand comes first, then what has the fewest GPUs.
     """
     shape = offer.shape
     if offer.price is not None:

@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`node/gpu-0` as an address; ValueError if it is none."""
+        """`node/gpu-0` as an address; ValueError if it is not one."""
         kind, slash, name = text.partition("/")
         if not slash or not kind or not name:
             raise ValueError(text)
@@ -47,7 +47,7 @@ class Address(NamedTuple):
 
     @classmethod
     def from_data(cls, text: str) -> Address:
-        """The address of something that can be recorded; ValueError if it is none."""
+        """The address of something that can be recorded; ValueError if it is not one."""
         found = cls.parse(text)
         if found.kind not in KINDS:
             raise ValueError(text)
@@ -160,7 +160,7 @@ class Record:
 
     @property
     def typed(self) -> Inputs:
-        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        """The inputs in the type of its kind; `BadDataError` if they do not have it."""
         if self._typed is None:
             object.__setattr__(self, "_typed", inputs_of(self.address.kind, self.inputs))
         return cast("Inputs", self._typed)
@@ -214,11 +214,11 @@ class Intent:
     place: str | None = field(default=None, compare=False)
     """The host and its boot where that was…"""
     tick: float | None = field(default=None, compare=False)
-    """…and when, in seconds since that boot: a clock that nobody can set."""
+    """…and when, in seconds since that boot: this clock cannot be set."""
 
     @property
     def typed(self) -> Inputs:
-        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        """The inputs in the type of its kind; `BadDataError` if they do not have it."""
         return inputs_of(self.address.kind, self.inputs)
 
 
@@ -264,7 +264,7 @@ class State:
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key under which `gpu-2` comes before `gpu-10`. Kept: what is sorted once is sorted again."""
     parts = name.split("-")
-    # A longer number is none that we made, and `int` refuses one of thousands of digits.
+    # We make no longer numbers, and `int` refuses thousands of digits.
     return tuple([(0, int(p), "") if len(p) < 19 and p.isdecimal() else (1, 0, p) for p in parts])
 
 

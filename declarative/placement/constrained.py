@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from declarative.placement.cover import Choice, Ground, Try, carry_out, choose
+from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
 from declarative.placement.ledger import Ledger
 from declarative.placement.types import Place
 from declarative.placement.volumes import Binding, Matching, bindings, serves
@@ -206,7 +206,7 @@ class Special:
         if choice.short:
             out.failed = ranks[seated]
 
-    def _ask(self, ranks: int, places: frozenset[Place] | None) -> Choice:
+    def _ask(self, ranks: int, places: frozenset[Place] | None) -> Cover:
         ledger = self.ledger
         pins = self.job.task.instances
         if not pins:

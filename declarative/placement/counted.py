@@ -58,7 +58,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Gang:
+class GangGroup:
     """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
 
     wish: Wish
@@ -103,7 +103,7 @@ class Counted:
         self.base, self.board, self.least = base, base.board, least
         self.program = Program()
         self.pieces: list[Piece] = []
-        self.gangs: dict[object, Gang] = {}
+        self.gangs: dict[object, GangGroup] = {}
         self._numbers: dict[object, int] = {}
         self.stocks = self._stocks()
         self.kinds = sorted({stock.kind for stock in self.stocks})
@@ -112,7 +112,7 @@ class Counted:
         """Area → the numbers of its classes."""
         self.placed: list[tuple[int, int, int, int]] = []
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
-        self.runs: list[tuple[Gang, Domain, int]] = []
+        self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.weighed = 0
         self.homes: set[int] = set()
         """Columns that say where cluster fleets begin."""
@@ -186,7 +186,7 @@ class Counted:
         parts = Counter(numbers)
         value = float(job.weight) if optional else 0.0
         key = (tuple(domains), tuple(sorted(parts.items())), value)
-        gang = self.gangs.setdefault(key, Gang(job.wish, dict(parts), value))
+        gang = self.gangs.setdefault(key, GangGroup(job.wish, dict(parts), value))
         gang.jobs.append(job)
         for number in parts:
             gang.seats[number].append([(job, r) for r in range(job.ranks) if numbers[r] == number])
@@ -261,7 +261,7 @@ class Counted:
             self.program.row(count, count, terms)
         return bool(terms)
 
-    def _demand_gang(self, gang: Gang) -> bool:
+    def _demand_gang(self, gang: GangGroup) -> bool:
         runs: dict[int, float] = {}
         value = gang.value * (1 - SKEW * self.weighed / len(self.gangs))
         self.weighed += 1

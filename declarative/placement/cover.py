@@ -42,7 +42,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Cover:
     """Where ranks would go. `short` is how many found no place; `cost` what the launches add, USD an hour."""
 
     picks: tuple[Pick, ...]
@@ -59,7 +59,7 @@ class Choice:
 
 def choose(
     ledger: Ledger, wish: Wish, ranks: int, ground: Ground, wanted: Mapping[int, int] | None = None
-) -> Choice:
+) -> Cover:
     """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
     slots = _slots(ledger, wish, ground, wanted or {})
     heapq.heapify(slots)  # a few are taken of many
@@ -77,7 +77,7 @@ def choose(
     area = ground.domain.area
     if left > 0 and ground.kinds is None and (area is None or ledger.room[area.fleet] != 0):
         buys, cost, left = _buy(ledger, wish, left, ground)
-    return Choice(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
+    return Cover(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
 
 Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
@@ -318,7 +318,7 @@ class Try:
         return (0, *self.key) if self.failed is None else (1, -len(self.nodes))
 
 
-def carry_out(ledger: Ledger, choice: Choice, ranks: int) -> list[int]:
+def carry_out(ledger: Ledger, choice: Cover, ranks: int) -> list[int]:
     """Seat ranks as a choice says: the node of each."""
     out: list[int] = []
     for pick in choice.picks:

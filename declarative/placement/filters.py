@@ -21,7 +21,7 @@ NAMED = 20
 """How many names a reason lists."""
 
 
-class Reason(NamedTuple):
+class Mismatch(NamedTuple):
     """Why a place was turned down. `short` maps a dimension to what was missing."""
 
     code: str
@@ -38,12 +38,12 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def fleet_reason(task: Task, fleet: Fleet) -> Reason | None:
+def fleet_reason(task: Task, fleet: Fleet) -> Mismatch | None:
     """Whether the task may use the fleet at all."""
     if task.fleets and fleet.name not in task.fleets:
-        return Reason("fleet", f"the task asks for {_few(task.fleets)}")
+        return Mismatch("fleet", f"the task asks for {_few(task.fleets)}")
     if task.cluster and fleet.placement.value != "cluster":
-        return Reason(
+        return Mismatch(
             "not-cluster", "its placement is `any`; a cluster task needs a fleet with `placement: cluster`"
         )
     return None
@@ -54,7 +54,7 @@ def level_of(task: Task, fleet: Fleet) -> str:
     return str(task.same or fleet.same or "zone")
 
 
-def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Reason | None:
+def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Mismatch | None:
     """Whether it is known where the kind stands, at the levels that ranks share or are spread over."""
     if task.nodes < 2:
         return None
@@ -62,31 +62,33 @@ def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Reason | None:
     levels += [task.spread] if task.spread not in (None, "node") else []
     for level in levels:
         if kind.at(level) is None:
-            return Reason("topology", f"it names no `{level}` in its `topology`")
+            return Mismatch("topology", f"it names no `{level}` in its `topology`")
     return None
 
 
-def place_reason(task: Task, kind: Kind) -> Reason | None:
+def place_reason(task: Task, kind: Kind) -> Mismatch | None:
     """Backend, region, spot, price, and what the host can do."""
     if task.backends and kind.backend not in task.backends:
-        return Reason("backend", f"backend {kind.backend}; the task asks for {_few(task.backends)}")
+        return Mismatch("backend", f"backend {kind.backend}; the task asks for {_few(task.backends)}")
     if task.regions and kind.region not in task.regions:
-        return Reason("region", f"region {kind.region}; the task asks for {_few(task.regions)}")
+        return Mismatch("region", f"region {kind.region}; the task asks for {_few(task.regions)}")
     if task.spot_policy is SpotPolicy.ON_DEMAND and kind.spot:
-        return Reason("spot", "spot; the task asks for on-demand")
+        return Mismatch("spot", "spot; the task asks for on-demand")
     if task.spot_policy is SpotPolicy.SPOT and not kind.spot:
-        return Reason("spot", "on-demand; the task asks for spot")
+        return Mismatch("spot", "on-demand; the task asks for spot")
     return price_reason(task.max_price, kind.bound, "the task") or able_reason(task, kind)
 
 
-def able_reason(task: Task, kind: Kind) -> Reason | None:
+def able_reason(task: Task, kind: Kind) -> Mismatch | None:
     """Whether the host can do what the task asks for; what is not known of it is not held against it."""
     if lacks_hard(kind.can, task.isolation):
-        return Reason(
+        return Mismatch(
             "isolation", "its kernel cannot hold a rank to its blocks; the task has `isolation: hard`"
         )
     if lacks_runtime(kind.can, task.image):
-        return Reason("no-runtime", f"neither {' nor '.join(RUNTIMES)} can be used; the task has an `image`")
+        return Mismatch(
+            "no-runtime", f"neither {' nor '.join(RUNTIMES)} can be used; the task has an `image`"
+        )
     return None
 
 
@@ -100,31 +102,31 @@ def lacks_runtime(can: frozenset[str] | None, image: str | None) -> bool:
     return image is not None and can is not None and not can.intersection(RUNTIMES)
 
 
-def price_reason(cap: float | None, price: float | None, whose: str) -> Reason | None:
+def price_reason(cap: float | None, price: float | None, whose: str) -> Mismatch | None:
     """A price cap; a price that is unknown cannot be shown to keep it."""
     if cap is None:
         return None
     if price is None:
-        return Reason("price-unknown", f"its price is unknown; {whose} allows {cap:g} USD/h")
+        return Mismatch("price-unknown", f"its price is unknown; {whose} allows {cap:g} USD/h")
     if price > cap:
-        return Reason("price", f"{price:g} USD/h; {whose} allows {cap:g}", {"price": round(price - cap, 6)})
+        return Mismatch("price", f"{price:g} USD/h; {whose} allows {cap:g}", {"price": round(price - cap, 6)})
     return None
 
 
-def ready_reason(node: Node) -> Reason | None:
+def ready_reason(node: Node) -> Mismatch | None:
     """Only ready nodes take work; `unknown` is neither ready nor empty.
 
     One that boots is waited for, as one that this plan launches. Else an apply that was cut short while its
     nodes were booting would be followed by one that launches as many again.
     """
     if node.readiness.state is NodeState.DRAINING:
-        return Reason("drained", node.readiness.reason or "it is drained")
+        return Mismatch("drained", node.readiness.reason or "it is drained")
     if node.closed:
-        return Reason("closed", node.closed)
+        return Mismatch("closed", node.closed)
     if node.readiness.state is NodeState.READY or node.readiness.state in BOOTING:
         return None
     why = f": {node.readiness.reason}" if node.readiness.reason else ""
-    return Reason("not-ready", f"{node.readiness.state.value}{why}")
+    return Mismatch("not-ready", f"{node.readiness.state.value}{why}")
 
 
 def one_vendor(task: Task) -> bool:
@@ -133,7 +135,7 @@ def one_vendor(task: Task) -> bool:
     return task.nodes > 1 and gpu is not None and gpu.count.max != 0 and len(makers_named(gpu.names)) < 2
 
 
-def shape_reason(task: Task, kind: Kind) -> Reason | None:
+def shape_reason(task: Task, kind: Kind) -> Mismatch | None:
     """Whether some share of it, or the whole of it for exclusive ranks, satisfies the request."""
     off = misfits(task.resources, kind.shape)
     if not task.whole_nodes and fewest(task.resources, kind.shape, kind.total) is not None:
@@ -146,14 +148,14 @@ def shape_reason(task: Task, kind: Kind) -> Reason | None:
     what = ", ".join(f"{_dimension(i)}: wanted {i.wanted}, has {i.had}" for i in off)
     if large and task.whole_nodes:
         what += "; an exclusive rank takes the whole node: widen the range, or set `exclusive: false`"
-    return Reason("too-large" if large else "too-small", what, {i.dimension: i.short for i in off})
+    return Mismatch("too-large" if large else "too-small", what, {i.dimension: i.short for i in off})
 
 
 def _dimension(item: Shortfall) -> str:
     return item.dimension.removesuffix("_mib").replace("_", " ")
 
 
-def _no_share(task: Task, kind: Kind) -> Reason:
+def _no_share(task: Task, kind: Kind) -> Mismatch:
     """The whole node has enough, and no number of its blocks has just what is asked for."""
     shares = [misfits(task.resources, share(kind.shape, kind.total, n)) for n in range(1, kind.total + 1)]
     first = next((i for i, off in enumerate(shares) if all(item.short < 0 for item in off)), len(shares) - 1)
@@ -166,7 +168,7 @@ def _no_share(task: Task, kind: Kind) -> Reason:
         said.append(f"{_dimension(item)}: wanted {item.wanted}, {less}{more}")
     large = all(item.short < 0 for item in off.values())
     short = {name: item.short for name, item in off.items()}
-    return Reason("too-large" if large else "too-small", "; ".join(said), short)
+    return Mismatch("too-large" if large else "too-small", "; ".join(said), short)
 
 
 def _blocks(number: int) -> str:
@@ -205,7 +207,7 @@ def blocks_of_makes(task: Task, makes: Iterable[tuple[int, int, int, int]]) -> d
     return {make: need for make, total, need in needs if need <= total}
 
 
-def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | None:
+def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Mismatch | None:
     """Whether enough blocks are idle; `shape_reason` has said that it fits."""
     wanted, idle = blocks_wanted(task, kind), kind.total - len(held)
     if idle >= wanted:
@@ -213,6 +215,6 @@ def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | No
     holders = and_more(sorted(set(held.values())), 3)
     if task.whole_nodes:
         detail = f"not whole: {len(held)} of {kind.total} blocks busy ({holders})"
-        return Reason("not-idle", detail, {"blocks": wanted - idle})
+        return Mismatch("not-idle", detail, {"blocks": wanted - idle})
     detail = f"wanted {_blocks(wanted)}, {idle} of {kind.total} idle ({holders})"
-    return Reason("busy", detail, {"blocks": wanted - idle})
+    return Mismatch("busy", detail, {"blocks": wanted - idle})

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from declarative.model.state import NodeState, Readiness, natural, rank_name
 from declarative.placement.board import Board
-from declarative.placement.ledger import Launch, Ledger
+from declarative.placement.ledger import Ledger, NewNode
 from declarative.placement.types import Choice, FleetRule, Node
 from declarative.placement.wishes import Job
 
@@ -124,7 +124,7 @@ def stretch(idle: list[tuple[int, int]], wanted: int, total: int) -> tuple[int, 
     return tuple(taken)
 
 
-def _names(board: Board, launches: list[Launch]) -> dict[int, str]:
+def _names(board: Board, launches: list[NewNode]) -> dict[int, str]:
     """Pinned names as they are; then those of nodes that are replaced; then the lowest free numbers."""
     taken = {node.name for node in board.nodes}.union(*(rule.taken for rule in board.fleets.values()))
     taken |= {x.name for x in launches if x.name}
@@ -144,7 +144,7 @@ def _free_names(fleet: str, rule: FleetRule, taken: Collection[str]) -> Iterator
     yield from (name for name in numbered if name not in taken)
 
 
-def _new_node(board: Board, launch: Launch, name: str) -> Node:
+def _new_node(board: Board, launch: NewNode, name: str) -> Node:
     """The node that an offer gives a fleet: split as the fleet says, ready once it runs."""
     kind, offer = board.kinds[launch.option.kind], launch.option.offer
     return Node(

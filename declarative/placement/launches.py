@@ -102,7 +102,7 @@ def launch_baselines(ledger: Ledger) -> dict[str, int]:
     return short
 
 
-class Seat(NamedTuple):
+class FreedSeat(NamedTuple):
     """One rank on a node that is launched."""
 
     job: int
@@ -146,14 +146,14 @@ class Tidy:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.board = ledger.board
-        self.seats: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
+        self.seats: dict[int, list[FreedSeat]] = {launch.node: [] for launch in ledger.launches}
         self.options: dict[tuple[object, ...], list[Option]] = {}
         self.copied: set[int] = set()
         self._by_price: dict[float, list[Option]] | None = None
         for index, nodes in ledger.seats.items():
             for rank, node in enumerate(nodes):
                 if node in self.seats:
-                    self.seats[node].append(Seat(index, rank))
+                    self.seats[node].append(FreedSeat(index, rank))
 
     def run(self) -> None:
         """Empty nodes that others can take the ranks of; then launch the cheapest that holds what is left, of
@@ -176,7 +176,7 @@ class Tidy:
     def _group(self, option: Option) -> tuple[object, ...]:
         return (option.fleet, self.board.kinds[option.kind].place)
 
-    def _job(self, seat: Seat) -> Job:
+    def _job(self, seat: FreedSeat) -> Job:
         return self.board.jobs[seat.job]
 
     def _used(self, node: int) -> int:
@@ -208,7 +208,7 @@ class Tidy:
                 ledger.fill(node, -self._used(node))
                 ledger.drop(node)
 
-    def _moves(self, node: int, targets: Targets) -> list[tuple[Seat, int, int]] | None:
+    def _moves(self, node: int, targets: Targets) -> list[tuple[FreedSeat, int, int]] | None:
         """Where each rank of a node would go, or None if one of them has no other place.
 
         What they take is noted in `targets`, of which the node is one no longer if there is a place for all.
@@ -218,7 +218,7 @@ class Tidy:
         if not all(self._job(s).plain and not self._job(s).wish.whole for s in seats):
             return None
         targets.remove(mine, self.ledger.free[node], node)
-        out: list[tuple[Seat, int, int]] = []
+        out: list[tuple[FreedSeat, int, int]] = []
         taken: list[tuple[int, int, int, int]] = []
         for seat in sorted(seats, key=lambda s: (-self._job(s).wish.fit[mine], s.job, s.rank)):
             wish = self._job(seat).wish
@@ -238,7 +238,7 @@ class Tidy:
             out.append((seat, target, need))
         return out
 
-    def _move(self, seat: Seat, target: int, need: int) -> None:
+    def _move(self, seat: FreedSeat, target: int, need: int) -> None:
         if seat.job not in self.copied:  # the list may be another ledger's too
             self.copied.add(seat.job)
             self.ledger.seats[seat.job] = list(self.ledger.seats[seat.job])

@@ -44,7 +44,7 @@ class Buy:
     name: str | None = None
 
 
-class Launch(NamedTuple):
+class NewNode(NamedTuple):
     """One node to launch. `node` is its number, above those of all nodes that are there."""
 
     node: int
@@ -52,7 +52,7 @@ class Launch(NamedTuple):
     name: str | None
 
 
-class Moved(NamedTuple):
+class MovedRank(NamedTuple):
     """A node that had `free` idle blocks."""
 
     node: int
@@ -72,10 +72,10 @@ class Named(NamedTuple):
     """A launch that had another name."""
 
     place: int
-    launch: Launch
+    launch: NewNode
 
 
-Step = Moved | Added | Named
+Step = MovedRank | Added | Named
 
 
 class Ledger:
@@ -122,7 +122,7 @@ class Ledger:
     cannot be had at all.
     """
     claims: dict[str, str]
-    launches: list[Launch]
+    launches: list[NewNode]
     new_kinds: dict[str, dict[int, None]]
     """Fleet → kinds of nodes that it launches and of which none was there; some may be gone again."""
     seats: dict[int, list[int]]
@@ -229,7 +229,7 @@ class Ledger:
             left = pick.free - here * pick.need
             self.free[-node] = left
             if self.log is not None:
-                self.log.append(Moved(-node, pick.free))
+                self.log.append(MovedRank(-node, pick.free))
             by_left.setdefault(left, []).append(node)
         for left, nodes in by_left.items():
             self._put(pick.kind, left, nodes)
@@ -259,7 +259,7 @@ class Ledger:
         self.kind_of.append(option.kind)
         if not self.board.is_present[option.kind]:
             self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
-        self.launches.append(Launch(node, option, name))
+        self.launches.append(NewNode(node, option, name))
         room, left = self.room[option.fleet], self.left[option.quota]
         if self.log is not None:
             self.log.append(Added(room, left, self.owed[option.fleet], self.bound.get(option.fleet)))
@@ -334,7 +334,7 @@ class Ledger:
         """Take back all that was done since `log` was begun, the last first."""
         log, self.log = self.log or [], None
         for step in reversed(log):
-            if isinstance(step, Moved):
+            if isinstance(step, MovedRank):
                 self._pull(step.node)
                 self.free[step.node] = step.free
                 self._put(self.kind_of[step.node], step.free, [-step.node])

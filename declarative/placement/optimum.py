@@ -15,7 +15,7 @@ from dataclasses import replace
 from declarative.model.state import rank_name
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import Limits, Solution
+from declarative.placement.program import Solution, SolverLimits
 from declarative.placement.volumes import serves
 from declarative.placement.wishes import Job
 
@@ -29,7 +29,7 @@ DISTANCES = (4, 32)
 """How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
 
 
-def solve(counted: Counted, limits: Limits) -> tuple[float, Ledger | None]:
+def solve(counted: Counted, limits: SolverLimits) -> tuple[float, Ledger | None]:
     """What launches cost at least, USD an hour, or minus the weight that is seated at most; -inf if
     that is not known. And the best ledger that was found.
     """
@@ -51,12 +51,12 @@ def solve(counted: Counted, limits: Limits) -> tuple[float, Ledger | None]:
     return first.bound, None
 
 
-def bound(counted: Counted, limits: Limits) -> float:
+def bound(counted: Counted, limits: SolverLimits) -> float:
     """What launches cost at least, USD an hour; -inf if that is not known."""
     return -math.inf if counted.large or not counted.possible else _relaxed(counted, limits).bound
 
 
-def _relaxed(counted: Counted, limits: Limits) -> Solution:
+def _relaxed(counted: Counted, limits: SolverLimits) -> Solution:
     """With whole nodes, and with fractions of ranks."""
     limits = replace(limits, brief=True)
     stocks = zip(counted.bought, counted.stocks, strict=True)

@@ -10,7 +10,7 @@ from declarative.placement.finish import finish
 from declarative.placement.refusals import Refusals
 from declarative.placement.remedies import Remedies
 from declarative.placement.search import Search
-from declarative.placement.types import Ask, FleetRule, Node, Outcome, Refusal, Remedy, VolumeAt
+from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 
 
 def place(
@@ -21,7 +21,7 @@ def place(
     *,
     effort: int = 1,
     about: str | None = None,
-) -> Outcome:
+) -> PlacementOutcome:
     """Place all tasks on one working copy of `nodes`, launching what the fleets' rules allow.
 
     Deterministic: the order of `asks` and `nodes` does not matter, and ties break by name. A task is placed
@@ -49,7 +49,7 @@ class Placed:
         """How many ranks have no place."""
         return sum(job.ranks for job in self.found.left)
 
-    def outcome(self, about: str | None = None) -> Outcome:
+    def outcome(self, about: str | None = None) -> PlacementOutcome:
         """All of it, with the reasons."""
         found, finished = self.found, self.finished
         refusals: Sequence[Refusal] = ()
@@ -58,7 +58,7 @@ class Placed:
             sought = Remedies(self.board, found.ledger, found.left, self.effort, about)
             refusals = Refusals(self.board, found.ledger, finished).of(found.left, sought, found.proved)
             remedies = sought.shared
-        return Outcome(
+        return PlacementOutcome(
             choices=tuple(finished.choices),
             refusals=tuple(sorted(refusals, key=lambda r: (natural(r.task), r.task))),
             remedies=tuple(remedies),

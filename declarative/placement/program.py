@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SolverLimits:
     """When to stop. A solution may be dearer by `gap` than the best, a part of the cost, or by `absolute`."""
 
     nodes: int
@@ -24,7 +24,7 @@ class Limits:
     brief: bool = False
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
 
-    def times(self, effort: int) -> Limits:
+    def times(self, effort: int) -> SolverLimits:
         """So many times as much of everything."""
         nodes, columns = self.nodes * effort, self.columns * effort
         return replace(self, nodes=nodes, columns=columns, gap=self.gap / effort)
@@ -66,7 +66,7 @@ class Program:
 
     def solve(
         self,
-        limits: Limits,
+        limits: SolverLimits,
         *,
         whole: Collection[int] | None = None,
         around: Sequence[float] = (),
@@ -125,7 +125,7 @@ FEASIBLE = 2
 SLOW = ("mip_allow_restart", "mip_heuristic_run_root_reduced_cost", "mip_heuristic_run_rens")
 
 
-def _options(limits: Limits) -> dict[str, Any]:
+def _options(limits: SolverLimits) -> dict[str, Any]:
     return {
         "output_flag": False,
         "threads": 1,

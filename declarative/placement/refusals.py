@@ -14,7 +14,7 @@ from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.cover import Try
 from declarative.placement.filters import (
-    Reason,
+    Mismatch,
     blocks_wanted,
     fleet_reason,
     place_reason,
@@ -91,8 +91,8 @@ class Refusals:
         self.ledger = ledger
         self.finished = finished
         self.start, self.ideal = Ledger.start(board), Ledger.start(board, ideal=True)
-        self._by_place: dict[tuple[int, int], Reason | None] = {}
-        self._by_shape: dict[tuple[int, int], Reason | None] = {}
+        self._by_place: dict[tuple[int, int], Mismatch | None] = {}
+        self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
         self._asked = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
         self.alike = _alike_nodes(ledger, finished)
@@ -142,7 +142,7 @@ class Refusals:
         kind = Kind(*of_offer(unseen.offer, self.board.fleets[fleet].fleet))
         return kind.total // blocks_wanted(job.task, kind) if unseen.known else job.ranks
 
-    def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Reason:
+    def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Mismatch:
         """Why a task cannot have what is not there now: it may be of no use to it anyway."""
         task, offer = job.task, unseen.offer
         reason = fleet_reason(task, self.board.fleets[fleet].fleet)
@@ -152,7 +152,7 @@ class Refusals:
                 reason = not_pinned(task)
             reason = reason or place_reason(task, kind)
             reason = reason or (shape_reason(task, kind) if unseen.known else None)
-        return reason or Reason("not-ready" if offer else "offers-unknown", unseen.detail)
+        return reason or Mismatch("not-ready" if offer else "offers-unknown", unseen.detail)
 
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self.never(job)
@@ -221,14 +221,14 @@ class Refusals:
             f"{'is' if len(pins) == 1 else 'are'} not; {found}"
         )
 
-    def static(self, job: Job, kind: int) -> Reason | None:
+    def static(self, job: Job, kind: int) -> Mismatch | None:
         """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
         where = (job.wish.limits, kind)
         if where not in self._by_place:
             found = self.board.kinds[kind]
             rule = self.board.fleets.get(found.fleet)
             if rule is None:
-                reason: Reason | None = Reason("fleet", f"fleet/{found.fleet} is not declared any more")
+                reason: Mismatch | None = Mismatch("fleet", f"fleet/{found.fleet} is not declared any more")
             else:
                 reason = fleet_reason(job.task, rule.fleet) or topology_reason(job.task, rule.fleet, found)
                 reason = reason or place_reason(job.task, found)

@@ -20,7 +20,7 @@ from declarative.placement.launches import Tidy, keep_baselines, launch_baseline
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import base_for, bound, movable, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
-from declarative.placement.program import Limits
+from declarative.placement.program import SolverLimits
 from declarative.placement.wishes import Job
 
 FEW = 200
@@ -29,10 +29,10 @@ FEW = 200
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = Limits(nodes=30, columns=12_000, gap=3e-3)
+COST = SolverLimits(nodes=30, columns=12_000, gap=3e-3)
 """For the cheapest launches…"""
 
-SEATS = Limits(nodes=60, columns=12_000, absolute=1e-4)
+SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
 ROUNDED = 1e-6
@@ -43,7 +43,7 @@ ROUNDS = 3
 
 
 @dataclass(slots=True)
-class Result:
+class Seating:
     """What one pass came to."""
 
     ledger: Ledger
@@ -87,7 +87,7 @@ class Search:
         """The tasks that the best outcome seats, by their index: what they cost does not change that."""
         return self._fullest(self.board.jobs).ledger.seats
 
-    def run(self) -> Result:
+    def run(self) -> Seating:
         """The best outcome that was found."""
         found = self._fullest(self.board.jobs)
         if found.left and len(found.ledger.seats) <= FEW:
@@ -99,14 +99,14 @@ class Search:
 
     # Which tasks are left out
 
-    def _fullest(self, jobs: Sequence[Job]) -> Result:
+    def _fullest(self, jobs: Sequence[Job]) -> Seating:
         """Seat as many as can be seated beside all tasks of at least their priority."""
         found = self._pass(jobs, "size", wanted={})
         if not any(job.wish.fit for job in found.left):
             return found
         return self._fuller(self._rounds(found, jobs) if len(jobs) > FEW else found, jobs)
 
-    def _fuller(self, found: Result, jobs: Sequence[Job]) -> Result:
+    def _fuller(self, found: Seating, jobs: Sequence[Job]) -> Seating:
         """Seat more, level by level."""
         proved: set[int] = set()
         for level in self.board.levels:
@@ -121,8 +121,8 @@ class Search:
         return replace(found, proved=frozenset(proved))
 
     def _more(
-        self, found: Result, jobs: Sequence[Job], level: int, left: Sequence[Job]
-    ) -> tuple[Result, set[int]]:
+        self, found: Seating, jobs: Sequence[Job], level: int, left: Sequence[Job]
+    ) -> tuple[Seating, set[int]]:
         """Seat what the program can of tasks of one priority; of which it was proved that no more can be."""
         keep = self._kept(jobs, level, found)
         free = movable([*keep, *left])
@@ -133,7 +133,7 @@ class Search:
         fixed = {job.index for job in keep} - {job.index for job in free}
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
         least, ledger = solve(counted, self.seats)
-        seated = Result(ledger, []) if ledger else None
+        seated = Seating(ledger, []) if ledger else None
         gained = [job for job in may if seated and seated.seats(job)]
         # Where those that stay have to stay, more weight than the bound cannot be seated.
         most = sum(job.weight for job in gained) * (1 - SKEW) + counted.worth
@@ -143,17 +143,17 @@ class Search:
             found = self._rest(seated, jobs, found)
         return found, {job.index for job in may} if proved else set()
 
-    def _kept(self, jobs: Sequence[Job], level: int, found: Result) -> list[Job]:
+    def _kept(self, jobs: Sequence[Job], level: int, found: Seating) -> list[Job]:
         """The seated tasks that keep their places though others of a priority have none."""
         return [job for job in jobs if found.seats(job) and self._keeps(job, level, found)]
 
-    def _keeps(self, job: Job, level: int, found: Result) -> bool:
+    def _keeps(self, job: Job, level: int, found: Seating) -> bool:
         """Whether a seated task keeps its place though others of a priority have none."""
         index, seats = self.board.index, found.ledger.seats[job.index]
         had = [index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
         return job.task.priority >= level or (bool(had) and had == seats)
 
-    def _admit(self, best: Result, jobs: Sequence[Job], left: Sequence[Job]) -> Result:
+    def _admit(self, best: Seating, jobs: Sequence[Job], left: Sequence[Job]) -> Seating:
         """Add each task that can be had beside all that is seated.
 
         What is tried for a task depends on the tasks that are seated and on no other that is left out.
@@ -175,13 +175,13 @@ class Search:
                 best, failed = self._rest(found, jobs, best), set()
         return best
 
-    def _rest(self, found: Result, jobs: Sequence[Job], before: Result) -> Result:
+    def _rest(self, found: Seating, jobs: Sequence[Job], before: Seating) -> Seating:
         """Seat beside `found` what else can be had, first of all what was seated before."""
         rest = [j for j in jobs if j.index not in found.ledger.seats]
         front = {j.likeness for j in rest if j.index in before.ledger.seats}
         return self._pass(jobs, "size", wanted={}, front=front, first=found.ledger)
 
-    def _with(self, job: Job, others: Sequence[Job]) -> Result | None:
+    def _with(self, job: Job, others: Sequence[Job]) -> Seating | None:
         """An outcome that seats a task and all the others: then their priorities do not matter."""
         jobs = sorted([*others, job], key=lambda j: j.index)
         wanted = self.orders.wanted(jobs)
@@ -203,7 +203,7 @@ class Search:
         new.begin = {**new.begin, home[0]: frozenset((home[1],))}
         return new
 
-    def _rounds(self, best: Result, jobs: Sequence[Job]) -> Result:
+    def _rounds(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """Many tasks: other orders, then the sizes that were left out go to the front."""
         wanted = self.orders.wanted(jobs)
         # What is free is launched as small as may be: where few may be launched, that leaves some out.
@@ -229,7 +229,7 @@ class Search:
 
     # What the rest costs
 
-    def _cheapest(self, found: Result) -> Result:
+    def _cheapest(self, found: Seating) -> Seating:
         """The same tasks on the cheapest launches, and what they cost at least."""
         jobs = [job for job in self.board.jobs if found.seats(job)]
         free = movable(jobs)
@@ -245,11 +245,11 @@ class Search:
             found = replace(self._orders(found, jobs), bound=found.bound)
         return found
 
-    def _is_near(self, found: Result) -> bool:
+    def _is_near(self, found: Seating) -> bool:
         """Whether it costs no more than the program was to find."""
         return found.bound is not None and found.cost <= found.bound * (1 + self.cost.gap) + ROUNDED
 
-    def _cheaper(self, found: Result, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Result, bool]:
+    def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
         least, ledger = solve(self._counted(begin, free, found), self.cost)
@@ -257,18 +257,18 @@ class Search:
             least = bound(self._counted(self.start, jobs, found), self.cost)
         if ledger is not None:
             Tidy(ledger).run()
-            other = Result(ledger, found.left, launch_baselines(ledger), proved=found.proved)
+            other = Seating(ledger, found.left, launch_baselines(ledger), proved=found.proved)
             found = min(found, other, key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
         return found, ledger is not None
 
-    def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
+    def _counted(self, base: Ledger, jobs: Sequence[Job], found: Seating, may: Sequence[Job] = ()) -> Counted:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
         least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
         return Counted(base, jobs, least, self.cost.columns, may)
 
-    def _orders(self, best: Result, jobs: Sequence[Job]) -> Result:
+    def _orders(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""
         wanted = self.orders.wanted(jobs)
         levels = {j.task.priority for j in jobs}
@@ -284,14 +284,14 @@ class Search:
                     best = min(best, found, key=lambda r: r.value)
         return best
 
-    def _is_free(self, found: Result) -> bool:
+    def _is_free(self, found: Seating) -> bool:
         """Whether what is launched is free and cannot be less."""
         if found.cost:
             return False
         owed = sum(rule.baseline for rule in self.board.fleets.values())
         return len(found.ledger.launches) <= owed or self._is_full(found)
 
-    def _is_full(self, found: Result) -> bool:
+    def _is_full(self, found: Seating) -> bool:
         """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
         board, piles = self.board, found.ledger.piles.values()
         return not any(piles) and len({board.make_of[option.kind] for option in board.options}) == 1
@@ -307,7 +307,7 @@ class Search:
         front: Collection[object] = frozenset(),
         first: Ledger | None = None,
         by_priority: bool = True,
-    ) -> Result:
+    ) -> Seating:
         """Seat tasks one after the other; those that are alike and have one rank, all at once."""
         ledger = (first or self.start).copy()
         todo = [j for j in jobs if j.index not in ledger.seats]
@@ -325,7 +325,7 @@ class Search:
         if left and ledger.launches:
             # What was launched since may hold those that launch nothing themselves.
             left = self._seat_all(ledger, left, wanted)
-        return Result(ledger, left, short)
+        return Seating(ledger, left, short)
 
     def _seat_all(self, ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
         left: list[Job] = []

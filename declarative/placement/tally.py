@@ -12,7 +12,7 @@ from declarative.model.state import natural, rank_name
 from declarative.placement.board import Option
 from declarative.placement.cover import Try
 from declarative.placement.filters import (
-    Reason,
+    Mismatch,
     block_reason,
     fleet_reason,
     ready_reason,
@@ -82,9 +82,9 @@ class Tally:
         self.board, self.ledger = refusals.board, refusals.ledger
         self.job, self.found, self.rank, self.seated = job, found, rank, seated
         self.counts: Counter[str] = Counter()
-        self._mounted: dict[Place, Reason | None] = {}
-        self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
-        self.own: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
+        self._mounted: dict[Place, Mismatch | None] = {}
+        self._by_code: dict[tuple[str, str], list[tuple[Mismatch, Sequence[int]]]] = {}
+        self.own: dict[tuple[str, str], list[tuple[Mismatch, Sequence[int]]]] = {}
         """Nodes that other ranks of the task would have: named where nothing else is to be said."""
         self._offers: dict[tuple[str, str], list[Rejection]] = {}
         if not brief:
@@ -107,7 +107,7 @@ class Tally:
                 reason = self.of_node(left[0])
                 self._note(fleet, reason, left)
 
-    def _note(self, fleet: str, reason: Reason | None, numbers: Sequence[int]) -> None:
+    def _note(self, fleet: str, reason: Mismatch | None, numbers: Sequence[int]) -> None:
         if reason and numbers:
             nodes = self.refusals.finished.nodes
             if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
@@ -130,12 +130,12 @@ class Tally:
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(target))
         for name in self.refusals.without_offer:
-            none = Reason("no-offer", "no backend offers a node that its limits allow")
+            none = Mismatch("no-offer", "no backend offers a node that its limits allow")
             reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
 
-    def unseen(self) -> Iterator[tuple[str, Reason, str]]:
+    def unseen(self) -> Iterator[tuple[str, Mismatch, str]]:
         """Fleet, reason and target of what is not there now."""
         for name, rule in self.board.fleets.items():
             for item in rule.unseen:
@@ -172,7 +172,7 @@ class Tally:
                 out.append(_counted(fleet, replace(nearest_offer, target="offers"), len(offers) - NAMED))
         return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
 
-    def of_node(self, number: int) -> Reason | None:
+    def of_node(self, number: int) -> Mismatch | None:
         """Why the rank cannot have a node."""
         node = self.refusals.finished.nodes[number]
         task = self.job.task
@@ -197,9 +197,9 @@ class Tally:
         if reason or number not in self.seated:
             return reason
         reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
-        return Reason(reason.code, OWN) if reason else None
+        return Mismatch(reason.code, OWN) if reason else None
 
-    def _of_option(self, option: Option) -> Reason | None:
+    def _of_option(self, option: Option) -> Mismatch | None:
         """Why the rank cannot have an offer: what no waiting mends first."""
         task, ledger = self.job.task, self.ledger
         reason = self.refusals.static(self.job, option.kind)
@@ -211,7 +211,7 @@ class Tally:
         if home:
             where = "/".join(home)
             detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
-            return Reason("region", detail)
+            return Mismatch("region", detail)
         if apart := self._elsewhere(option.kind):
             return apart
         mounts = self._mounts(option.kind)
@@ -219,28 +219,28 @@ class Tally:
             return mounts
         if self.job.reuse and ledger.owed[option.fleet] <= 0:
             why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
-            return Reason("reuse-only", f"{why} launches nothing")
+            return Mismatch("reuse-only", f"{why} launches nothing")
         return self._no_room(option) or mounts or (self._beside() if is_spread(task) else None)
 
-    def _beside(self) -> Reason:
+    def _beside(self) -> Mismatch:
         """Why a rank that is kept apart cannot have what would hold it."""
         level = self.job.task.spread
-        return Reason("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
+        return Mismatch("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
 
-    def _no_room(self, option: Option) -> Reason | None:
+    def _no_room(self, option: Option) -> Mismatch | None:
         """Whether the fleet's maximum or the offer's limit is reached."""
         rule = self.board.fleets[option.fleet]
         if self.ledger.room[option.fleet] == 0:
             nodes = rule.fleet.nodes
             most = nodes.max if nodes else rule.existing + len(rule.offers)
             detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
-            return Reason("fleet-max", detail, {"nodes": 1})
+            return Mismatch("fleet-max", detail, {"nodes": 1})
         if self.ledger.remain(option) == 0:
             used = "reached" if self.ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
-            return Reason("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
+            return Mismatch("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
         return None
 
-    def _elsewhere(self, kind: int) -> Reason | None:
+    def _elsewhere(self, kind: int) -> Mismatch | None:
         """Why it cannot be had beside the other ranks of the gang."""
         if far := self._far(self.board.kinds[kind]):
             return far
@@ -250,27 +250,27 @@ class Tally:
             return None
         model = self.board.kinds[kind].shape.gpu_name
         of = f"{own} ({model})" if model and model.lower() != own else own
-        return Reason("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
+        return Mismatch("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
 
-    def _far(self, kind: Kind) -> Reason | None:
+    def _far(self, kind: Kind) -> Mismatch | None:
         """Whether the other ranks of a cluster task lie in another area."""
         area = self.found.domain.area
         if area is None:
             return None
         if (kind.fleet, kind.backend, kind.region) != (area.fleet, area.backend, area.region):
             where = f"fleet/{area.fleet} in {area.backend}/{area.region}"
-            return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
+            return Mismatch("region", f"the other ranks lie in {where}, and a cluster task stays together")
         if kind.at(area.level) == area.at:
             return None
         where = f"{area.level} {area.at}" if area.at else f"no {area.level}"
         detail = f"the other ranks lie in {where}, and the ranks of a cluster lie in one {area.level}"
-        return Reason("zone" if area.level == "zone" else "topology", detail)
+        return Mismatch("zone" if area.level == "zone" else "topology", detail)
 
     def _may_be_named(self, name: str, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name."""
         return name.rpartition("-")[0] == fleet and name in self.board.coming
 
-    def _mounts(self, kind: int) -> Reason | None:
+    def _mounts(self, kind: int) -> Mismatch | None:
         mounts = self.job.ask.want.mounts
         if not mounts or not mounts[self.rank]:
             return None
@@ -288,7 +288,7 @@ class Tally:
         return self._mounted[place]
 
 
-def _distance(reason: Reason | Rejection) -> tuple[float, str]:
+def _distance(reason: Mismatch | Rejection) -> tuple[float, str]:
     """How far from fitting; what is missing is compared by number alone, whatever its dimension."""
     return (sum(map(abs, reason.short.values())), reason.detail)
 
@@ -299,6 +299,6 @@ def _counted(fleet: str, nearest: Rejection, count: int) -> Rejection:
     return replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
 
 
-def not_pinned(task: Task) -> Reason:
+def not_pinned(task: Task) -> Mismatch:
     """Why a task that names its nodes cannot have another one."""
-    return Reason("instance", f"the task asks for {', '.join(task.instances)}")
+    return Mismatch("instance", f"the task asks for {', '.join(task.instances)}")

@@ -165,7 +165,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PlacementOutcome:
     """All placements, all refusals, and every node to launch (for tasks and for the fleets themselves)."""
 
     choices: tuple[Choice, ...] = ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative.model.resource import RankMount
-from declarative.placement.filters import Reason
+from declarative.placement.filters import Mismatch
 from declarative.placement.types import Place, VolumeAt
 
 MOST_OPTIONS = 64
@@ -54,12 +54,12 @@ def mount_reason(
     place: Place,
     volumes: Mapping[str, VolumeAt],
     claims: Mapping[str, str],
-) -> Reason | None:
+) -> Mismatch | None:
     """Why the mounts cannot all be had in a place: the first one that never can, else the first that is held.
 
     Of alternatives one that is held is enough: it may be let go.
     """
-    held: Reason | None = None
+    held: Mismatch | None = None
     for mount in mounts:
         reasons: list[str] = []
         found: set[str] = set()
@@ -79,8 +79,8 @@ def mount_reason(
         else:
             detail = f"{mount.path}: {'; '.join(reasons)}"
             if "volume-busy" not in found:
-                return Reason("volume-missing" if "volume-missing" in found else "volume-elsewhere", detail)
-            held = held or Reason("volume-busy", detail)
+                return Mismatch("volume-missing" if "volume-missing" in found else "volume-elsewhere", detail)
+            held = held or Mismatch("volume-busy", detail)
     return held
 
 

@@ -10,7 +10,7 @@ from declarative.model.inputs import AttachmentInputs, ReservationInputs, differ
 from declarative.model.resource import node_inputs
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, rank_name
-from declarative.placement.types import Choice, Node, Outcome
+from declarative.placement.types import Choice, Node, PlacementOutcome
 from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import Fleets
 from declarative.planner.steps import Steps
@@ -114,7 +114,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorde
             )
 
 
-def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: State) -> None:
+def _node_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
     again = {f.node.name: f for f in fleets.decisions.values() if f.again}
     for decision in fleets.decisions.values():
         if decision.fresh:
@@ -162,7 +162,7 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
     _make_room(steps, fleets, outcome)
 
 
-def _make_room(steps: Steps, fleets: Fleets, outcome: Outcome) -> None:
+def _make_room(steps: Steps, fleets: Fleets, outcome: PlacementOutcome) -> None:
     """A new node waits for one that goes: no fleet's maximum and no offer's limit is ever exceeded."""
     fresh = {n.name for n in outcome.launches}
     going = [f.node for f in fleets.decisions.values() if f.goes]

@@ -15,7 +15,7 @@ from declarative.model.resource import Desired
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
 from declarative.placement.board import Board
 from declarative.placement.place import Placed
-from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
+from declarative.placement.types import Ask, Node, PlacementOutcome, RankVerdict, Refusal, Verdict, VolumeAt
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
@@ -63,7 +63,7 @@ class Decisions:
     fleets: Fleets
     volumes: Mapping[str, VolumeDecision]
     tasks: Mapping[str, TaskDecision]
-    outcome: Outcome
+    outcome: PlacementOutcome
     errors: tuple[Diagnostic, ...]
 
 

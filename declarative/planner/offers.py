@@ -13,7 +13,7 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
-from declarative.placement.types import Outcome
+from declarative.placement.types import PlacementOutcome
 from declarative.planner.launchable import (
     Rehearsed,
     allowed_backends,
@@ -187,7 +187,7 @@ class Near:
         return suggest(word, known, most) if self.compared <= MAX_COMPARED else None
 
 
-def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diagnostic]:
+def short(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> list[Diagnostic]:
     """A `no-offer` for each fleet that lacks nodes, with the first limit that leaves nothing to launch."""
     out: list[Diagnostic] = []
     near = Near()

@@ -9,7 +9,7 @@ from typing import Any
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
 from declarative.placement.suggest import suggest
-from declarative.placement.types import Node, Outcome, Suggestion
+from declarative.placement.types import Node, PlacementOutcome, Suggestion
 from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import Fleets, NodeDecision, held_blocks, node_of
 from declarative.planner.tasks import Course, TaskDecision
@@ -46,7 +46,11 @@ def _attached(state: State) -> dict[str, dict[str, str]]:
 
 
 def reservations(
-    recorded: State, state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
+    recorded: State,
+    state: State,
+    fleets: Fleets,
+    decisions: Mapping[str, TaskDecision],
+    outcome: PlacementOutcome,
 ) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
     gone = Readiness(state=NodeState.UNKNOWN)
@@ -130,7 +134,7 @@ def _billed(desired: Desired, decision: VolumeDecision) -> bool:
     return (backend.provider if backend else name) not in (LOCAL, *EXISTING)
 
 
-def _priced_on(fleets: Fleets, outcome: Outcome) -> dict[str, str]:
+def _priced_on(fleets: Fleets, outcome: PlacementOutcome) -> dict[str, str]:
     """The days of the prices that count, those of nodes that are there already included."""
     counted = {_priced(n) for n in (*(f.node for f in fleets.decisions.values()), *outcome.launches)}
     offers = (o for found in fleets.offers.values() for o in found if o.priced_on and _priced(o) in counted)
@@ -142,7 +146,7 @@ def _priced(what: Node | Offer) -> tuple[object, ...]:
 
 
 def _holders(
-    state: State, decisions: Mapping[str, TaskDecision], outcome: Outcome
+    state: State, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> dict[str, dict[int, str]]:
     """Node → block → who will hold it."""
     holders: dict[str, dict[int, str]] = {}
@@ -161,7 +165,7 @@ def _holders(
 
 
 def suggestions(
-    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
+    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> tuple[Suggestion, ...]:
     """Moves of running ranks that would let a node go."""
     wants = {name: f.want for name, f in decisions.items() if f.course is not Course.RUN}
@@ -174,7 +178,7 @@ def suggestions(
 
 
 def node_previews(
-    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
+    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> tuple[NodePreview, ...]:
     """The block map: each node as it will be."""
     holders = _holders(state, decisions, outcome)

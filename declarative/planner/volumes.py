@@ -18,7 +18,7 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
 from declarative.model.state import ANOTHERS, TAGS, Address, Record, State
-from declarative.placement.types import Outcome, VolumeAt
+from declarative.placement.types import PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.types import Reason
 
@@ -308,7 +308,7 @@ def cleaned(
     desired: Desired,
     state: State,
     decisions: Mapping[str, VolumeDecision],
-    outcome: Outcome,
+    outcome: PlacementOutcome,
     *,
     freed: Collection[str],
     now: float,

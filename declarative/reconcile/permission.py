@@ -67,7 +67,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AllowedPart:
     """What a round does, and what it does not."""
 
     plan: Plan
@@ -87,7 +87,7 @@ def choose(  # noqa: PLR0913 (keywords)
     before: Iterable[Let],
     backoff: Backoff,
     lacking: Mapping[str, str],
-) -> Choice:
+) -> AllowedPart:
     """Hold what of the plan is not allowed, not approved, over a budget, or not to be tried yet.
 
     `lacking` are groups that cannot be started as things are, and why.
@@ -114,7 +114,7 @@ def choose(  # noqa: PLR0913 (keywords)
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
     digests = {group: digest for digest, (groups, _) in waiting.items() for group in groups}
-    return Choice(
+    return AllowedPart(
         plan=_without_errors(found),
         causes=found.causes,
         waits=tuple(_wait(held, digests.get(held.group)) for held in found.held),

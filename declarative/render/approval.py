@@ -27,7 +27,7 @@ _NOT_SHOWN = frozenset({"reason", "because"})
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class PlanDigest:
     """What is approved: `parts` maps what is done (`create node/gpu-[0-3]`) to a digest of how."""
 
     digest: str
@@ -48,7 +48,7 @@ class Approval:
         return f"<!-- {MARK} {text} -->"
 
 
-def approval_of(plan: Plan) -> Approval:
+def approval_of(plan: Plan) -> PlanDigest:
     """What somebody approves who approves this plan."""
     alike: dict[tuple[str, str, str], list[Action]] = {}
     for action in plan.actions:
@@ -63,7 +63,7 @@ def approval_of(plan: Plan) -> Approval:
     unplaced = sorted(refusal.task for refusal in plan.unplaced.refusals)
     if unplaced:
         parts["not placed: " + ", ".join(host_lists(f"task/{task}" for task in unplaced))] = ""
-    return Approval(f"sha256:{_digest(parts)}", parts)
+    return PlanDigest(f"sha256:{_digest(parts)}", parts)
 
 
 def _digest(data: Any) -> str:
@@ -82,7 +82,7 @@ def _done(action: Action) -> Any:
     return found
 
 
-def differences(approved: Approval, now: Approval) -> Iterator[str]:
+def differences(approved: PlanDigest, now: PlanDigest) -> Iterator[str]:
     """What the plan does now otherwise than was approved, a line each; none if they are the same."""
     if approved.digest == now.digest:
         return
@@ -103,7 +103,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def read_approval(text: str) -> Approval:
+def read_approval(text: str) -> PlanDigest:
     """The approval in `plan --json`, or in a report; ValueError if there is none."""
     marked = _MARKED.search(text)
     data = json.loads(marked[1] if marked else text)
@@ -114,4 +114,4 @@ def read_approval(text: str) -> Approval:
         parts = {str(part["step"]): str(part["digest"]) for part in data.get("parts") or ()}
     except (TypeError, KeyError):
         raise ValueError("no parts") from None
-    return Approval(found, parts)
+    return PlanDigest(found, parts)

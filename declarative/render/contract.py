@@ -111,7 +111,7 @@ def _refusal() -> Schema:
         short=map_of("What was missing, by dimension; below zero what was too much.", number()),
     )
     rank = record(
-        "What is said of one rank.",
+        "One rank.",
         rank=whole("From 0."),
         verdict=one_of("Whether it is the cause, would have fitted, or was not tried.", Verdict),
         rejections=list_of("Of the rank that is the cause.", rejection),
@@ -166,7 +166,7 @@ def plan_schema() -> Schema:
         hourly_after=or_null(number("After apply."), "if the price of a node is unknown"),
         bound_hourly=or_null(
             number("What `hourly_after` would be at least, with the same tasks placed."),
-            "if nobody worked that out: HiGHS is not installed, or there is too much to compare",
+            "if it was not worked out: HiGHS is not installed, or there is too much to compare",
         ),
         currency={"const": "USD"},
         excludes=list_of(
@@ -271,7 +271,7 @@ def _status_node() -> Schema:
                 "type": "boolean",
                 "description": "Whether this machine lacks GPUs that the node is declared with.",
             },
-            "if nobody looked",
+            "if it was not looked at",
         ),
         drained=or_null(
             record(

@@ -45,7 +45,7 @@ def to_line(data: Any) -> str:
 
 
 def to_event(data: Mapping[str, Any]) -> str:
-    """One event of a stream as a line, with the `time` at which it is said: UTC, to the millisecond."""
+    """One event of a stream as a line, with its `time`: UTC, to the millisecond."""
     return to_line({**data, "time": iso_ms(datetime.now(tz=UTC).timestamp())})
 
 

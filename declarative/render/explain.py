@@ -118,7 +118,7 @@ def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> I
 
 
 def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
-    """Why one rank is there; ranks of which the same is said are put together."""
+    """Why one rank is there; ranks with the same explanation are put together."""
     alike = [r for r in all_ if _explanation(r) == _explanation(rank)]
     if alike[0] is not rank:
         return
@@ -339,7 +339,7 @@ def _alternative(item: Alternative) -> list[Cell]:
 
 
 def _turned(item: Turned) -> Iterator[list[Cell]]:
-    """Each by name where there are few; else how many, some names, and what is said of the first."""
+    """Each by name where there are few; else how many, some names, and the detail of the first."""
     cheap = f"; {item.cheaper:,} of them cost less" if item.cheaper and item.what == "offer" else ""
     if item.count <= min(2, len(item.examples)):
         for r in item.examples:

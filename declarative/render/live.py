@@ -51,7 +51,7 @@ class Live:
             self._waiting[id] = text
 
     def change(self, id: str, text: str) -> None:
-        """Another text for an action that has begun."""
+        """Another text for an action that has started."""
         if id in self._running:
             self._actions.update(self._running[id], description=text)
         elif id in self._waiting:

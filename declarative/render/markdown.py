@@ -113,7 +113,7 @@ def _title(plan: Plan) -> str:
 
 
 def _summary(plan: Plan) -> list[str]:
-    """What it costs, and what nobody may overlook."""
+    """The cost, and what must not be overlooked."""
     errors = [d for d in plan.diagnostics if d.severity.value == "error"]
     if errors:
         return [f"**The plan cannot be applied: {count_text(errors)}.**"]

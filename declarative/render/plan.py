@@ -35,11 +35,11 @@ from declarative.render.unplaced import headline, together_alike, unplaced_lines
 from declarative.render.values import fields
 
 SAME = 1e-4
-"""The part of a cost that no two plans are told apart by."""
+"""Costs that differ by less than this part count as equal."""
 LONG = 60
 """A plan of more lines has its summary at both ends."""
 OLD = 90
-"""Days after which the age of prices is told."""
+"""Days after which the plan shows the age of prices."""
 MOST_ENDED = 5
 """Tasks that ended badly that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
@@ -131,7 +131,7 @@ def _rest(plan: Plan) -> str:
 
 
 def _ended(plan: Plan, paint: Paint) -> list[str]:
-    """What went wrong before and stays so: nobody has to find out why nothing is done about it."""
+    """What went wrong before and stays so, since the plan does nothing about it."""
     ended = plan.observed.ended
     if not ended:
         return []
@@ -170,7 +170,7 @@ def _observed(plan: Plan) -> str:
 
 
 def cost_line(cost: Cost) -> str:
-    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; what is unknown is said so."""
+    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; it says what is unknown."""
     before, after = money(cost.before), money(cost.after)
     without = f"; {' and '.join(map(clean, cost.excludes))} not included" if cost.excludes else ""
     if None in (cost.before, cost.after):
@@ -181,7 +181,7 @@ def cost_line(cost: Cost) -> str:
 
 
 def _above(cost: Cost) -> str:
-    """How far that is above the least possible, at most: said of what becomes dearer."""
+    """How far the cost is above the least possible, at most; empty unless it rises."""
     if cost.after is None or cost.before is None or cost.after <= cost.before:
         return ""
     if not cost.bound:

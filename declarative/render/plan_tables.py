@@ -76,7 +76,7 @@ def _restarts(count: int) -> str:
 
 
 def _launch(node: NodePreview) -> str:
-    """What a launch costs; nothing is said of what is free."""
+    """What a launch costs; empty if it is free."""
     price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
     return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
 
@@ -134,7 +134,7 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
 
 
 def share(price: float | None) -> str:
-    """A price in a table; `?` is none that is known."""
+    """A price in a table; `?` if it is unknown."""
     return "?" if price is None else money(price)
 
 

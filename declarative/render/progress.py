@@ -101,7 +101,7 @@ class Progress:
             self._records = frozenset(records)
 
     def begin(self, id: str) -> None:
-        """An action is begun."""
+        """An action starts."""
         address, doing, _ = verbs(id, record=id in self._records)
         with self._lock:
             self._begun[id] = self._clock()
@@ -129,7 +129,7 @@ class Progress:
                 self._write({"event": "wait", "id": id, "for": what, "reason": why}, text)
 
     def end(self, result: ActionResult) -> None:
-        """An action has ended, one way or another; skipped ones were never begun."""
+        """An action has ended, one way or another; skipped ones never started."""
         address, _, did = verbs(result.id, record=result.id in self._records)
         with self._lock:
             began = self._begun.pop(result.id, None)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
 
 MOST_SKIPPED = 10
-"""Skipped actions with the same cause that are named; how many more there are is said."""
+"""Skipped actions with the same cause that are named; the others are counted."""
 
 
 def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
@@ -37,7 +37,7 @@ def result_json(item: ActionResult) -> dict[str, Any]:
 
 
 def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
-    """What is to be said of actions that are done."""
+    """The notes of actions that are done."""
     return [
         {"addresses": [i.address for i in items], "note": note} for note, items in _notes(results).items()
     ]

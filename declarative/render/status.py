@@ -29,7 +29,7 @@ STYLES = {
 LIMITED = ("starting", "running")
 """States in which it matters how a rank is held to its blocks."""
 SILENT = ("unreachable", "unknown")
-"""States of a node in which nobody can say how its ranks are."""
+"""States of a node in which the state of its ranks is unknown."""
 
 
 def status_text(view: StatusView, *, color: bool, width: int | None) -> str:

@@ -130,7 +130,7 @@ def _rejections(rejections: Sequence[Rejection], paint: Paint) -> Iterator[str]:
 
 
 def _group(found: Sequence[Rejection]) -> str:
-    """Some of the targets, what is said of the nearest one, and between which bounds they are short.
+    """Some of the targets, the detail of the nearest one, and the bounds of what they lack.
 
     Where some are only counted, the bounds of all are not known, but how far the nearest is off.
     """
@@ -145,7 +145,7 @@ def _group(found: Sequence[Rejection]) -> str:
 
 
 def _detail(nearest: Rejection, found: Sequence[Rejection]) -> str:
-    """What is said of the nearest target, marked as such where others differ."""
+    """The detail of the nearest target, marked as such where others differ."""
     detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
     if all(r.detail == nearest.detail for r in found):
         return detail

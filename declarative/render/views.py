@@ -62,7 +62,7 @@ class NodeView:
     silence: Silence | None = None
     """That it does not answer."""
     rehearsal: bool | None = False
-    """Whether it is on this machine and has GPUs that this lacks; None if nobody looked."""
+    """Whether it is on this machine and has GPUs that the machine lacks; None if that was not checked."""
 
     @property
     def busy(self) -> int:
@@ -72,7 +72,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """A declared host that is no node yet, for people; `fit` if the next apply makes it one."""
+    """A declared host that is not a node yet, for people; `fit` if the next apply makes it one."""
 
     host: str
     fleet: str
@@ -135,7 +135,7 @@ class StatusView:
 
 
 def host_view(host: Host, note: Diagnostic | None) -> HostView:
-    """The view of a host that is no node; `note` says why it cannot be one yet."""
+    """The view of a host that is not a node; `note` says why it cannot be one yet."""
     reason = (
         note.summary.partition(" is left out: ")[2] if note else "ready: the next `apply` makes it a node"
     )

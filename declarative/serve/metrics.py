@@ -14,7 +14,7 @@ from declarative.model.spec import Fleet
 from declarative.model.state import NodeState, RankState
 from declarative.reconcile.round import Round
 from declarative.render.views import NodeView
-from declarative.serve.seen import Recorded, Seen
+from declarative.serve.seen import LatestState, Recorded
 from declarative.store import StateError
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -27,7 +27,7 @@ ACTIVE = ("starting", "running")
 class Metrics:
     """The metrics of one process, in a registry of their own."""
 
-    def __init__(self, seen: Seen, *, loop: bool) -> None:
+    def __init__(self, seen: LatestState, *, loop: bool) -> None:
         """`loop`: whether there are rounds to tell of."""
         self._registry = CollectorRegistry()
         self._registry.register(_Recorded(seen))
@@ -57,7 +57,7 @@ class Metrics:
 class _Recorded:
     """What is recorded, read when it is asked for."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: LatestState) -> None:
         self._seen = seen
 
     def describe(self) -> tuple[Metric, ...]:

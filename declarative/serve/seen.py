@@ -30,7 +30,7 @@ class Recorded:
     declared: Mapping[str, Fleet] = field(default_factory=dict)
 
 
-class Seen:
+class LatestState:
     """What all answers are made of. Safe to use from many threads."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Seen:
         self._look = look
         self._clock = clock
         self._interval = interval
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._recorded: tuple[float, Recorded] | None = None
         self._round: Round | None = None
         self._alive = clock()
@@ -71,7 +71,7 @@ class Seen:
 
     def recorded(self) -> Recorded:
         """What is recorded, read just now or a moment ago."""
-        with self._turn:
+        with self._lock:
             now = self._clock()
             if self._recorded is None or not 0 <= now - self._recorded[0] < FRESH:
                 self._recorded = (now, self._look())

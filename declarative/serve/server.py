@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from declarative.render.page import SCRIPT, SECONDS, page_html
 from declarative.render.web import hash_of
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
-from declarative.serve.seen import Seen
+from declarative.serve.seen import LatestState
 
 THREADS = 16
 LONGEST = 15.0
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 class Site:
     """What there is at which path."""
 
-    def __init__(self, seen: Seen, metrics: Metrics, token: str | None) -> None:
+    def __init__(self, seen: LatestState, metrics: Metrics, token: str | None) -> None:
         self._seen = seen
         self._metrics = metrics
         self._token = token.encode() if token is not None else None

@@ -53,7 +53,7 @@ class DeliveryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Webhook:
     """A webhook with what the environment says of it."""
 
     hook: Notify
@@ -67,7 +67,7 @@ class Target:
 # ---------------------------------------------------------------------------------------------- messages
 
 
-def message(target: Target, event: Event, lineage: str | None, now: float) -> tuple[dict[str, str], bytes]:
+def message(target: Webhook, event: Event, lineage: str | None, now: float) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request."""
     data = event_json(event, lineage)
     headers = {"Content-Type": "application/json", "User-Agent": f"fleetform/{__version__}"}
@@ -168,7 +168,7 @@ def _why(error: Exception) -> str:
 # -------------------------------------------------------------------------------------------- delivering
 
 
-def pending(store: Store, targets: Sequence[Target]) -> list[Target]:
+def pending(store: Store, targets: Sequence[Webhook]) -> list[Webhook]:
     """The hooks that there is something for, or that are new. It only reads."""
     known = {hook.name: hook for hook in store.hooks()}
     last = store.event_bounds()[1]
@@ -181,7 +181,7 @@ def pending(store: Store, targets: Sequence[Target]) -> list[Target]:
 
 def deliver(
     store: Store,
-    target: Target,
+    target: Webhook,
     clock: Callable[[], float],
     stopping: threading.Event | None = None,
     *,
@@ -234,7 +234,7 @@ class Deliveries:
         self._said: dict[str, str | None] = {}
         self._declared: AbstractSet[str] | None = None
 
-    def tick(self, targets: Sequence[Target], declared: AbstractSet[str]) -> None:
+    def tick(self, targets: Sequence[Webhook], declared: AbstractSet[str]) -> None:
         """Begin what there is to tell, and forget hooks that are not `declared` any more. It waits for no
         hook.
         """
@@ -281,7 +281,7 @@ class Deliveries:
         if store is not None:
             store.close()
 
-    def _deliver(self, store: Store, target: Target) -> None:
+    def _deliver(self, store: Store, target: Webhook) -> None:
         try:
             self._note(target.hook.name, deliver(store, target, self._clock, self._stopping))
         except StateError as error:

@@ -43,7 +43,7 @@ class Step:
         self._woken.release()
 
 
-class Group:
+class WriteGroup:
     """One transaction and its steps. No thread goes on before all of them are committed."""
 
     def __init__(self, database: Database) -> None:
@@ -170,11 +170,11 @@ class Groups:
         finally:
             group.tell()
 
-    def _open(self) -> Group | None:
+    def _open(self) -> WriteGroup | None:
         """A transaction that has begun; None if it cannot, which is the first step's fault."""
         group = None
         try:
-            group = Group(self._database)
+            group = WriteGroup(self._database)
             with self._database.mutex:
                 self._begin(group.connection)
         except BaseException as error:
@@ -188,7 +188,7 @@ class Groups:
             return None
         return group
 
-    def _next(self, group: Group) -> Step | None:
+    def _next(self, group: WriteGroup) -> Step | None:
         """The step that the group goes on with."""
         with self._queue:
             if not self._steps or self._steps[0].work is None or len(group.taken) == MOST_STEPS:

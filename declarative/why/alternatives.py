@@ -14,7 +14,7 @@ from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Try
-from declarative.placement.filters import Reason, fleet_reason
+from declarative.placement.filters import Mismatch, fleet_reason
 from declarative.placement.finish import finish
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
@@ -142,13 +142,13 @@ class Elsewhere:
 class Weighed(Tally):
     """A tally that is asked about one place after the other."""
 
-    def of_option(self, option: Option) -> Reason | None:
+    def of_option(self, option: Option) -> Mismatch | None:
         """Why the rank cannot have an offer. A name that is pinned has to be free for a launch."""
         pins = self.job.task.instances
         reason = self._of_option(option)
         if reason or not pins or any(self._may_be_named(name, option.fleet) for name in pins):
             return reason
-        return Reason(
+        return Mismatch(
             "instance", f"the task asks for {', '.join(pins)}, and none of them can be launched here"
         )
 
@@ -274,7 +274,7 @@ class _Weighing:
         for _, reason, target in self.tally.unseen():
             self._note("offer", reason, [target])
         for name in self.recount.refusals.without_offer:
-            none = Reason("no-offer", "no backend offers a node that its limits allow")
+            none = Mismatch("no-offer", "no backend offers a node that its limits allow")
             reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
             self._note("fleet", reason, [f"fleet/{name}"])
         return out
@@ -294,7 +294,7 @@ class _Weighing:
 
     # What would not do
 
-    def _note(self, what: str, reason: Reason, targets: Sequence[str], price: float | None = None) -> None:
+    def _note(self, what: str, reason: Mismatch, targets: Sequence[str], price: float | None = None) -> None:
         cost = self.seat.price if self.seat else None
         less = price is not None and cost is not None and price < cost
         key = (what, reason.code)
@@ -319,9 +319,9 @@ class _Weighing:
         return reason.of(rejection.target) if reason else rejection
 
 
-def barred_reason(fleet: str, limit: str) -> Reason:
+def barred_reason(fleet: str, limit: str) -> Mismatch:
     """Why a fleet launches no such offer, whoever asks."""
-    return Reason("no-offer", f"fleet/{fleet} launches no such node: its `{limit}` rules it out")
+    return Mismatch("no-offer", f"fleet/{fleet} launches no such node: its `{limit}` rules it out")
 
 
 def _turned_order(key: tuple[str, str], count: int) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from declarative.placement.board import Option
-from declarative.placement.filters import Reason
+from declarative.placement.filters import Mismatch
 from declarative.placement.types import Ask, Kind, Node, Rejection, of_node, offer_name
 from declarative.placement.wishes import Domain, Job
 from declarative.why.alternatives import (
@@ -88,7 +88,7 @@ class _Launch:
             anyway=self.recount.ledger.owed[self.node.fleet] > 0,
         )
 
-    def _reason(self, option: Option) -> Reason | None:
+    def _reason(self, option: Option) -> Mismatch | None:
         for _, tally in self.asked:
             reason = tally.of_option(option)
             if reason:
@@ -97,21 +97,21 @@ class _Launch:
         needed = sum(job.wish.fit[option.kind] for job, _ in self.asked)
         if needed > total:
             text = f"its {total} blocks do not hold all {len(self.asked)} ranks, which need {needed}"
-            return Reason("too-small", text, {"blocks": needed - total})
+            return Mismatch("too-small", text, {"blocks": needed - total})
         if not self.asked and not self.recount.ledger.may_launch(option):
             if self.recount.ledger.left[option.quota] == 0:
-                return Reason("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
-            return Reason("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
+                return Mismatch("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
+            return Mismatch("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
         return None
 
 
-def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Reason | None]]:
+def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Mismatch | None]]:
     """What turned one node down for each task that has no place; None: it would hold a rank of it."""
     recount = Recount(scene, [ask for ask, _ in asks])
     number = recount.board.index[node]
     ranks = {str(ask.want.spec.name): rank for ask, rank in asks}
-    known: dict[object, Reason | None] = {}
-    out: list[tuple[str, Reason | None]] = []
+    known: dict[object, Mismatch | None] = {}
+    out: list[tuple[str, Mismatch | None]] = []
     for job in recount.board.jobs:
         name = str(job.task.name)
         key: object = (job.key, ranks[name]) if job.plain else job.index

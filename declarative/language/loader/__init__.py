@@ -63,8 +63,8 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     `variables` are those of `--var`; `environ` is looked into for `FLEETFORM_VAR_x` alone. `state` is where
     that is kept, if not where the project says. With `look`, what tasks' `files` name is found: by its names
     alone, or, to plan with it, also by what is in it. `named` are files below `directory` that are read
-    besides its own. Without `published`, what can be read is not held against the published schemas as well:
-    that takes as long as the rest.
+    besides its own. Without `published`, what can be read is not checked against the published schemas as
+    well: that takes as long as the rest.
     """
     findings = Findings(published=published)
     files = ProjectFiles(directory, findings)
@@ -181,7 +181,7 @@ def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
 
 
 def _private_keys(config: SshConfig | None) -> list[str]:
-    """The files with which hosts are logged in to. A `~` that nobody is at home in stays as it is."""
+    """The private keys for logins to hosts. A `~` without a home directory stays as it is."""
     if config is None:
         return []
     jumps = [jump for host in config.hosts if (jump := host.proxy_jump)]

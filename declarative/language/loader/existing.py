@@ -30,7 +30,7 @@ def chosen(
     return sorted(filter(fits, found), key=lambda each: (each.region, each.name, each.id))
 
 
-class Names:
+class FreeNames:
     """Names of one kind of documents, each given once."""
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class Names:
 
 
 def fleets_of(
-    found: Iterable[Existing], backend: str, names: Names, fleet: str | None
+    found: Iterable[Existing], backend: str, names: FreeNames, fleet: str | None
 ) -> tuple[list[Draft], list[str]]:
     """Fleets that adopt instances, one for each region and type or one in all; and what was left out."""
     free, left = _free(found, "instance")
@@ -84,7 +84,7 @@ def _about(each: Existing) -> str:
     return ", ".join(fact for fact in facts if fact)
 
 
-def volumes_of(found: Iterable[Existing], backend: str, names: Names) -> tuple[list[Draft], list[str]]:
+def volumes_of(found: Iterable[Existing], backend: str, names: FreeNames) -> tuple[list[Draft], list[str]]:
     """A document for each volume, which adopts it; and what was left out."""
     free, left = _free(found, "volume")
     drafts: list[Draft] = []
@@ -136,7 +136,7 @@ def _free(found: Iterable[Existing], word: str) -> tuple[list[Existing], list[st
 def hosts_of(
     groups: Mapping[str, Sequence[Mapping[str, Any]]],
     common: Mapping[str, Any],
-    names: Names,
+    names: FreeNames,
     about: Callable[[Mapping[str, Any]], str],
 ) -> list[Draft]:
     """A fleet of hosts for each group, whose name it gets. `common` are fields of `ssh_config` for all;

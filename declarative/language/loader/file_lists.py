@@ -27,7 +27,7 @@ MAX_TOTAL_BYTES = 2 << 30
 MAX_ENTRIES = 100_000
 """Entries of folders that are looked at, those left out included."""
 MAX_COMPARED = 1_000_000
-"""Ignore rules held against entries, those that are plain names aside: 50 for each of 20,000 files."""
+"""Comparisons of ignore rules with entries, those that are plain names aside: 50 for each of 20,000 files."""
 MAX_FOLDERS = 60
 """How deep folders may lie in each other."""
 NEVER = (".git", ".fleetform")
@@ -161,7 +161,7 @@ class Sender:
                 mode = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
                 raise _missing(name) from None
-            # What is named is sent, whatever the rules say of it: they are about what nobody named.
+            # What is named is sent: ignore rules are about files that are not named.
             if stat.S_ISDIR(mode.st_mode):
                 yield from self._folder(parts, levels)
             else:
@@ -220,7 +220,7 @@ class Sender:
     # -------------------------------------------------------------------------------------- the rules
 
     def _rules(self, folder: int, depth: int) -> Levels:
-        """The ignore rules of a folder. A link is none, as for git."""
+        """The ignore rules of a folder. As in git, a link does not count as a file of rules."""
         out: Levels = ()
         for name in ignore.NAMES:
             try:
@@ -240,7 +240,7 @@ class Sender:
         for depth, rules in reversed(levels):
             self._compared += rules.cost
             if self._compared > MAX_COMPARED:
-                raise _too_large(f"ignore rules are held against files more than {MAX_COMPARED} times")
+                raise _too_large(f"ignore rules are compared with files more than {MAX_COMPARED} times")
             found = rules.leave_out(path[depth:], folder=folder)
             if found is not None:
                 return found

@@ -83,7 +83,7 @@ class ProjectFiles:
         self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
 
     def hidden_documents(self) -> list[Document]:
-        """What can be read of the directory's hidden files of dstack that nobody named."""
+        """What can be read of the directory's hidden dstack files that the command does not name."""
         try:
             found = {path.name for path in self.root.iterdir()}
         except OSError:

@@ -17,8 +17,8 @@ MAX_SUMMARY = 300
 class Findings:
     """Errors and warnings, collected.
 
-    `lost` says that some document could not be read at all: then nobody can tell that a name is not declared.
-    `published`: whether documents are held against the published schemas as well.
+    `lost` says that some document could not be read at all: a name that seems undeclared may be in there.
+    `published`: whether documents are checked against the published schemas as well.
     """
 
     def __init__(self, *, published: bool = True) -> None:

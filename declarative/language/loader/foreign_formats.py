@@ -100,7 +100,7 @@ def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
 
 
 def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
-    """Those backends that there is a driver for; of the others it is said that they were left out."""
+    """The backends that have a driver; the draft notes that the others were left out."""
     out: list[str] = []
     for name in dict.fromkeys(map(str, names)):
         if name in CLOUDS or name in (LOCAL, SSH):
@@ -127,7 +127,7 @@ def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def text_of(drafts: Sequence[Draft], heading: str) -> str:
-    """The documents as YAML, each below what there is to say about it; one that is none is a comment."""
+    """The documents as YAML, each below its notes; a draft that cannot be a document is a comment."""
     parts = []
     for draft in drafts:
         good = bool(draft.fields) and draft.mend()

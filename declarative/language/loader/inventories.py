@@ -1,6 +1,6 @@
 """Lists of hosts that people have already: files of ssh's configuration, inventories of Ansible, plain lists.
 
-Nothing is run, and no other file is read: of what an inventory would compute, it is said that it stays out.
+Nothing is run, and no other file is read. What an inventory would compute is left out, with a note.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_HOSTS = 10_000
 
 
 @dataclass(slots=True)
-class Hosts:
+class HostList:
     """Hosts by the group that names them first, an empty name for none; and what was left out."""
 
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def login(text: str) -> dict[str, Any] | None:
     return {**fields, **({"port": int(port)} if port else {})}
 
 
-def of_ssh(text: str, hosts: Hosts) -> None:
+def of_ssh(text: str, hosts: HostList) -> None:
     """The aliases of a file of ssh's configuration: ssh itself knows what each stands for."""
     for line in text.splitlines():
         words = line.replace("=", " ", 1).split()
@@ -75,7 +75,7 @@ def of_ssh(text: str, hosts: Hosts) -> None:
                 hosts.add("", {"hostname": alias})
 
 
-def of_lines(text: str, hosts: Hosts) -> None:
+def of_lines(text: str, hosts: HostList) -> None:
     """An inventory of Ansible in lines, or a plain list of hosts."""
     group, kind = "", ""
     common: dict[str, dict[str, str]] = {}
@@ -99,7 +99,7 @@ def of_lines(text: str, hosts: Hosts) -> None:
         hosts.add(name, {**_fields({**common.get("all", {}), **common.get(name, {})}, hosts), **host})
 
 
-def of_tree(data: Any, hosts: Hosts, group: str = "all", above: Mapping[str, Any] | None = None) -> None:
+def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, Any] | None = None) -> None:
     """An inventory of Ansible in YAML: `{all: {hosts: …, vars: …, children: …}}`, as plain data."""
     if not isinstance(data, Mapping):
         return
@@ -119,7 +119,7 @@ def of_tree(data: Any, hosts: Hosts, group: str = "all", above: Mapping[str, Any
             hosts.add(group, host)
 
 
-def _named(name: str, variables: Mapping[str, Any], hosts: Hosts) -> Iterator[dict[str, Any]]:
+def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator[dict[str, Any]]:
     """The hosts that one name stands for, with their variables."""
     own = _fields(variables, hosts)
     for each in _spread(name):
@@ -130,7 +130,7 @@ def _named(name: str, variables: Mapping[str, Any], hosts: Hosts) -> Iterator[di
             yield {**found, **own}
 
 
-def _fields(variables: Mapping[str, Any], hosts: Hosts) -> dict[str, Any]:
+def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in variables.items():
         target = FIELDS.get(key)

@@ -1,4 +1,4 @@
-"""The volumes of each rank: names worked out, held against what is declared, and against each other."""
+"""The volumes of each rank: names worked out, compared with what is declared and with each other."""
 
 from __future__ import annotations
 

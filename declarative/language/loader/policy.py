@@ -30,7 +30,7 @@ def find_policy(environ: Mapping[str, str]) -> Path | None:
 def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
     """What the operator allows; `InvalidError` with everything that is wrong with the file.
 
-    One that cannot be read is an error: nobody guesses at what it allows.
+    A file that cannot be read is an error: fleetform does not guess what it allows.
     """
     path = find_policy(environ)
     if path is None:

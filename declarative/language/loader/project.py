@@ -79,7 +79,7 @@ def complete(project: ProjectFile, scope: TemplateScope, findings: Findings) -> 
 
 
 def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
-    """Where the project keeps its state, whatever else is wrong with it; ValueError if nobody can tell."""
+    """Where the project keeps its state, whatever else is wrong with it; ValueError if that is unknown."""
     document = project.document
     if document is None:
         return None

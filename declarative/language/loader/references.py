@@ -1,4 +1,4 @@
-"""The documents held against each other: unique names, names that exist, volumes one by one."""
+"""The documents compared with each other: unique names, names that exist, volumes one by one."""
 
 from __future__ import annotations
 

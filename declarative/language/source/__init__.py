@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from declarative.language.source.places import Document, Path, Text
-from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, Stop, too_large
+from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, StopReading, too_large
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "parse", "read"]
@@ -64,7 +64,7 @@ def parse(content: str | bytes, file: str) -> Reading:
         with _no_collections():
             for document in reader.documents():
                 documents.append(document)  # noqa: PERF402 - what came before a stop is kept
-    except Stop:
+    except StopReading:
         reader.lost = True
     return Reading(tuple(documents), tuple(out), lost=reader.lost)
 

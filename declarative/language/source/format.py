@@ -291,7 +291,7 @@ def _unchanged(old: str, new: str, documents: Sequence[Document], file: str) -> 
 
 
 def _comments(text: str) -> Counter[str]:
-    """The comments of a text: what is no scalar and begins with `#`."""
+    """The comments of a text: what begins with `#` outside of scalars."""
     out: Counter[str] = Counter()
     position = 0
     for event in events(text):

@@ -189,7 +189,7 @@ class Layout:
         node.after = self.position
 
     def _end(self, node: YamlNode, column: int) -> int:
-        """The end of a value that is kept as written, without blank lines that are none of its content."""
+        """The end of a value that stays as written, without the blank lines after its content."""
         if node.kind == "scalar" and node.block:
             lines = self.text[node.start : node.end].split("\n")
             indent, keep = block_indent(lines, column)

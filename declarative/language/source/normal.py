@@ -141,7 +141,7 @@ def _is_notation(hint: Hint) -> bool:
 
 
 def _normal(hint: Hint, data: Any) -> str | int | None:
-    """A value in the notation of its field; None where there is none that means the same."""
+    """A value in the notation of its field; None if no notation means the same."""
     try:
         value = hint.parse(data)
         plain = value.plain()

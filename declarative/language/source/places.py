@@ -15,7 +15,7 @@ from declarative.model.diagnostic import Span
 SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys", "notify")
 """Fields whose values may hold a secret that does not belong there."""
 MASKED_FIELDS = ("env",)
-"""Where the syntax is broken, nobody can say what in here is a value, and what breaks it may be a secret."""
+"""Where the syntax is broken, it is unknown what in here is a value, and a secret may be what breaks it."""
 
 MAX_SEARCHED = 2_000
 """Characters of a line that are searched; longer lines are not shown at all."""
@@ -26,7 +26,7 @@ _NAMED = re.compile(
     r"(?:secret|passw|token(?!iz|s\b)|credential|api_?key|\bkey|[_-]key)[\w-]*[\"']?\s*(?::\s|=)\s*[\"']?(?![\s\"'$]|$)",
     re.IGNORECASE,
 )
-"""A name like `HF_TOKEN` with a value; `${{ env.HF_TOKEN }}` is none."""
+"""A name like `HF_TOKEN` with a value; `${{ env.HF_TOKEN }}` does not count as one."""
 _SHAPED = re.compile(
     r"(?:AKIA|ASIA|hf_|ghp_|github_pat_|glpat-|sk-)[\w-]{12,}|://[^\s/:@]*:[^\s/@]+@|-----BEGIN "
 )

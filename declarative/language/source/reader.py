@@ -49,7 +49,7 @@ _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 _PLAIN_TAGS = ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
-class Stop(Exception):  # noqa: N818 - control flow: the rest of the file is not read
+class StopReading(Exception):  # noqa: N818 - control flow: the rest of the file is not read
     """The rest of the file cannot be read."""
 
 
@@ -106,7 +106,7 @@ class Reader:
         self.out.append(Diagnostic(code=code, summary=summary, hint=hint, span=span))
         self.whole = False
         if len(self.out) >= MAX_FINDINGS:
-            raise Stop
+            raise StopReading
 
     def _count(self, number: int, event: Any) -> None:
         self.size += number
@@ -115,7 +115,7 @@ class Reader:
 
     def _too_many(self, summary: str, event: Any) -> Never:
         self.out.append(too_large(summary, self.text.span(place_of(event.start_mark, event.end_mark))))
-        raise Stop
+        raise StopReading
 
     def _kind(self, event: Any) -> int:
         kind = self.kinds.get(type(event))
@@ -165,7 +165,7 @@ class Reader:
             span = self.text.span(place_of(event.start_mark, event.end_mark))
             summary = f"values are nested more than {MAX_DEPTH} deep"
             self.out.append(Diagnostic(code="too-deep", summary=summary, hint="nest them less", span=span))
-            raise Stop
+            raise StopReading
         self.deepest = max(self.deepest, depth)
 
     def _collection(self, event: Any, kind: int, depth: int) -> tuple[Any, Node]:
@@ -187,7 +187,7 @@ class Reader:
             value, node = self._value(event, depth)
             data.append(value)
             nodes.append(node)
-        raise Stop
+        raise StopReading
 
     def _mapping(self, start: Any, depth: int) -> tuple[Any, Node]:
         data: dict[str, Any] = {}
@@ -209,7 +209,7 @@ class Reader:
                 self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
             data[key] = value
             keys[key], nodes[key] = key_node, node
-        raise Stop
+        raise StopReading
 
     def _duplicate(self, key: str, place: int, first: int) -> None:
         whole = self.whole
@@ -302,9 +302,9 @@ def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
         yield from YAML(typ="safe").parse(text.text)
     except MarkedYAMLError as bad:
         out.append(explain(text, bad))
-        raise Stop from None
+        raise StopReading from None
     except (YAMLError, UnicodeError, ValueError) as bad:
         # Not known to happen after the checks of `_decoded`.
         span = Span(text.file, 1, 1, 1, 1)
         out.append(Diagnostic(code="yaml-syntax", summary=str(bad)[:200], span=span))
-        raise Stop from None
+        raise StopReading from None

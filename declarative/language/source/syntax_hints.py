@@ -1,7 +1,7 @@
 """What the parser does not understand, in the user's words: what it mostly means, and what to write.
 
 libyaml says where it gave up, which is often far below the mistake, and what it expected there, in terms of
-its own grammar. Here its words are held against the lines at both of its marks. Nothing of a line that may
+its own grammar. Here its words are compared with the lines at both of its marks. Nothing of a line that may
 hold a secret gets into a message.
 """
 
@@ -80,7 +80,7 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What is said of it, and where that is shown."""
+    """A summary and a hint, and where they are shown."""
 
     summary: str
     hint: str
@@ -342,4 +342,4 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("mapping keys are not", _inline_key),
     ("document start", _document),
 )
-"""A part of libyaml's words, and what is said instead; the first that fits."""
+"""A part of libyaml's message, and the rule that words it anew; the first that fits counts."""

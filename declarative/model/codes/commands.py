@@ -91,13 +91,13 @@ COMMAND: dict[str, Code] = {
     ),
     "no-forge": Code(
         Chapter.COMMAND,
-        "this is no job of GitHub Actions or GitLab CI",
+        "the command does not run in a job of GitHub Actions or GitLab CI",
         "`fleetform ci comment plan.md` at a terminal",
         "write the report to a file: `fleetform plan --report plan.md`",
     ),
     "runner-state": Code(
         Chapter.COMMAND,
-        "nobody named a state to a CI job that applies what was approved",
+        "a CI job applies an approved plan, and no state is named",
         "`fleetform apply --expect plan.md` in GitHub Actions, where FLEETFORM_STATE is empty",
         "keep the state on a server: `state: postgresql://…` in the project, or FLEETFORM_STATE",
     ),
@@ -129,7 +129,7 @@ COMMAND: dict[str, Code] = {
         Chapter.COMMAND,
         "a file cannot be written",
         "`fleetform fmt` in a directory that you may only read",
-        "the message has the system's own words; make it writable",
+        "the message quotes the system; make it writable",
     ),
     "internal-error": Code(
         Chapter.COMMAND,

@@ -69,7 +69,7 @@ YAML: dict[str, Code] = {
         Chapter.YAML,
         "a file or directory cannot be read",
         "a link that leads nowhere, or a file that you may not read",
-        "the message has the system's own words; fix or remove the file",
+        "the message quotes the system; fix or remove the file",
     ),
     "not-a-file": Code(
         Chapter.YAML,
@@ -80,8 +80,8 @@ YAML: dict[str, Code] = {
     ),
     "outside-project": Code(
         Chapter.YAML,
-        "a link leads out of the project's directory, an `include` out of its Git repository, or something "
-        "out of what `files` sends; fleetform reads nothing outside",
+        "a link leads out of the project's directory or out of a folder that `files` sends, or an `include` "
+        "leads out of the Git repository; fleetform reads nothing outside",
         "include: ['../../../home/*.yaml']",
         "put the files into the project or its repository, and include them by their path",
     ),
@@ -100,13 +100,13 @@ YAML: dict[str, Code] = {
     ),
     "never-sent": Code(
         Chapter.YAML,
-        "`files` names something that is never sent: a thing that git or fleetform keeps in the project",
+        "`files` names something that is never sent, because git or fleetform keeps it in the project",
         "files: [.git]",
         "remove it from `files`",
     ),
     "same-place": Code(
         Chapter.YAML,
-        "two entries of `files` would have one place in the rank's folder",
+        "two entries of `files` would go to the same place in the rank's folder",
         "files: ['a/train.py:train.py', 'b/train.py:train.py']",
         "give one of them another place: `src:where`",
     ),
@@ -149,7 +149,7 @@ LANGUAGE: dict[str, Code] = {
     "skipped": Code(
         Chapter.LANGUAGE,
         "a document of dstack that fleetform leaves alone: a service, a dev environment, a gateway, or a "
-        "document in a hidden file that nobody named; a warning",
+        "document in a hidden file that no option and no `include` names; a warning",
         "type: service  # beside tasks and fleets",
         "do what the hint says, or name the file in the project's `exclude`",
     ),
@@ -221,13 +221,13 @@ LANGUAGE: dict[str, Code] = {
     ),
     "bad-cron": Code(
         Chapter.LANGUAGE,
-        "a time that is no cron expression of five fields, or never comes",
+        "a time that is not a cron expression of five fields, or that never comes",
         'start: "0 25 * * *"',
         'write minute, hour, day, month and weekday: `"0 8 * * 1-5"` is 8:00 on workdays',
     ),
     "bad-timezone": Code(
         Chapter.LANGUAGE,
-        "a time zone that nobody knows",
+        "an unknown time zone",
         "timezone: Berlin",
         "write its IANA name, such as `Europe/Berlin` or `UTC`",
     ),

@@ -33,7 +33,7 @@ PLANNING: dict[str, Code] = {
     ),
     "no-partition": Code(
         Chapter.PLANNING,
-        "a fleet names a `partition` or a `reservation` that its Slurm cluster does not have or not show",
+        "a fleet names a `partition` or `reservation` that its Slurm cluster does not have or does not show",
         "partition: gpuu",
         "write one that `sinfo -s` or `scontrol show reservation` lists for your user on the login node",
     ),
@@ -81,8 +81,8 @@ PLANNING: dict[str, Code] = {
     ),
     "host-not-ready": Code(
         Chapter.PLANNING,
-        "a host cannot be reached or is not fit for work, so it is no node for now; or nothing was "
-        "contacted, so what it has is not known; a warning",
+        "a host cannot be reached or is not fit for work, so it is not a node for now; or no host was "
+        "contacted, so the host's resources are unknown; a warning",
         "a host that is off, or whose key is not in `known_hosts`",
         "fix what the message names: the next `apply` that finds the host ready makes it a node",
     ),
@@ -127,7 +127,7 @@ PLANNING: dict[str, Code] = {
     ),
     "taken-up": Code(
         Chapter.PLANNING,
-        "a command was cut short; fleetform read back from the backend what it had begun, and recorded it",
+        "a command was cut short; fleetform read back from the backend what it had started, and recorded it",
         "`apply` was killed after it had asked for a volume",
         "nothing: what was done is adopted, and the rest is done with the same token",
     ),
@@ -241,7 +241,7 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "price": Code(
         Chapter.STRUCTURAL,
-        "a node of it costs more than `max_price`",
+        "the node or the offer costs more than `max_price`",
         "max_price: 2",
         "raise `max_price`",
     ),
@@ -255,8 +255,8 @@ STRUCTURAL: dict[str, Code] = {
         Chapter.STRUCTURAL,
         "the task asks for limits that the kernel enforces, and the host cannot set them",
         "isolation: hard  # and the host lets its user make no cgroups",
-        "make the host's user root, or delegate cgroups to that user; or leave `isolation` out: ranks are "
-        "then held to their blocks as well as the host can",
+        "make the host's user root, or delegate cgroups to that user; or leave `isolation` out: the host "
+        "then limits ranks to their blocks as well as it can",
     ),
     "no-runtime": Code(
         Chapter.STRUCTURAL,
@@ -307,7 +307,7 @@ CAPACITY: dict[str, Code] = {
     "not-ready": Code(
         Chapter.CAPACITY,
         "the node is not ready, or its readiness is unknown, which does not count as idle; or it is a host "
-        "that is not ready, and so no node yet",
+        "that is not ready, so it is not a node yet",
         "a node that cannot be reached",
         "`fleetform status` says why; wait, or repair the node",
     ),

@@ -1,4 +1,4 @@
-"""Codes of templates, variables, and documents held against each other."""
+"""Codes of templates, variables, and documents compared with each other."""
 
 from __future__ import annotations
 

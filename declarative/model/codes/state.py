@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from declarative.model.codes.entry import Chapter, Code
 
-_AGAIN = "plan again: `fleetform plan --out FILE`"
+_PLAN_AGAIN = "plan again: `fleetform plan --out FILE`"
 
 SAVED: dict[str, Code] = {
     "not-a-plan": Code(
@@ -41,7 +41,7 @@ SAVED: dict[str, Code] = {
         Chapter.SAVED,
         "files that a task sends have changed since the plan was made",
         "`train.py` was edited after `fleetform plan --out FILE`",
-        _AGAIN + "; or undo the change",
+        _PLAN_AGAIN + "; or undo the change",
     ),
     "plan-format": Code(
         Chapter.SAVED,
@@ -53,7 +53,7 @@ SAVED: dict[str, Code] = {
         Chapter.SAVED,
         "a node or volume vanished since the plan was made, or came back",
         "a spot instance that was taken away",
-        _AGAIN,
+        _PLAN_AGAIN,
     ),
     "plan-key": Code(
         Chapter.SAVED,
@@ -71,7 +71,7 @@ SAVED: dict[str, Code] = {
         Chapter.SAVED,
         "an offer that the plan launches has changed: its price, its shape, or its number",
         "a spot price that rose",
-        _AGAIN,
+        _PLAN_AGAIN,
     ),
     "plan-other-state": Code(
         Chapter.SAVED,
@@ -83,13 +83,13 @@ SAVED: dict[str, Code] = {
         Chapter.SAVED,
         "what is recorded has changed since the plan was made; a plan that was applied is outdated by itself",
         "another `fleetform apply` in the meantime",
-        _AGAIN,
+        _PLAN_AGAIN,
     ),
     "plan-rank-state": Code(
         Chapter.SAVED,
         "the plan relies on a rank that had ended, or that ran, and this is no longer so",
         "one rank of a task was to be started again, and the other has failed since then",
-        _AGAIN,
+        _PLAN_AGAIN,
     ),
     "plan-signature": Code(
         Chapter.SAVED,
@@ -155,7 +155,7 @@ STATE: dict[str, Code] = {
         "the state's server cannot be reached, has stopped, or takes no more connections; a command that "
         "was at work has waited a minute for it",
         "a server that is being restarted, a firewall, a mistyped host",
-        "check that it runs and can be reached, and run the command again: what was begun is in the journal",
+        "check that it runs and can be reached, and run the command again: the journal has what was started",
     ),
     "no-database": Code(
         Chapter.STATE,
@@ -232,7 +232,7 @@ STATE: dict[str, Code] = {
     ),
     "database": Code(
         Chapter.STATE,
-        "the database refused; the message has its own words",
+        "the database refused the request; the message quotes it",
         "a full disk, or another process that holds the file for long",
         "fix what the message names, and run the command again",
     ),
@@ -269,9 +269,9 @@ STATE: dict[str, Code] = {
     ),
     "unknown-digest": Code(
         Chapter.STATE,
-        "`fleetform approve` was given a digest of which nothing waits, or of which several begin so",
-        "a plan that does something else by now",
-        "`fleetform approve` lists what waits: approve that",
+        "no waiting plan has the digest that `fleetform approve` was given, or several digests begin with it",
+        "the digest of a plan that has changed since",
+        "`fleetform approve` lists the plans that wait: approve one of them",
     ),
     "git-failed": Code(
         Chapter.STATE,
@@ -289,7 +289,7 @@ STATE: dict[str, Code] = {
         Chapter.STATE,
         "the lock was taken away while the command ran; it writes nothing more",
         "a machine that slept during `apply`",
-        "run the command again: what was begun is read back",
+        "run the command again: it first reads back what was started",
     ),
     "double-booking": Code(
         Chapter.STATE,
@@ -347,8 +347,8 @@ STATE: dict[str, Code] = {
     ),
     "other-lineage": Code(
         Chapter.STATE,
-        "the state to push has another lineage than the one that is there; nothing of that one would be "
-        "found again",
+        "the state to push has another lineage than the one that is there; fleetform would lose track of "
+        "everything that the state there records",
         "`fleetform state push` in the wrong project",
         "name an empty state with `--state`; `--force` replaces a state that records nothing",
     ),
@@ -381,9 +381,9 @@ STATE: dict[str, Code] = {
     ),
     "open-intent": Code(
         Chapter.STATE,
-        "a call to a backend was begun and its result is not known",
+        "a call to a backend was started, and its result is not known",
         "a command that was killed",
-        "run `fleetform apply`: what was begun is read back first",
+        "run `fleetform apply`: it first reads back what was started",
     ),
     "closed-intent": Code(
         Chapter.STATE,

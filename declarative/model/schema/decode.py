@@ -35,7 +35,7 @@ MAX_WORD = 100
 FEW = 8
 """Items of a list that are looked through one by one."""
 MAX_PROBLEMS = 1_000
-"""Of one mapping: nobody reads more, and each unknown field is compared with all that are known."""
+"""Of one mapping. More is not readable, and each unknown field is compared with all that are known."""
 
 _WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
 
@@ -228,7 +228,7 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
 
 
 class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
-    """A tuple that knows at once what is in it: offers by the thousand are held against lists of names."""
+    """A tuple that knows at once what is in it: offers by the thousand are compared with lists of names."""
 
     def __contains__(self, item: object) -> bool:
         if len(self) < FEW:

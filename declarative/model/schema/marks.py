@@ -93,7 +93,7 @@ class Problem:
 
 
 def raise_all(faults: Sequence[BadValueError]) -> None:
-    """Raise the first with the others in it; nothing where there is none."""
+    """Raise the first, with the others in it, if there are any."""
     if faults:
         first = faults[0]
         first.others += tuple(other for bad in faults[1:] for other in bad.each())

@@ -29,7 +29,7 @@ class Endpoint(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-value` for what is no URL, and for one that names a user: the value is then not shown."""
+        """`bad-value` if it is not a URL; `bad-credential`, without the value, if it names a user."""
         if not isinstance(value, str):
             raise BadValueError("wrong-type", f"expected a URL, found {describe(value)}", cls.HINT)
         try:

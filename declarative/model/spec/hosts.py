@@ -41,7 +41,7 @@ _ODD = frozenset("'\"`$;&<>|(){}")
 
 
 def odd_login(hostname: str | None, user: str | None) -> str | None:
-    """Which of the two, `hostname` or `user`, no host and nobody is called; None if both are fine.
+    """`hostname` or `user` if it cannot be a name of a host or a user; None if both can.
 
     ssh puts them into command lines of this machine (`ProxyCommand` and `Match exec` of its configuration,
     and our own for a `proxy_jump`): a declaration must not get to say what those run.

@@ -199,7 +199,7 @@ class Removals(tuple[Removed, ...]):
         return [item.plain() for item in self]
 
     def of(self, volume: str) -> Removed | None:
-        """What is said of that volume: by an entry of its own, else by that of its group."""
+        """The entry for that volume: its own, else that of its group."""
         return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
 
 

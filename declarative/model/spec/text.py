@@ -273,7 +273,7 @@ class Image(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-image` when it is none."""
+        """`bad-image` if it is not an image's name."""
         if not isinstance(value, str) or len(value) > MAX_IMAGE or not _IMAGE.fullmatch(value):
             shown = (
                 f"`{value[:40]!r}`" if isinstance(value, str) and value != value.strip() else describe(value)

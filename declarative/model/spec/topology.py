@@ -36,7 +36,7 @@ class Level(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-name` when it is none."""
+        """`bad-name` if it is not a level."""
         if not isinstance(value, str) or not _LEVEL.fullmatch(value):
             raise BadValueError("bad-name", f"{describe(value)} is not a level of topology", cls.HINT)
         return cls(value)
@@ -61,7 +61,7 @@ class Topology(tuple[tuple[str, str], ...]):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`; `bad-name` for a level that is none, or that every host has by itself."""
+        """`wrong-type`; `bad-name` if a key is not a level, or is a level that every host has by itself."""
         if not isinstance(value, Mapping) or len(value) > cls.MOST:
             summary = f"expected a mapping of at most {cls.MOST} levels, found {describe(value)}"
             raise BadValueError("wrong-type", summary, cls.HINT)
