@@ -229,8 +229,8 @@ class Rounds:
 
     def keep_lease(self) -> None:
         """Renew the lease where it is held; a state that is away is the round's concern."""
-        if self._leader is not None:
-            self._leader.lead()
+        if self._leader is not None and self._leader.leads != self._leader.lead():
+            self._again = 0.0  # it changed hands: a round at once
 
     def close(self) -> None:
         """Let another loop take over at once."""

@@ -49,6 +49,11 @@ class Leader:
                     self._lease = lock.take(connection, self._owner, lock.RECONCILING, self._seconds, LEADER)
             return self._lease is not None
 
+    @property
+    def leads(self) -> bool:
+        """Whether it led when it last looked."""
+        return self._lease is not None
+
     def holder(self) -> LockInfo | None:
         """Who leads, as far as the state says."""
         with self._database.reading() as connection:

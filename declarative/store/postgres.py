@@ -75,8 +75,13 @@ NO_HANGING: Mapping[str, str | int] = {
 TIME_LIMITS = {
     "lock_timeout": "30s",
     "statement_timeout": "120s",
-    # A holder that was stopped in the middle of a write must not keep all others waiting.
     "idle_in_transaction_session_timeout": "60s",
+}
+WRITING_LIMITS = {
+    **TIME_LIMITS,
+    # A holder that was stopped in the middle of a write, or of renewing its lease, keeps the row of the lock.
+    # Nobody can take the lock before the server lets go of it, so this is no longer than the shortest lease.
+    "idle_in_transaction_session_timeout": "10s",
 }
 
 MAKING = 0x666C656574666F72
@@ -309,12 +314,17 @@ class Postgres(Database):
         return f"{column} #>> '{{{','.join(keys)}}}'"
 
 
-_LIMITS = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in TIME_LIMITS.items())
+def _set(limits: Mapping[str, str]) -> str:
+    return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in limits.items())
+
+
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_LIMITS}"
-_WRITE = f"{_BEGIN}; {_LIMITS}"
+_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_set(TIME_LIMITS)}"
+_WRITE = f"{_BEGIN}; {_set(WRITING_LIMITS)}"
 # In a pipeline each is a statement of its own.
-_SET = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in TIME_LIMITS.items())
+_SET = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', true)" for name, value in WRITING_LIMITS.items()
+)
 _LOCK = "SELECT id FROM writer_lock FOR UPDATE"
 _GUARD = """
     SELECT 1 / count(*) FROM writer_lock

@@ -1,0 +1,167 @@
+"""Loops that are disturbed, and loops that have nothing to do.
+
+    python benchmarks/reconcile                          # all of it
+    python benchmarks/reconcile --only leaders --disturbances 500 --replicas 2,3,4
+    python benchmarks/reconcile --only calm --nodes 1000 --rounds 10000
+
+`leaders`: so many loops on one state in PostgreSQL, which is started here. The one that leads is killed,
+frozen until another one leads, or cut off from the server, each time with a task to start, and with a
+person's `apply` and `stop` in between. Counted: ranks that wrote down more than once that they ran, and nodes
+that were made more than once. Takeover: from the disturbance until a loop leads, by the server's clock; 15 s
+is the bound. The rows of the leases name another place, so that a dead pid shortens nothing.
+
+`calm`: idle nodes of the `local` backend in a real loop, by CPU seconds a minute (the bound is 1); the memory
+of a loop of one node over many rounds, by a clock that is set.
+
+Exit code 1 if anything was done twice, never done, or above its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+if not __package__:  # run as a folder, which then is first on the path instead of the repository
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from tests import postgres
+from tests.cli import Project, fleet
+from tests.leaders import KINDS, Replicas, Takeover
+from tests.rounds import Clock, Here
+
+BOUND = 15.0
+CPU_A_MINUTE = 1.0
+GROWTH_MB = 5.0
+
+
+@contextmanager
+def project(name: str) -> Iterator[Project]:
+    """A project in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="fleetform-loops-") as folder:
+        path = Path(folder) / name
+        path.mkdir()
+        made = Project(path)
+        try:
+            yield made
+        finally:
+            made.clean_up()
+
+
+def disturbed(server: postgres.Server, count: int, disturbances: int, chance: random.Random) -> bool:
+    """Disturb the leader again and again; whether all went well."""
+    found: list[Takeover] = []
+    with project(f"of{count}") as made:
+        replicas = Replicas(made, server, count)
+        try:
+            for number in range(disturbances):
+                found.append(replicas.disturb(KINDS[number % len(KINDS)]))
+                if chance.random() < 0.5:
+                    replicas.run("apply", "--auto-approve")
+                if chance.random() < 0.5:
+                    replicas.run("stop", f"job{replicas.tasks - 1}")
+            double, missing = replicas.double(), replicas.missing()
+        finally:
+            replicas.close()
+    for kind in KINDS:
+        times = [t.seconds for t in found if t.kind == kind]
+        if times:
+            told = f"takeover median {statistics.median(times):.1f} s, longest {max(times):.1f} s"
+            print(f"{count} loops, {kind}: {len(times)} times, {told}")
+    early = sum(t.early > 0 for t in found)
+    twice = len(double.ranks) + len(double.things)
+    print(
+        f"{count} loops: {twice} done twice, {len(missing)} never done, {early} leases taken early",
+        flush=True,
+    )
+    for name, times_done in {**double.ranks, **double.things}.items():
+        print(f"  {name}: {times_done} times")
+    return not (twice or missing or early or max(t.seconds for t in found) > BOUND)
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and of what it has waited for."""
+    parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, parts[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle(nodes: int, minutes: float) -> bool:
+    """What a loop costs that has nothing to do."""
+    with project("idle") as made:
+        made.declare({"type": "project", "name": "lab"}, fleet(nodes=nodes, resources={"cpu": 1}))
+        made.apply("--parallelism", "16")
+        log = (made.path.parent / "log").open("w")
+        loop = made.start("reconcile", "--json", stdout=log, stderr=log)
+        time.sleep(40)  # its start, and its first round
+        before, begun = cpu_of(loop.pid), time.monotonic()
+        time.sleep(minutes * 60)
+        used = (cpu_of(loop.pid) - before) / (time.monotonic() - begun) * 60
+        loop.terminate()
+        loop.wait(60)
+        log.close()
+    print(f"{nodes} idle nodes: {used:.2f} CPU seconds a minute", flush=True)
+    return used <= CPU_A_MINUTE
+
+
+def memory() -> float:
+    """MB of this process that are in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def growth(rounds: int) -> bool:
+    """What a loop keeps of its rounds."""
+    with project("long") as made:
+        made.declare({"type": "project", "name": "lab"}, fleet(nodes=1))
+        here = Here(made.path, Clock())
+        try:
+            with redirect_stdout(sys.stderr):  # the first round says what it does
+                for _ in range(min(500, rounds // 2)):
+                    here.step(30)
+            before, begun = memory(), time.process_time()
+            for _ in range(rounds):
+                here.step(30)
+            grown, used = memory() - before, time.process_time() - begun
+        finally:
+            here.close()
+    print(f"{rounds} rounds: {grown:+.1f} MB, {used / rounds * 1000:.1f} CPU ms each", flush=True)
+    return grown <= GROWTH_MB
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=("leaders", "calm"))
+    parser.add_argument("--disturbances", type=int, default=60, help="over all numbers of loops")
+    parser.add_argument("--replicas", default="2,3,4", help="numbers of loops")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    well = True
+    if args.only != "calm":
+        counts = json.loads(f"[{args.replicas}]")
+        with postgres.running() as server:
+            for count in counts:
+                each = max(1, args.disturbances // len(counts))
+                well &= disturbed(server, count, each, random.Random(args.seed))
+    if args.only != "leaders":
+        well &= growth(args.rounds)
+        well &= idle(args.nodes, args.minutes)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Several loops on one state in PostgreSQL: disturbing the one that leads, and counting what was done twice.
+
+The loops are processes of this host. Before a disturbance the rows of the leases name another place, so that
+nobody sees by a pid that the leader is gone: what holds is what holds between hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from tests.cli import Process, Project, fleet, lines, task, until
+from tests.postgres import Server
+
+KINDS = ("kill", "freeze", "cut")
+"""SIGKILL; SIGSTOP until another one leads, then SIGCONT; the server ends all of its connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """One disturbance, by the server's clock."""
+
+    kind: str
+    seconds: float
+    """From the disturbance until a loop led: another one, or after a cut perhaps the same."""
+    early: float
+    """How long before the end of the old lease another one led; not above 0."""
+
+
+class Double(NamedTuple):
+    """What was done more than once, and how often."""
+
+    ranks: dict[str, int]
+    things: dict[str, int]
+
+
+class Replicas:
+    """Loops on one state, and a task for each disturbance."""
+
+    def __init__(self, project: Project, server: Server, count: int) -> None:
+        self.project = project
+        self.server = server
+        self.database = server.database()
+        self.env = {**server.environment, "FLEETFORM_STATE": server.url(self.database)}
+        self._count = count
+        self._loops: list[Process] = []
+        self._log = (project.path.parent / f"{project.path.name}.log").open("w")
+        self.tasks = 0
+        self._declare()
+        self._fill()
+        until(self.leader)
+
+    def close(self) -> None:
+        """End the loops as a person would."""
+        for loop in self._loops:
+            with suppress(ProcessLookupError):
+                loop.send_signal(signal.SIGTERM)
+        for loop in self._loops:
+            loop.wait(60)
+        self._log.close()
+
+    def run(self, *args: str) -> None:
+        """A person's command."""
+        self.project.run(*args, env=self.env)
+
+    def disturb(self, kind: str) -> Takeover:
+        """Disturb the leader while it has something to do, and wait until that is done."""
+        self._declare()
+        old = until(self.leader)
+        for table in ("leader", "writer_lock"):
+            self._query(
+                f"UPDATE {table} SET place = 'elsewhere' WHERE owner IS NOT NULL AND pid = %s", old.pid
+            )
+        (at,) = self._query("SELECT extract(epoch FROM clock_timestamp())::float8 AS now")
+        loop = next(loop for loop in self._loops if loop.pid == old.pid)
+        if kind == "cut":
+            self.server.admin(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                f" WHERE datname = '{self.database}' AND pid <> pg_backend_pid()"
+            )
+            self._finish()
+            new = until(self.leader)
+            return Takeover(kind, max(0.0, new.since - at.now), 0.0)
+        loop.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        (last,) = self._query("SELECT * FROM leader")  # it may have been renewed a moment before
+        last = last if last.owner == old.owner else old
+        new = until(lambda: self._another(old.owner))
+        if kind == "kill":
+            loop.wait(60)
+            self._loops.remove(loop)
+        self._finish()
+        if kind == "freeze":
+            loop.send_signal(signal.SIGCONT)
+        self._fill()
+        return Takeover(kind, new.since - at.now, last.expires - new.since)
+
+    def double(self) -> Double:
+        """What the backend did more than once: ranks by what they wrote, and nodes by the journal."""
+        ranks = Counter(lines(self.project.path / "runs"))
+        made = self._query("SELECT op, address FROM operations WHERE op = 'create' AND result = 'done'")
+        things = Counter(row.address for row in made if not row.address.startswith("rank/"))
+        return Double({n: c for n, c in ranks.items() if c > 1}, {n: c for n, c in things.items() if c > 1})
+
+    def missing(self) -> set[str]:
+        """Tasks that never ran."""
+        return {f"job{i}" for i in range(self.tasks)} - {*lines(self.project.path / "runs")}
+
+    def leader(self) -> Any:
+        """The row of the lease while one of the loops holds it."""
+        try:
+            (row,) = self._query("SELECT * FROM leader")
+        except psycopg.errors.UndefinedTable:  # no loop has made the state yet
+            return None
+        return row if row.owner is not None and any(loop.pid == row.pid for loop in self._loops) else None
+
+    def _another(self, owner: str) -> Any:
+        row = self.leader()
+        return row if row and row.owner != owner else None
+
+    def _declare(self) -> None:
+        """One more task, which writes down that it ran; and one more node, which is made for it or idle."""
+        self.tasks += 1
+        runs = self.project.path / "runs"
+        rules = {"interval": "1s"}
+        text = [
+            {"type": "project", "name": "lab", "reconcile": rules},
+            fleet(nodes=2 + self.tasks // 10),
+            *(task(f"job{i}", f"echo job{i} >> {runs}") for i in range(max(0, self.tasks - 5), self.tasks)),
+        ]
+        beside = self.project.write("main.new", "---\n".join(json.dumps(d) + "\n" for d in text))
+        beside.replace(self.project.path / "main.yaml")  # loops read it at any time
+
+    def _finish(self) -> None:
+        """The last task ran."""
+        until(lambda: f"job{self.tasks - 1}" in lines(self.project.path / "runs"))
+
+    def _fill(self) -> None:
+        while len(self._loops) < self._count:
+            options = {"stdout": self._log, "stderr": self._log}
+            self._loops.append(self.project.start("reconcile", "--json", env=self.env, **options))
+
+    def _query(self, statement: str, *values: object) -> list[Any]:
+        with psycopg.connect(
+            host=str(self.server.folder),
+            port=self.server.port,
+            user="admin",
+            dbname=self.database,
+            autocommit=True,
+            row_factory=namedtuple_row,
+        ) as connection:
+            cursor = connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
