@@ -100,7 +100,9 @@ def test_protected_things_are_not_deleted(project):
     project.declare(*fleets, volume(count=2), guarded)
     project.run("plan", "--replace", "node/prod-a-0", code=1)
     done = project.run("destroy", "--auto-approve")
-    assert "Kept" in done.out
+    kept = "node/prod-a-0, volume/data-0, volume/data-1"
+    assert f"Kept, because of the project's `limits.protected`: {kept}.\nTo delete them too: take" in done.out
+    assert "prevent_destroy" not in done.out
     assert set(project.run("state", "list").out.split()) == {
         "node/prod-a-0",
         "volume/data-0",

@@ -184,8 +184,10 @@ def _say_protected(run: Run) -> None:
     left = {str(r.address): r.node for r in state.of("node")} | {
         str(r.address): r.volume for r in state.of("volume")
     }
-    names = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
+    kept = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
+    guarded = [address for address in kept if run.desired.is_guarded(address, left[address])]
+    names = [address for address in kept if address not in guarded]
     undeclared = any(n.startswith("volume/") and n not in run.desired.protected for n in names)
     also = " (of a volume without one: `removed: [{from: volume/NAME, destroy: true}]` in the project)"
     what = "write `prevent_destroy: false` in their fleets and volumes" + (also if undeclared else "")
-    run.say_protected(names, f"To delete them too: {what}, and destroy again.")
+    run.say_protected(names, f"To delete them too: {what}, and destroy again.", guarded)

@@ -83,12 +83,16 @@ class RunOutput:
         if not self.as_json:
             self.out.write(f"Renamed {plural(count, 'record')}.\n")
 
-    def say_protected(self, names: Sequence[str], hint: str) -> None:
-        """What stays because it is protected, and how it can be deleted."""
+    def say_protected(self, names: Sequence[str], hint: str, guarded: Sequence[str] = ()) -> None:
+        """What stays since it is protected, or `guarded` by `limits.protected`; and how it can be deleted."""
         if self.as_json:
-            self.event({"event": "kept", "addresses": names})
-        elif names:
+            self.event({"event": "kept", "addresses": [*names, *guarded]})
+            return
+        if names:
             self.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n{hint}\n")
+        if guarded:
+            self.out.write(f"Kept, because of the project's `limits.protected`: {', '.join(guarded)}.\n")
+            self.out.write("To delete them too: take them out of it, and destroy again.\n")
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""

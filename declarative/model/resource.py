@@ -220,8 +220,12 @@ class Desired:
     def protects(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
         """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""
         owner = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address
-        family = owner if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
-        return self.guard(address, family) is not None or self.protected.get(owner, inputs.prevent_destroy)
+        return self.is_guarded(address, inputs) or self.protected.get(owner, inputs.prevent_destroy)
+
+    def is_guarded(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
+        """Whether `limits.protected` names a node or its fleet, or a volume or all of its count."""
+        family = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
+        return self.guard(address, family) is not None
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
