@@ -250,3 +250,25 @@ def test_of_two_loops_one_acts_and_the_other_takes_over(project: Project):
     made = [e["address"] for e in events_of(done.out) if e["event"] == "action" and e.get("state") == "done"]
     assert made in ([], ["node/gpu-2"])
     assert json.loads(done.out.splitlines()[0])["event"] == "plan"
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+
+def test_what_goes_beyond_a_limit_waits_and_the_rest_goes_on(project: Project):
+    """The second task needs a third node, and two are allowed."""
+    limited = {**project_document(), "limits": {"nodes": 2}}
+    project.declare(
+        limited, fleet(nodes="0..4"), volume(name="data"), *(gang(name) for name in ("one", "three", "two"))
+    )
+    found = project.run("reconcile", "--once", "--json")
+    assert len(project.status()["nodes"]) == 2
+    assert [v["name"] for v in project.status()["volumes"]] == ["data"]
+    waits = [e for e in events_of(found.out) if e["event"] == "wait"]
+    assert any("there would be 3 nodes; the limit is 2" in e["why"] for e in waits)
+    assert {e["address"] for e in waits} == {"node/gpu-2", "task/two"}
+
+
+def gang(name: str) -> dict[str, Any]:
+    """A task that takes a whole node."""
+    return {**task(name, "true"), "exclusive": True}

@@ -20,7 +20,7 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.planner.health import Health
 from declarative.planner.types import Op
-from declarative.reconcile.round import Round, Spent, Wait
+from declarative.reconcile.round import Round, Wait
 from declarative.render.page import SECONDS, Page, page_html
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.web import hash_of
@@ -244,7 +244,7 @@ def test_rounds_are_counted(site):
     error = Diagnostic(code="backend-unreadable", summary="down")
     wait = Wait(address="volume/v", action="delete", why="needs approval", digest="abc")
     for found in (
-        done(plan=plan, waits=(wait,), spent=Spent(month=5.0, by_fleet=(("gpu", 5.0),))),
+        done(plan=plan, waits=(wait,), hourly=5.0),
         done(2, errors=(error,), plan=plan),
         done(3, held=False),
     ):
@@ -258,7 +258,7 @@ def test_rounds_are_counted(site):
     assert seen["fleetform_reconcile_last_success_timestamp_seconds"] == 1.5
     assert seen["fleetform_lease_held"] == 0
     assert seen["fleetform_lease_epoch"] == 7
-    assert seen['fleetform_cost_month_dollars{fleet="gpu"}'] == 5
+    assert seen["fleetform_cost_dollars_per_hour"] == 5
     assert 'fleetform_plan_waiting{action="delete"}' not in seen, "the second round had none"
 
 

@@ -314,6 +314,7 @@ class Rounds:
             epoch=run.epoch,
             status=status_view(desired, run.after) if run.after else None,
             plan=run.whole,
+            hourly=plan.preview.cost.after if plan else None,
             actions=plan.actions if plan else (),
             results=run.results,
             waits=waits,

@@ -41,6 +41,12 @@ def limited(plan: Plan, desired: Desired) -> Plan:
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *found))) if found else plan
 
 
+def over_limit(plan: Plan, desired: Desired) -> Diagnostic | None:
+    """The first limit of cost or nodes that the plan goes beyond."""
+    found = (d for d in (*_cost(plan, desired), *_nodes(plan, desired)) if d.severity is Severity.ERROR)
+    return next(found, None)
+
+
 def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     limit = desired.project.limits.hourly
     if limit is None:

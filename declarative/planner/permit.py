@@ -6,13 +6,16 @@ far as that only makes or changes something: a delete is never let through by wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State
+from declarative.planner.limits import over_limit
 from declarative.planner.partial import group_of, needs_of, without
 from declarative.planner.tasks import UNFIT
 from declarative.planner.types import Action, Op, Plan, Reason
@@ -85,6 +88,8 @@ class Circumstances:
     """The groups that a person let through."""
     later: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """Group → when it is tried again, and why not now."""
+    desired: Desired | None = None
+    """What is declared, with the project's limits; None where they are not to be asked."""
     before: Sequence[Done] = ()
     """What was let through in the longest time that a budget counts, and in a day."""
 
@@ -177,6 +182,8 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     part = without(plan, state, held)
     held |= _over_budget(part, state, causes, given)
     part = without(plan, state, held)
+    held |= _over_limit(part, state, causes, given)
+    part = without(plan, state, held)
     going = {group_of(a) for a in part.actions}
     for group, cause in causes.items():
         if group not in going and group not in held:
@@ -247,6 +254,31 @@ def _over_budget(
         for i, _ in mine:
             used[i] += weight
     return out
+
+
+def _over_limit(
+    part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
+) -> dict[str, Held]:
+    """The nodes that would go beyond a limit of the project: those at the end of the order of names. Nodes
+    that are launched for one another are launched together or not at all.
+    """
+    desired = given.desired
+    found = over_limit(part, desired) if desired else None
+    if desired is None or found is None:
+        return {}
+    made = {group_of(a) for a in part.actions if a.op is Op.CREATE and a.address.kind == "node"}
+    launches = [members & made for members in components(part, causes.keys()) if members & made]
+
+    def held(kept: int) -> set[str]:
+        return {group for members in launches[kept:] for group in members}
+
+    most = bisect_left(
+        range(1, len(launches) + 1),
+        True,
+        key=lambda kept: over_limit(without(part, state, held(kept)), desired) is not None,
+    )
+    why = f"would go beyond `limits`: {found.summary}"
+    return {group: Held(group=group, cause=causes[group], why=why) for group in sorted(held(most))}
 
 
 def _has_room(budget: Budget, used: int, weight: int) -> bool:

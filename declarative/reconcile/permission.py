@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import DELAYS
+from declarative.model.diagnostic import Severity
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
@@ -105,6 +106,7 @@ def choose(  # noqa: PLR0913 (keywords)
         now=now,
         scheduled=asleep,
         later=later,
+        desired=desired,
         before=tuple(Done(group=let.address, cause=let.cause, at=let.at) for let in before),
     )
     found = permitted(plan, state, given)
@@ -159,10 +161,15 @@ def _retries(
 
 
 def _without_errors(found: Permitted) -> Plan:
-    """The plan without errors about what it does not do."""
+    """The plan without errors about what it does not do: what is protected, what goes beyond a limit."""
     going = {group_of(a) for a in found.plan.actions}
     held = {h.group for h in found.held}
-    kept = tuple(d for d in found.plan.diagnostics if d.code != "protected" or d.address in going - held)
+    kept = tuple(
+        d
+        for d in found.plan.diagnostics
+        if (d.code != "protected" or d.address in going - held)
+        and (d.code != "over-limit" or d.severity is not Severity.ERROR)
+    )
     return replace(found.plan, diagnostics=kept)
 
 

@@ -28,18 +28,6 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What the nodes have cost so far, in USD."""
-
-    month: float = 0.0
-    """Since the month began, by UTC."""
-    hourly: float | None = 0.0
-    """An hour, now; None if a price is not known."""
-    by_fleet: tuple[tuple[str, float], ...] = ()
-    """Of `month`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One round. Times are seconds since the epoch."""
 
@@ -61,7 +49,8 @@ class Round:
     waits: tuple[Wait, ...] = ()
     errors: tuple[Diagnostic, ...] = ()
     """What went wrong: with the project's files, the state, or a backend."""
-    spent: Spent = Spent()
+    hourly: float | None = None
+    """What all nodes cost after what was to be done, USD an hour; None if a price is not known."""
     revision: str | None = None
     """The commit of the project, where it is known."""
 

@@ -182,7 +182,7 @@ class _Rounds:
         self._unplaced = gauge("unplaced_ranks", "Ranks without a place in the last plan, by code.", "code")
         self._held = gauge("lease_held", "1 if this controller leads.")
         self._epoch = gauge("lease_epoch", "The number of the writer; it grows from leader to leader.")
-        self._month = gauge("cost_month_dollars", "What the nodes of a fleet have cost this month.", "fleet")
+        self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
 
     def observe(self, done: Round) -> None:
         """A round that ended."""
@@ -199,8 +199,8 @@ class _Rounds:
         self._duration.observe(done.duration)
         if done.well:
             self._success.set(done.at + done.duration)
-        for fleet, dollars in done.spent.by_fleet:
-            self._month.labels(fleet).set(dollars)
+        if done.hourly is not None:
+            self._hourly.set(done.hourly)
         _set(self._waits, Tally(wait.action for wait in done.waits))
         self._plan(done)
 

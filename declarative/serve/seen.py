@@ -113,9 +113,9 @@ def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
     lines = [("", f"This controller {role}; round {last.number} took {last.duration:.1f} s")]
     if last.revision:
         lines.append(("", f"Commit {last.revision[:12]}"))
-    if last.spent.month or last.spent.hourly:
-        hourly = "unknown" if last.spent.hourly is None else f"{last.spent.hourly:.2f}"
-        lines.append(("", f"Spent {last.spent.month:.2f} USD this month, now {hourly} USD/h"))
+    if last.plan is not None:
+        cost = "cost an unknown sum" if last.hourly is None else f"cost {last.hourly:.2f} USD/h"
+        lines.append(("", f"All nodes {cost}"))
     if late:
         lines.append(("bad", f"Not well: {late}"))
     failed = [r for r in last.results if r.outcome == "failed"]
