@@ -93,6 +93,12 @@ class _Look:
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
 
+def _backends_of(state: State) -> set[str]:
+    """The backends of which something is recorded, or was begun."""
+    made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
+    return made | {i.backend or LOCAL for i in state.intents}
+
+
 @named("look")
 def look(  # noqa: PLR0913 (keywords, each with a default)
     state: State,
@@ -117,14 +123,13 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         found.existing, notes = standing(hosts, state, backends)
         found.diagnostics += notes
         found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
-        names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
-        names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
+        names = _backends_of(state)
         if every and state.lineage:
-            names = sorted({*names, *(n for n in backends.names() if not _of_hosts(backends, n))})
-        for name in names:
+            names |= {n for n in backends.names() if not _of_hosts(backends, n)}
+        for name in sorted(names):
             _look_at(state, name, backends, found, patience)
         if offers and state.lineage:
-            _look_for_more(state, backends, {*names}, found)
+            _look_for_more(state, backends, names, found)
     silent = judged(state, found.readiness, backends)
     _hold_given_up(state, found)
     found.compared.orphans = each_once(found.compared.orphans)

@@ -16,7 +16,16 @@ from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
 from declarative.planner.fleets import node_of
 from declarative.planner.preview import held_by, total_price
-from declarative.planner.types import Action, NodePreview, Op, Part, Plan, Reservation, ReservationStatus
+from declarative.planner.types import (
+    Action,
+    NodePreview,
+    Op,
+    Part,
+    Plan,
+    Reservation,
+    ReservationStatus,
+    Unplaced,
+)
 
 Groups = Mapping[str, frozenset[str]]
 KEPT = ReservationStatus.KEPT
@@ -65,13 +74,6 @@ def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str
     reservations = _reservations(plan, state, chosen)
     nodes = _nodes(plan, state, chosen, reservations)
     after = total_price(n.price for n in nodes if n.status != "deleted")
-    unplaced = replace(
-        plan.unplaced,
-        refusals=tuple(r for r in plan.unplaced.refusals if r.task in tasks),
-        remedies=tuple(r for r in plan.unplaced.remedies if tasks.issuperset(r.tasks)),
-        waiting=tuple(t for t in plan.unplaced.waiting if t in tasks),
-        starts=tuple(a for a in plan.unplaced.starts if a.task in tasks),
-    )
     preview = replace(
         plan.preview,
         nodes=nodes,
@@ -84,9 +86,20 @@ def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str
         plan,
         actions=actions,
         reservations=reservations,
-        unplaced=unplaced,
+        unplaced=_unplaced(plan.unplaced, tasks),
         preview=preview,
         diagnostics=diagnostics,
+    )
+
+
+def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
+    """What is said of these tasks."""
+    return replace(
+        whole,
+        refusals=tuple(r for r in whole.refusals if r.task in tasks),
+        remedies=tuple(r for r in whole.remedies if tasks.issuperset(r.tasks)),
+        waiting=tuple(t for t in whole.waiting if t in tasks),
+        starts=tuple(a for a in whole.starts if a.task in tasks),
     )
 
 

@@ -184,14 +184,26 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     part = without(plan, state, held)
     held |= _over_limit(part, state, causes, given)
     part = without(plan, state, held)
-    going = {group_of(a) for a in part.actions}
-    for group, cause in causes.items():
-        if group not in going and group not in held:
-            need = next((n for n in sorted(needs[group]) if n in held), None)
-            waits = any(held[n].approval for n in needs[group] if n in held)
-            why = f"it needs {need}, which {held[need].why}" if need else "it needs something that waits"
-            held[group] = Held(group=group, cause=cause, why=why, approval=waits)
+    held |= _held_up(part, causes, needs, held)
     return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
+
+
+def _held_up(
+    part: Plan, causes: Mapping[str, Cause], needs: Mapping[str, Collection[str]], held: Mapping[str, Held]
+) -> dict[str, Held]:
+    """The groups that are left out since they need one that is held."""
+    out: dict[str, Held] = {}
+    going = {group_of(a) for a in part.actions}
+    for group in causes.keys() - going - held.keys():
+        needed = sorted(n for n in needs[group] if n in held)
+        why = (
+            f"it needs {needed[0]}, which {held[needed[0]].why}"
+            if needed
+            else "it needs something that waits"
+        )
+        approval = any(held[n].approval for n in needed)
+        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval)
+    return out
 
 
 def _not_let(group: str, cause: Cause, rules: Reconcile) -> Held:
