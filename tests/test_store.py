@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -1147,3 +1147,19 @@ def test_what_many_records_share_is_read_once(store, writer) -> None:
     again = {id(writer.state().records[name].volume) for name in names}
     assert len(first | again) == 1
     assert store.read().records[names[0]].inputs == of_volume()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed in /proc")
+def test_a_state_that_cannot_be_read_is_closed_all_the_same(tmp_path):
+    """A loop that reads it anew again and again would run out of files."""
+    file = tmp_path / "state.db"
+    with open_store(f"sqlite:///{file}") as store, store.lock("test") as writer:
+        for name in ("data-0", "data-1"):
+            writer.finish(writer.begin("create", Address("volume", name), "local", {"size": "1GB"}), {})
+    with closing(sqlite3.connect(file)) as made:
+        made.execute("UPDATE resources SET inputs = '{' WHERE name = 'data-0'")
+        made.commit()
+    with pytest.raises(StateError) as error, open_store(f"sqlite:///{file}", read_only=True) as store:
+        store.read()
+    held = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_file()]
+    assert [path for path in held if path.startswith(str(file))] == [], error

@@ -321,12 +321,15 @@ class Result:
     def __iter__(self) -> Iterator[Row]:
         names = tuple(column[0] for column in self._cursor.description)
         kind, packed = _kind(names)
-        for values in self._cursor:
-            row = list(values)
-            for index in packed:
-                if row[index] is not None:
-                    row[index] = loads(row[index])
-            yield kind(*row)
+        try:
+            for values in self._cursor:
+                row = list(values)
+                for index in packed:
+                    if row[index] is not None:
+                        row[index] = loads(row[index])
+                yield kind(*row)
+        finally:
+            self._cursor.close()  # while a statement is unfinished, a closed connection keeps its files open
 
     def all(self) -> list[Row]:
         """All rows."""

@@ -65,8 +65,12 @@ class Sqlite(Database):
         made = sqlite3.connect(
             self._uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        made.execute("PRAGMA foreign_keys=ON")
-        made.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
+        try:
+            made.execute("PRAGMA foreign_keys=ON")
+            made.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def begin(self, raw: sqlite3.Connection, *, writes: bool) -> None:
