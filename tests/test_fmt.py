@@ -88,7 +88,11 @@ def test_the_project_is_the_same(case, tmp_path):
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in sorted((ROOT / "examples").rglob("*.y*ml")) if path.parent.name != "ci"],
+    [
+        path
+        for path in sorted((ROOT / "examples").rglob("*.y*ml"))
+        if path.parent.name not in ("ci", "gitops")
+    ],
     ids=str,
 )
 def test_examples_are_formatted(path):

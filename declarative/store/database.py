@@ -329,7 +329,10 @@ class Result:
                         row[index] = loads(row[index])
                 yield kind(*row)
         finally:
-            self._cursor.close()  # while a statement is unfinished, a closed connection keeps its files open
+            # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
+            # middle may have given the connection up before.
+            with suppress(Exception):
+                self._cursor.close()
 
     def all(self) -> list[Row]:
         """All rows."""
