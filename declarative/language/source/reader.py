@@ -179,12 +179,15 @@ class Reader:
         data: list[Any] = []
         nodes: list[Node] = []
         for event in self.events:
-            if self._kind(event) == _END:
+            kind = self._kind(event)
+            if kind == _END:
                 last = nodes[-1] if nodes else None
                 return data, (_whole_place(start, event, last), None, nodes)
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a list has more than {MAX_ITEMS} items", event)
-            value, node = self._value(event, depth)
+            # Most items are plain: `_value` would only find that out again.
+            plain = kind == _SCALAR and event.anchor is None
+            value, node = self._scalar(event) if plain else self._value(event, depth)
             data.append(value)
             nodes.append(node)
         raise StopReading

@@ -12,7 +12,7 @@ from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar
 
-from declarative.model.diagnostic import suggest
+from declarative.model.diagnostic import and_more, suggest
 from declarative.model.schema.marks import (
     BadValueError,
     Field,
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 
 MAX_SHOWN = 40
+MOST_FIELDS = 20
+"""Of a document that are named where it has an unknown one: a thousand such findings are shown."""
 MAX_WORD = 100
 """Longer text is no mistyped word: comparing it would only take time."""
 FEW = 8
@@ -280,7 +282,7 @@ def _unknown_hint(cls: type, key: str) -> tuple[str, str | None]:
         return foreign[snake], None
     if snake and (hint := suggest(snake, known)):
         return hint, hint.split("`")[1]
-    return f"known fields: {', '.join(sorted(known))}", None
+    return f"known fields: {and_more(sorted(known), MOST_FIELDS)}", None
 
 
 def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | None:

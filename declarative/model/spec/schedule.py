@@ -9,17 +9,14 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, ClassVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
 
 from declarative.model.schema.decode import describe
 from declarative.model.schema.marks import BadValueError, Doc, Json
 
 MINUTE = 60.0
-_ANY = datetime(2000, 1, 1, tzinfo=ZoneInfo("UTC"))
+_ANY = datetime(2000, 1, 1, tzinfo=UTC)
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
 
@@ -32,6 +29,8 @@ class Cron(str):
     @classmethod
     def parse(cls, value: Json) -> Cron:
         """`bad-cron`."""
+        from cronsim import CronSim, CronSimError
+
         text = " ".join(value.split()) if isinstance(value, str) else ""
         if len(text.split()) != 5 or len(text) > 100:
             raise BadValueError(
@@ -69,8 +68,8 @@ class Zone(str):
         """`bad-timezone`."""
         text = value if isinstance(value, str) else ""
         try:
-            known = bool(_ZONE.fullmatch(text)) and bool(ZoneInfo(text))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
+            known = bool(_ZONE.fullmatch(text)) and bool(_zone(text))
+        except (KeyError, ValueError, OSError):  # `ZoneInfoNotFoundError` is a KeyError
             known = False
         if not known:
             raise BadValueError("bad-timezone", f"{describe(value)} is no time zone", cls.HINT)
@@ -86,9 +85,20 @@ class Zone(str):
         return str(self)
 
 
+def _zone(name: str) -> tzinfo:
+    """UTC needs no file of the system's."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
+
+
 @functools.lru_cache(maxsize=1024)
 def _last(text: str, minute: float, zone: str) -> float | None:
-    at = datetime.fromtimestamp(minute, ZoneInfo(zone)) + timedelta(minutes=1)
+    from cronsim import CronSim
+
+    at = datetime.fromtimestamp(minute, _zone(zone)) + timedelta(minutes=1)
     return next((found.timestamp() for found in CronSim(text, at, reverse=True)), None)
 
 
