@@ -200,6 +200,7 @@ def drain(connection: Connection, node: Address, drain: Drain | None, reason: st
     if drain:
         outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
     steps.put_record(connection, replace(have, outputs=outputs))
+    steps.count_up(connection)
     done, more = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
     journal.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
 
