@@ -59,7 +59,7 @@ def test_two_gangs_share_two_nodes_and_a_third_is_told_who_holds_them(project, t
 def test_what_others_hold_is_busy_and_named(project, slurm, tmp_path):
     """In the block map before the first apply, and in the refusal of what does not fit beside it."""
     others = ("--gres=gpu:h100:6", "--cpus-per-task=6", "--mem=6000", "-N1", "-w", "gpu-0", "-J", "theirs")
-    number = slurm.run("sbatch", "--parsable", *others, "--wrap", "sleep 600").strip()
+    number = slurm.run("sbatch", "--parsable", "--output=/dev/null", *others, "--wrap", "sleep 600").strip()
     until(lambda: slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").strip() == number)
     project.declare(project.backend(), project.fleet(), half("gang", "true"))
     plan = project.plan(code=3)
@@ -105,8 +105,9 @@ def test_a_plan_is_saved_before_any_node_is_recorded(project):
 
 
 def test_offline_the_recorded_nodes_are_planned_with(project):
-    """Nothing is contacted."""
+    """Nothing is contacted. The second apply has seen all nodes; the first one only made their records."""
     project.bring(task("first", "true"), args=("--wait",))
+    project.apply()
     project.declare(project.backend(), project.fleet(), task("first", "true"), half("gang", "true"))
     plan = project.plan("--offline", env={"SLURM_CONF": "/nowhere"})
     assert [r["node"] for r in plan["reservations"] if r["task"] == "gang"] == ["gpu-0", "gpu-1"]
