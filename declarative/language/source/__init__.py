@@ -32,6 +32,8 @@ _UNPRINTABLE = re.compile(
 """Beside what YAML forbids: what ends a line for the parser and for no editor, so that comments are values,
 and what turns the direction of writing, so that a reviewer reads something else.
 """
+_USUAL = bytes(range(0x20, 0x7F)) + b"\t\n\r"
+"""What most files are of, all of which is printable: that is seen at once."""
 _DIRECTIVE = re.compile("(?:^|(?<=[\n\r]))%(?!YAML\\s)\\S*")
 
 
@@ -101,13 +103,14 @@ def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | No
     if sum(map(text.count, "\n\r,:")) > MAX_MARKS:
         out.append(too_large(f"the file has more than {MAX_MARKS} lines and separators", start))
         return None
-    if bad := _UNPRINTABLE.search(text):
+    usual = text.isascii() and not text.encode().translate(None, _USUAL)
+    if not usual and (bad := _UNPRINTABLE.search(text)):
         summary = f"the file holds the control character U+{ord(bad.group()):04X}"
         place = Text(file, text).at(bad.start())
         hint = "remove it; in double quotes it can be written as an escape, such as `\\x1b`"
         out.append(Diagnostic(code="bad-encoding", summary=summary, hint=hint, span=place))
         return None
-    if directive := _DIRECTIVE.search(text):
+    if "%" in text and (directive := _DIRECTIVE.search(text)):
         # Apart from being of no use here: the parser compares each %TAG with all before it.
         summary = f"the directive `{directive.group()[:20]}` is not supported"
         place = Text(file, text).at(directive.start())

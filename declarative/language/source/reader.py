@@ -178,16 +178,19 @@ class Reader:
     def _sequence(self, start: Any, depth: int) -> tuple[Any, Node]:
         data: list[Any] = []
         nodes: list[Node] = []
+        kinds, scalar = self.kinds, self._scalar
         for event in self.events:
-            kind = self._kind(event)
+            kind = kinds.get(type(event))
+            if kind is None:
+                kind = self._kind(event)
             if kind == _END:
                 last = nodes[-1] if nodes else None
                 return data, (_whole_place(start, event, last), None, nodes)
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a list has more than {MAX_ITEMS} items", event)
-            # Most items are plain: `_value` would only find that out again.
+            # Most items are plain, and a list may have many: `_value` would only find that out again.
             plain = kind == _SCALAR and event.anchor is None
-            value, node = self._scalar(event) if plain else self._value(event, depth)
+            value, node = scalar(event) if plain else self._value(event, depth)
             data.append(value)
             nodes.append(node)
         raise StopReading
@@ -249,7 +252,7 @@ class Reader:
     def _scalar(self, event: Any) -> tuple[Any, int]:
         text: str = event.value
         start, end = event.start_mark, event.end_mark
-        place: int = start.line << 72 | start.column << 48 | end.line << 24 | end.column
+        place: int = (start.line << 24 | start.column) << 48 | (end.line << 24 | end.column)
         self.size += 1 + (len(text) >> 6)
         if self.size > MAX_NODES:
             self._count(0, event)
@@ -302,7 +305,9 @@ def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        yield from YAML(typ="safe").parse(text.text)
+        # Not by `YAML.parse`: that asks the parser twice for each event.
+        _, parser = YAML(typ="safe").get_constructor_parser(text.text)
+        yield from iter(parser.get_event, None)
     except MarkedYAMLError as bad:
         out.append(explain(text, bad))
         raise StopReading from None
