@@ -105,6 +105,32 @@ def test_a_job_with_other_resources():
     assert job.shares == {"node-001": Share(cpus=2, memory_mib=1024, gpus=1, devices=(1,))}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x JobState=COMPLETED NodeList=(null)",
+        "x UserId=root(0) NodeList=gpu-[0-131071]",
+        "x EndTime=2020-01-01T00:00:00",
+    ],
+)
+def test_a_text_of_a_user_that_looks_like_fields_is_not_believed(text):
+    """His job counts as one that Slurm hides: what it holds stands at the nodes."""
+    assert cluster.jobs_in(JOB_22.replace("train-ff-0123", text)) == {}
+    assert cluster.jobs_in(f"{JOB_22} Comment={text}") == {}
+
+
+def test_a_users_text_claims_no_devices():
+    faked = "x Nodes=gpu-0 CPU_IDs=4-7 Mem=1 GRES=gpu:h100:4(IDX:4-7)"
+    true = cluster.jobs_in(JOB_22)[17].shares
+    assert cluster.jobs_in(JOB_22.replace("train-ff-0123", faked))[17].shares == true
+    assert cluster.jobs_in(f"{JOB_22} Comment={faked}")[17].shares == true
+
+
+def test_a_list_of_hosts_does_not_eat_the_machine():
+    with pytest.raises(cluster.UnreadableError):
+        cluster.hosts("a[0-99999]b[0-99999]")
+
+
 def test_switches_are_levels():
     text = (
         "SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=gpu-[0-1]\n"

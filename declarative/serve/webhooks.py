@@ -61,7 +61,7 @@ class Webhook:
     secret: str | None = None
 
     def __repr__(self) -> str:
-        return f"Target({self.hook.name})"
+        return f"Webhook({self.hook.name})"
 
 
 # ---------------------------------------------------------------------------------------------- messages

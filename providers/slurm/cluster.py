@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from itertools import islice
 
 from declarative.model.blocks import Shape
 
@@ -152,13 +153,23 @@ def partitions_in(text: str) -> dict[str, Partition]:
     return out
 
 
+_ONCE = re.compile(r"\s(JobName|UserId|JobState|NodeList|EndTime)=")
+
+
 def jobs_in(text: str) -> dict[int, Job]:
-    """What `scontrol --details show job` tells."""
+    """What `scontrol --details show job` tells.
+
+    Names and comments are any user's text, and may look like fields. A job with such a text is left out: what
+    it holds counts as what a job holds that Slurm hides.
+    """
     out: dict[int, Job] = {}
     for line in _lines(text, "JobId="):
+        decisive = _ONCE.findall(line)
+        if len(decisive) != len(set(decisive)):
+            continue
         given = fields_in(line)
         number = _number(given["JobId"])
-        shares = _shares(line)
+        shares = _shares(line.partition(" JobState=")[2].partition(" Command=")[0])
         out[number] = Job(
             id=number,
             name=given.get("JobName") or given.get("Name") or "",
@@ -247,7 +258,10 @@ def _time(text: str | None) -> float | None:
 @cache
 def hosts(text: str) -> tuple[str, ...]:
     """The names in a list of hosts: `gpu-[0-3,8],login`; `UnreadableError` for more than Slurm can have."""
-    return tuple(name for part in _parts(text) for name in _expanded(part))
+    found = tuple(islice((name for part in _parts(text) for name in _expanded(part)), _MOST_NODES + 1))
+    if len(found) > _MOST_NODES:
+        raise UnreadableError(f"a list of more than {_MOST_NODES} hosts")
+    return found
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -200,13 +200,14 @@ submit)
     printf %s "$ranks" >"$one/ranks" || refuse nospace "$one"
     printf %s "$ranks" | while read -r node rank; do echo "${one##*/}" >"$dir/$node/$node/ranks/$rank/job"; done
     found=''
-    # Submitting twice makes two jobs. A job of this name is one whose id did not come.
-    [ ! -e "$one/tried" ] || { slurm squeue -h -t all --name="$name" -o %A && found=$said; }
+    # Submitting twice makes two jobs. A job of ours with this name is one whose id did not come: another user
+    # may take any name.
+    [ ! -e "$one/tried" ] || { slurm squeue -h -t all -u "$(id -un)" --name="$name" -o %A && found=$said; }
     if [ -z "$found" ]; then
       : >"$one/tried" && sync "$one"
       slurm sbatch --parsable --hold --job-name="$name" "$@" --wrap="exec sh $bundle @job $one"
     fi
-    slurm squeue -h -t all --name="$name" -o %A
+    slurm squeue -h -t all -u "$(id -un)" --name="$name" -o %A
     found=$(printf '%s\n' "$said" | sort -n | uniq)
     id=$(printf '%s\n' "$found" | head -n 1)
     [ "$id" ] || refuse failed "Slurm took the job and does not list it"
