@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -135,6 +136,10 @@ def test_the_container_installs_what_is_locked():
     """It is not built here: what it copies and names has to exist."""
     text = (EXAMPLE / "Containerfile").read_text()
     assert "--require-hashes" in text
-    for path in re.findall(r"/src/(\S+\.txt)", text):
-        assert (ROOT / path).is_file()
+    copied = [path for line in re.findall(r"^COPY (\w.*) /src/", text, re.MULTILINE) for path in line.split()]
+    for path in (*copied, *re.findall(r"/src/(\S+\.txt)", text)):
+        assert (ROOT / path).exists()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {settings["project"]["readme"], *wheel["only-include"]} <= set(copied)
     assert re.search(r"^USER fleetform$", text, re.MULTILINE)

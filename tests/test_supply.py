@@ -33,6 +33,7 @@ def wanted() -> Iterable[tuple[str, str]]:
     """(lock, requirement) of all that `pyproject.toml` asks for."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
     yield from (("run", text) for text in project["dependencies"])
+    yield from (("image", text) for text in project["optional-dependencies"]["postgresql"])
     for extra in ("dev", "aws", "postgresql"):
         yield from (
             ("dev", text) for text in (*project["dependencies"], *project["optional-dependencies"][extra])
@@ -50,8 +51,8 @@ def test_the_locks_have_what_the_project_asks_for() -> None:
         if not version or not requirement.specifier.contains(version):
             missed.append(f"locks/{lock}.txt: {text}: {version or 'none'}")
     assert missed == []
-    assert {p.stem for p in LOCKS.iterdir()} == {"run", "dev", *PROJECT["dependency-groups"]}
-    assert pins("run").items() <= pins("dev").items()
+    assert {p.stem for p in LOCKS.iterdir()} == {"run", "image", "dev", *PROJECT["dependency-groups"]}
+    assert pins("run").items() <= pins("image").items() <= pins("dev").items()
 
 
 @pytest.mark.parametrize("path", sorted(LOCKS.iterdir()), ids=lambda p: p.stem)
