@@ -257,8 +257,12 @@ def _retry(action: Action, task: str) -> str:
 
 
 def counts(plan: Plan) -> str:
-    """`5 to create, 0 to update, 0 to delete, 0 to replace`."""
-    return ", ".join(f"{count} to {change}" for change, count in plan.summary().items())
+    """`5 to create, 0 to update, 2 to delete (1 only forgotten), 0 to replace`."""
+    forgotten = sum(action.forgets for action in plan.actions)
+    notes = {"delete": f" ({forgotten} only forgotten)" if forgotten else ""}
+    return ", ".join(
+        f"{count} to {change}{notes.get(change, '')}" for change, count in plan.summary().items()
+    )
 
 
 def unplaced_count(plan: Plan) -> str:
