@@ -265,6 +265,8 @@ class Launch:
     """The memory that it may have, as strictly as its host can see to that; None for all that there is."""
     privileged: bool = False
     """Give its container all rights that its host's runtime can give."""
+    queue: bool = False
+    """For providers that are `Gangs`: where there is no room now, it waits in the place's own queue."""
     login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password for the registry of its image."""
     hard: bool = False
@@ -626,7 +628,14 @@ class Gangs(Protocol):
     def reserve(self, gang: Gang) -> None:
         """Have the nodes of all seats, before any is released; once, however often it is asked.
 
-        Where there is no room now, it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
+        Where there is no room now, ranks that were launched with `queue` wait for it: they are `pending`.
+        Else it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
+        """
+        ...
+
+    def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
+        """When the place expects to have room for a gang with these shares of nodes, in seconds since the
+        epoch; None if it does not say. Nothing is held. `seconds` is how long the gang may take.
         """
         ...
 

@@ -23,6 +23,7 @@ PLAN = [
     "reservations",
     "unplaced",
     "remedies",
+    "queued",
     "health",
     "drift",
     "cost",

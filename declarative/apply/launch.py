@@ -89,6 +89,7 @@ def launch_of(
         # Who has the whole node shares it with nobody but its own system, which knows best what it needs.
         memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
         privileged=asked.privileged,
+        queue=asked.queue,
         login=(resolve_env(auth["username"], environ), resolve_env(auth["password"], environ))
         if auth
         else None,

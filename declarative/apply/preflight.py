@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from declarative.apply.backends import Backends
+from declarative.apply.launch import seconds
+from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
-from declarative.model.inputs import data_of
+from declarative.model.inputs import RankInputs, data_of
 from declarative.model.resource import LOCAL
-from declarative.model.state import Address
-from declarative.planner.types import Op, Plan
+from declarative.model.state import Address, Record, State
+from declarative.planner.types import Op, Plan, Queued
 from declarative.provider import PermanentError, ProviderError
 from declarative.retry import Policy, call
 
@@ -19,11 +22,15 @@ PATIENCE = Policy(deadline=5.0, longest=2.0)
 """Who does not answer now may do so when the plan is carried out, which is more patient."""
 
 
-def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span]) -> Plan:
-    """The plan, with an error for each backend that would refuse what it asks for.
+def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: State) -> Plan:
+    """The plan, with an error for each backend that would refuse what it asks for, and with the times when
+    clusters expect queued tasks to start.
 
     `places` is where addresses are declared.
     """
+    if plan.preview.queued:
+        queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
+        plan = replace(plan, preview=replace(plan.preview, queued=queued))
     wanted: dict[str, dict[Address, Mapping[str, Any]]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
@@ -38,6 +45,30 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span]) -> Plan:
     said = {(d.code, d.address) for d in known}
     more = [d for d in found if (d.code, d.address) not in said or d.severity is Severity.ERROR]
     return replace(plan, diagnostics=in_order([*known, *more]))
+
+
+def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Queued:
+    """A queued task, with the time at which its cluster expects it to start, if it says one."""
+    new = {
+        a.address.name: Record(address=a.address, backend=a.backend, inputs=data_of(a.typed))
+        for a in plan.actions
+        if a.op is Op.CREATE and a.address.kind == "node"
+    }
+    asked = [a.typed for a in plan.actions if isinstance(a.after, RankInputs) and a.task == item.task]
+    limits = [seconds(a.max_duration, None) for a in asked if isinstance(a, RankInputs)]
+    ranks: list[tuple[Record, Shape]] = []
+    for place in plan.reservations:
+        node = new.get(place.node) or state.get("node", place.node)
+        if place.task == item.task and node is not None:
+            ranks.append((node, share(node.node.resources, place.total_blocks, len(place.blocks))))
+    if not ranks:
+        return item
+    try:
+        provider = backends.get(ranks[0][0].backend)
+        ask = partial(provider.expected, item.task, ranks, limits[0] if limits else None)
+        return replace(item, expected=call(ask, policy=PATIENCE))
+    except ProviderError:
+        return item  # what is wrong is said when it is submitted
 
 
 def _ask(name: str, wanted: Mapping[Address, Mapping[str, Any]], backends: Backends) -> list[Diagnostic]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from declarative.model.blocks import Shape
 from declarative.model.inputs import zone_asked
 from declarative.model.resource import Offer, Taken
 from declarative.model.state import (
@@ -203,6 +204,12 @@ class RenamedBackend:
         if isinstance(self._provider, Gangs):
             self._fence()
             self._provider.reserve(self._own_gang(gang))
+
+    def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
+        """See `provider.Gangs`; others have no queue."""
+        if not isinstance(self._provider, Gangs):
+            return None
+        return self._provider.expected(task, [(self._own(node), share) for node, share in ranks], seconds)
 
     def _own_gang(self, gang: Gang) -> Gang:
         return replace(gang, seats=tuple(Seat(node=self._own(s.node), attempt=s.attempt) for s in gang.seats))

@@ -222,7 +222,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
             (targets, excludes),
         )
     if not offline:
-        plan = foresee(plan, backends, desired.places)
+        plan = foresee(plan, backends, desired.places, state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, basis=replace(plan.basis, offline=offline))
     if out is not None and plan.result != "error":

@@ -146,7 +146,7 @@ class Run(RunOutput):
             plan,
             diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)),
         )
-        return foresee(plan, backends, self.desired.places)
+        return foresee(plan, backends, self.desired.places, recorded)
 
     def check_vanished(self, state: State, seen: Seen) -> None:
         """`VanishedError` if so much is gone that the user has to say that it may be."""

@@ -149,6 +149,7 @@ class RankInputs:
     repos: tuple[Mapping[str, str], ...] = ()
     files: RecordedFiles | None = None
     retry: Any = None
+    queue: bool = False
     file_sums: Any = None
     volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

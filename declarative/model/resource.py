@@ -81,6 +81,8 @@ class Taken:
     cpu: int = 0
     memory_mib: int = 0
     gpus: int = 0
+    until: float | None = None
+    """When it is given back at the latest, seconds since the epoch; None if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

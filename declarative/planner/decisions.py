@@ -23,8 +23,9 @@ from declarative.planner.health import ANSWERS
 from declarative.planner.hosts import by_name
 from declarative.planner.observe import effective
 from declarative.planner.partitions import with_nodes
+from declarative.planner.queue import behind_others
 from declarative.planner.tasks import Course, TaskDecision
-from declarative.planner.types import Inventory, Reason
+from declarative.planner.types import Inventory, Queued, Reason
 from declarative.planner.volumes import VolumeDecision, cleaned
 
 
@@ -65,6 +66,7 @@ class Decisions:
     tasks: Mapping[str, TaskDecision]
     outcome: PlacementOutcome
     errors: tuple[Diagnostic, ...]
+    queued: tuple[Queued, ...] = ()
 
 
 def decide(asked: Question) -> Decisions:
@@ -123,10 +125,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     while True:
         runs = (f for f in decisions.values() if f.course is Course.RUN and f.name not in twice)
         board = Board(
-            [
-                Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
-                for f in runs
-            ],
+            [_ask(asked, f) for f in runs],
             _nodes(fleets),
             fleets.rules(),
             _volumes(state, volumes, freed),
@@ -137,10 +136,35 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
         if not fleets.makes_room(retired, launched, placed.refused):
             break  # else what goes may make room below a fleet's maximum
     outcome = placed.outcome(asked.about)
+    waiting = {
+        r.task: _ask(asked, decisions[r.task])
+        for r in outcome.refusals
+        if r.code == "no-capacity"
+        and decisions[r.task].want.spec.queue
+        and not _goes_on(state, decisions[r.task])
+    }
+    outcome, queued = behind_others(waiting, board, outcome, _shared(desired), asked.inventory)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
-    return Decisions(fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors))
+    return Decisions(
+        fleets=fleets,
+        volumes=volumes,
+        tasks=decisions,
+        outcome=outcome,
+        errors=tuple(errors),
+        queued=queued,
+    )
+
+
+def _shared(desired: Desired) -> frozenset[str]:
+    """The fleets that are partitions."""
+    return frozenset(name for name, fleet in desired.fleets.items() if fleet.partition)
+
+
+def _ask(asked: Question, decision: TaskDecision) -> Ask:
+    want = by_name(decision.want, asked.desired, asked.state)
+    return Ask(want=want, prior=_prior(asked.state, decision), reuse=asked.reuse)
 
 
 def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:

@@ -112,6 +112,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             nodes=node_previews(state, fleets, found.tasks, outcome),
             fallbacks=fallbacks(found, state),
             suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+            queued=found.queued,
             backends=_reached(desired),
             cost=cost(state, found),
         ),

@@ -160,7 +160,7 @@ def _holders(
             name = f"rank/{record.address.name}"
             holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
     for node, strays in state.strays.items():
-        holders.setdefault(node, {}).update(strays)
+        holders[node] = {**strays, **holders.get(node, {})}  # a queued rank stands before whom it waits for
     return holders
 
 

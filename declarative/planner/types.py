@@ -161,6 +161,19 @@ class NodePreview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A task that waits in its place's own queue (`queue: true`) for what others hold on its nodes."""
+
+    task: str
+    holders: tuple[str, ...]
+    """Who holds it, in the place's words."""
+    until: float | None
+    """When the last of them has to end, seconds since the epoch; None if nobody knows."""
+    expected: float | None = None
+    """When the place itself expects the task to start; None if it was not asked, or does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """USD an hour of whole nodes, before and after; None if a price is unknown."""
 
@@ -250,6 +263,8 @@ class Preview:
     """Where nodes go that cannot be had where they are planned; a node is in one at most."""
     suggestions: tuple[Suggestion, ...] = ()
     """Moves that would let a node go. Only shown: no plan moves what runs."""
+    queued: tuple[Queued, ...] = ()
+    """Tasks of this plan that start when others let go of their nodes. Only shown."""
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
     cost: Cost = Cost(before=0.0, after=0.0)

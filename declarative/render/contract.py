@@ -149,6 +149,20 @@ def _health() -> Schema:
     )
 
 
+def _queued() -> Schema:
+    time = {"format": "date-time"}
+    return record(
+        "A task that starts when others let go of its nodes.",
+        task=text("The task's name."),
+        behind=list_of("Who holds them.", text("In the cluster's words.")),
+        behind_until=or_null(text("When the last of them has to end, in UTC.", **time), "if nobody knows"),
+        expected_start=or_null(
+            text("When the cluster expects it to start, in UTC.", **time),
+            "if it does not say",
+        ),
+    )
+
+
 def plan_schema() -> Schema:
     """Of `plan --json`."""
     drift = record(
@@ -232,6 +246,7 @@ def plan_schema() -> Schema:
                 tasks=list_of("Their names.", text("A task's name.")),
             ),
         ),
+        queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
         health=list_of("What is not well and no action mends.", _health()),
         drift=list_of("What changed by itself.", drift),
         cost=cost,

@@ -96,6 +96,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
         "remedies": [{"change": r.text, "tasks": list(r.tasks)} for r in plan.unplaced.remedies],
+        "queued": [
+            {
+                "task": item.task,
+                "behind": list(item.holders),
+                "behind_until": iso(item.until),
+                "expected_start": iso(item.expected),
+            }
+            for item in plan.preview.queued
+        ],
         "health": health_json(plan.health),
         "drift": [
             {"address": d.address, "change": d.change, "detail": d.detail} for d in plan.observed.drift

@@ -20,6 +20,7 @@ from declarative.render.plan import (
     moved_lines,
     note_lines,
     part_lines,
+    queue_lines,
     suggestion_lines,
     summary_lines,
 )
@@ -103,6 +104,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
+    yield from _lines("queued", "Queued", queue_lines(plan, _PLAIN, None)[2:])
     yield from _lines("moved", "Renamed", moved_lines(plan, _PLAIN)[2:])
     yield from _lines("part", "Only a part of the plan", part_lines(plan, _PLAIN, None))
     yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))

@@ -33,6 +33,7 @@ from declarative.render.plan import (
     moved_lines,
     note_lines,
     part_lines,
+    queue_lines,
     renames,
     suggestion_lines,
 )
@@ -260,6 +261,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
                 _counted(len(plan.reservations), "rank"),
             ),
         ),
+        Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
         Section("Not started, for want of a place", (unstarted, [])),
         Section("Possible by hand", (suggestions, [])),
         Section(

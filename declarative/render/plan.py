@@ -62,6 +62,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     if plan.actions or plan.unplaced.refusals:
         lines += block_lines(plan, paint, width)
         lines += rank_lines(plan, paint, width)
+        lines += queue_lines(plan, paint, width)
     waiting = frozenset(plan.unplaced.waiting)
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
@@ -139,6 +140,24 @@ def _ended(plan: Plan, paint: Paint) -> list[str]:
     again = "runs it again" if len(ended) == 1 else "runs one again"
     command = f"`fleetform apply --replace {clean(f'task/{ended[0][0]}')}`"
     return [paint("yellow", f"Ended: {named}; {command} {again}.")]
+
+
+def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+    """Tasks that wait in the queue of their cluster: for whom, and until when."""
+    if not plan.preview.queued:
+        return []
+    lines = ["Queued (they start when others let go of their nodes):", ""]
+    for item in plan.preview.queued:
+        when = "when it starts is not known"
+        if item.expected is not None:
+            when = f"the cluster expects it to start at {iso(item.expected)}"
+        elif item.until is not None:
+            when = f"the last of them has to end by {iso(item.until)}"
+        holders = clean(and_more(item.holders, 3))
+        lines += wrapped(
+            f"  {paint('yellow', f'task/{clean(item.task)}')} waits for {holders}; {when}", width
+        )
+    return [*lines, ""]
 
 
 def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:

@@ -88,15 +88,18 @@ def _name(item: Reservation) -> str:
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
     ops = _ops(plan, "rank")
+    queued = {item.task for item in plan.preview.queued}
     out: dict[str, str] = {}
     for item in plan.reservations:
-        what = _outcome(item, ops.get(_name(item), set()))
+        what = _outcome(item, ops.get(_name(item), set()), queued)
         out[_name(item)] = f"{item.status.value}, {what}" if what else item.status.value
     return out
 
 
-def _outcome(item: Reservation, ops: set[Op]) -> str:
+def _outcome(item: Reservation, ops: set[Op], queued: Collection[str]) -> str:
     """What becomes of a rank, if its blocks do not say it."""
+    if item.task in queued:
+        return "queued"
     if item.restart:
         return "restarts"
     if Op.UPDATE in ops:

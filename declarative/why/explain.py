@@ -5,10 +5,11 @@ The plan is made as `make` makes it; what else would have done is counted again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.model.blocks import maker_of, split
+from declarative.model.diagnostic import and_more
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
 from declarative.model.state import NodeState, RankState, Readiness, rank_name
@@ -42,6 +43,9 @@ MOST_RANKS = 20
 
 MOST_LOOKED = 200
 """Tasks without a place that are asked what turned a node down."""
+
+_OF_IDLE = ("idle-there", "runs", "promised")
+"""Reasons that do not hold of a rank that waits for others."""
 
 
 class Explainer:
@@ -241,6 +245,7 @@ class Explainer:
         domain = self._domain(decision.want, self.seats[place.task], place.rank)
         found = instead(scene, ask, place.rank, node, domain)
         anew = decision.course is Course.RUN or place.rank not in decision.have
+        queued = tuple(self._queued(place, anew=anew))
         reasons = Reasons(
             decision=decision,
             ask=ask,
@@ -260,10 +265,21 @@ class Explainer:
             state=RankState.PENDING.value if anew else self._rank_state(place.task, place.rank),
             place=place,
             node_price=node.price,
-            why=tuple(reasons.all()),
+            why=(*queued, *(r for r in reasons.all() if not queued or r.key not in _OF_IDLE)),
             instead=None if like is not None else found,
             like=like,
         )
+
+    def _queued(self, place: Reservation, *, anew: bool) -> Iterator[Why]:
+        """For whom a rank waits that is in the queue of its cluster, or will be."""
+        status = self.state.ranks.get(rank_name(place.task, place.rank))
+        for item in self.plan.preview.queued if anew else ():
+            if item.task == place.task:
+                yield Why(
+                    key="queued", text=f"it waits in the cluster's queue for {and_more(item.holders, 3)}"
+                )
+        if not anew and status and status.state is RankState.PENDING and status.cause:
+            yield Why(key="queued", text=status.cause)
 
     # A node
 

@@ -57,6 +57,9 @@ class Job:
     nodes: tuple[str, ...]
     shares: Mapping[str, Share]
     ended_at: float | None = None
+    """When it ended, or has to end; None for one without a limit."""
+    starts_at: float | None = None
+    """When it began; of one that waits, when Slurm expects it to begin."""
 
     @property
     def holds(self) -> bool:
@@ -178,7 +181,8 @@ def jobs_in(text: str) -> dict[int, Job]:
             reason=_known(given.get("Reason")),
             nodes=tuple(hosts(_known(given.get("NodeList")) or "")),
             shares=shares,
-            ended_at=_time(given.get("EndTime")),
+            ended_at=time_of(given.get("EndTime")),
+            starts_at=time_of(given.get("StartTime")),
         )
     return out
 
@@ -247,7 +251,7 @@ def _gpus(gres: str) -> tuple[int, str | None]:
     return count, next((m for m in models if m), None)
 
 
-def _time(text: str | None) -> float | None:
+def time_of(text: str | None) -> float | None:
     """When something was or will be, by the clock and in the zone of the login node (scripts set UTC)."""
     try:
         return datetime.fromisoformat(f"{_known(text)}+00:00").timestamp()

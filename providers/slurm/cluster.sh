@@ -2,9 +2,10 @@
 #
 #   look DIR                                    Slurm's own answers, then what lies in DIR, between marks
 #   put DIR NAME BYTES [FOLDER] | change DIR NAME KEY BYTES | drop DIR NAME KEY [FOLDER]   a thing's text, from stdin
-#   prepare DIR NODE ATTEMPT BYTES GATE GRACE HOST CPUS MEMORY GPUS LIMIT OPTION...     a rank's script, from stdin
+#   prepare DIR NODE ATTEMPT BYTES GATE GRACE HOST CPUS MEMORY GPUS LIMIT QUEUE OPTION...  a rank's script, from stdin
 #   claim DIR NODE                             makes a node's folder, for files of ranks
 #   submit DIR TOKEN NAME SECONDS BUNDLE NODE/ATTEMPT... -- OPTION...             one job for all of these ranks
+#   expect DIR OPTION...                        when Slurm would start a job with these options; nothing is submitted
 #   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits so long for them to begin
 #   stop DIR NODE ATTEMPT GRACE                 returns when it is dead
 #   limit DIR NODE ATTEMPT SECONDS|off
@@ -97,7 +98,7 @@ job_state() { # ID: sets state, empty once Slurm has forgotten it
 verb=$1 dir=$2
 shift 2
 case $verb in
-look | tail | ends) ;;
+look | tail | ends | expect) ;;
 *)
   mkdir -p "$dir/things" "$dir/jobs" 2>/dev/null || refuse unwritable "$dir"
   [ -z "${FLEETFORM_EPOCH-}" ] || current "$dir/.epoch"
@@ -176,7 +177,7 @@ prepare)
     bring "$3"
     gate=$4 grace=$5
     {
-      mv "$new" "$d/sent" && echo "$6 $7 $8 $9 ${10}" >"$d/needs.$$" && mv "$d/needs.$$" "$d/needs" && shift 10 &&
+      mv "$new" "$d/sent" && echo "$6 $7 $8 $9 ${10} ${11}" >"$d/needs.$$" && mv "$d/needs.$$" "$d/needs" && shift 11 &&
         printf '%s\n' "$@" >"$d/options.$$" && mv "$d/options.$$" "$d/options" &&
         echo "$(date +%s) $gate $grace" >"$d/prepared.$$" && { ln "$d/prepared.$$" "$d/prepared" || [ -e "$d/prepared" ]; } &&
         rm -f "$d/prepared.$$"
@@ -225,6 +226,10 @@ submit)
     job_state "$id"
   done
   printf 'FLEETFORM-JOB %s|%s\n' "$id" "$said"
+  ;;
+expect)
+  said=$(sbatch --test-only "$@" --wrap=: 2>&1) || said='' # what refuses it is said when it is submitted
+  printf 'FLEETFORM-EXPECT %s\n' "$(printf %s "$said" | tr '\n' ' ')"
   ;;
 cancel)
   file "$dir/jobs/$1/id"

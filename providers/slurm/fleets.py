@@ -102,6 +102,7 @@ def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
                     cpu=share.cpus,
                     memory_mib=share.memory_mib,
                     gpus=share.gpus,
+                    until=job.ended_at,
                 )
             )
     if cpus > 0 or memory > 0 or gpus > 0:  # jobs that are hidden from this user (PrivateData)

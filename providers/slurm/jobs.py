@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
 from declarative.model.state import Record
 from declarative.provider import Launch, PermanentError, PermanentKind, Seat
 from providers import runner
 from providers.rank_scripts import prepared
+from providers.slurm.cluster import time_of
 from providers.slurm.fleets import taken
-from providers.slurm.snapshot import Attempt, Snapshot
+from providers.slurm.snapshot import Attempt, Need, Snapshot
 from providers.transport import ConnectionLost
 
 _OPTIONS = ("partition", "constraint", "account", "qos", "reservation")
@@ -30,8 +32,10 @@ class RankPlan:
 
     script: str
     options: tuple[str, ...]
-    needs: tuple[str, str, str, str, str]
-    """The node in Slurm, CPUs, MiB, `model:count` or `count` of GPUs or `-`, and seconds at most or `-`."""
+    needs: tuple[str, str, str, str, str, str]
+    """The node in Slurm, CPUs, MiB, `model:count` or `count` of GPUs or `-`, seconds at most or `-`, and
+    `queue` or `-`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class JobPlan:
     name: str
     ranks: tuple[str, ...]
     options: tuple[str, ...]
+    queue: bool
+    """It may wait in Slurm's queue."""
 
 
 def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str]) -> RankPlan:
@@ -62,7 +68,8 @@ def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str
     gpus = f"{shape.gpu_name}:{len(launch.gpus)}" if shape.gpu_name else str(len(launch.gpus))
     limit = "-" if launch.max_seconds is None else str(launch.max_seconds + launch.stop_seconds)
     name = str(node.node.host.get("slurm"))
-    needs = (name, str(cpus), str(memory), gpus if launch.gpus else "-", limit)
+    queue = "queue" if launch.queue else "-"
+    needs = (name, str(cpus), str(memory), gpus if launch.gpus else "-", limit, queue)
     return RankPlan(script=plain.script, options=tuple(runner.options_of(plain)), needs=needs)
 
 
@@ -70,9 +77,22 @@ def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> Job
     """The job of these ranks: pinned to their nodes, with what they need on each of them."""
     names = sorted(f"{a.node}/{a.name}" for a in attempts)
     token = hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
-    by_host: dict[str, list[Attempt]] = {}
-    for attempt in attempts:
-        by_host.setdefault(attempt.host, []).append(attempt)
+    options = options_of(task, seats[0].node, attempts)
+    short = re.sub(r"[^A-Za-z0-9-]", "-", task)[:40]
+    return JobPlan(
+        token=token,
+        name=f"{short}-ff-{token}",
+        ranks=tuple(f"{a.node}/{a.name}" for a in attempts),
+        options=options,
+        queue=all(a.queue for a in attempts),
+    )
+
+
+def options_of(task: str, node: Record, needs: Sequence[Need]) -> tuple[str, ...]:
+    """What `sbatch` is given for ranks with these needs; `node` is one of their fleet."""
+    by_host: dict[str, list[Need]] = {}
+    for need in needs:
+        by_host.setdefault(need.host, []).append(need)
     sums = {host: _sum(found) for host, found in by_host.items()}
     if len(set(sums.values())) > 1:
         listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
@@ -82,25 +102,44 @@ def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> Job
         hint = "let each rank have a node of its own (`exclusive: true`), or give them equal shares"
         raise PermanentError(PermanentKind.INVALID, summary, about="nodes", hint=hint)
     cpus, memory, gpus = next(iter(sums.values()))
-    host = seats[0].node.node.host
+    host = node.node.host
     options = [f"--{key}={_word(key, host[key])}" for key in _OPTIONS if host.get(key)]
     options += [f"--nodes={len(by_host)}", f"--nodelist={','.join(sorted(by_host))}", "--ntasks-per-node=1"]
     options += [f"--cpus-per-task={cpus}", f"--mem={memory}", *([f"--gres=gpu:{gpus}"] if gpus else [])]
     options += ["--no-requeue", "--chdir=/", "--output=/dev/null", "--error=/dev/null", "--input=/dev/null"]
-    limits = [a.limit for a in attempts if a.limit is not None]
-    if len(limits) == len(attempts):
+    limits = [n.limit for n in needs if n.limit is not None]
+    if len(limits) == len(needs):
         options.append(f"--time={math.ceil(max(limits) / 60) + SPARE_MINUTES}")
-    short = re.sub(r"[^A-Za-z0-9-]", "-", task)[:40]
-    ranks = tuple(f"{a.node}/{a.name}" for a in attempts)
-    return JobPlan(token=token, name=f"{short}-ff-{token}", ranks=ranks, options=tuple(options))
+    return tuple(options)
 
 
-def _sum(attempts: Sequence[Attempt]) -> tuple[int, int, str]:
-    models = {a.gpus.rpartition(":")[0] for a in attempts if a.gpus != "-"}
-    count = sum(int(a.gpus.rpartition(":")[2]) for a in attempts if a.gpus != "-")
+def need_of(node: Record, share: Shape, seconds: int | None) -> Need:
+    """What a rank with that share of a node needs, as `plan_of` writes it down."""
+    gpus = f"{share.gpu_name}:{share.gpus}" if share.gpu_name else str(share.gpus)
+    return Need(
+        host=str(node.node.host.get("slurm")),
+        cpus=share.cpu,
+        memory_mib=share.memory_mib,
+        gpus=gpus if share.gpus else "-",
+        limit=seconds,
+    )
+
+
+_EXPECTED = re.compile(r"to start at (\S+) using")
+
+
+def expected_in(text: str) -> float | None:
+    """The time of the start that `sbatch --test-only` tells."""
+    found = _EXPECTED.search(text)
+    return time_of(found[1]) if found else None
+
+
+def _sum(needs: Sequence[Need]) -> tuple[int, int, str]:
+    models = {n.gpus.rpartition(":")[0] for n in needs if n.gpus != "-"}
+    count = sum(int(n.gpus.rpartition(":")[2]) for n in needs if n.gpus != "-")
     model = next(iter(models), "")
     gpus = f"{model}:{count}" if model else str(count)
-    return sum(a.cpus for a in attempts), sum(a.memory_mib for a in attempts), gpus if count else ""
+    return sum(n.cpus for n in needs), sum(n.memory_mib for n in needs), gpus if count else ""
 
 
 def _word(key: str, value: Any) -> str:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
+from declarative.model.blocks import Shape
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer, Taken
 from declarative.model.state import Address, RankStatus, Readiness, Record
@@ -278,7 +279,7 @@ class Slurm:
         bundle = self._place.bundle()
         answer = self._place.ask(
             "submit",
-            *(job.token, job.name, str(self._place.start_seconds), bundle),
+            *(job.token, job.name, str(1 if job.queue else self._place.start_seconds), bundle),
             *job.ranks,
             "--",
             *job.options,
@@ -287,10 +288,17 @@ class Slurm:
         )
         self._looks.changed()
         number, state, reason = jobs.submitted(answer)
-        if state == "PENDING":
+        if state == "PENDING" and not job.queue:
             self._place.ask("cancel", job.token, "gate")
             self._looks.changed()
             raise jobs.not_granted(task, number, reason, self._looks.get(fresh=True), seats)
+
+    @guarded
+    def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
+        """See `provider.Gangs`, by `sbatch --test-only`."""
+        needs = [jobs.need_of(node, share, seconds) for node, share in ranks]
+        options = jobs.options_of(task, ranks[0][0], needs)
+        return jobs.expected_in(self._place.ask("expect", *options).decode(errors="replace"))
 
     def _is_running(self, seen: Snapshot, token: str) -> bool:
         number = seen.jobs.get(token)
@@ -313,7 +321,10 @@ class Slurm:
 
     def _open(self, key: str, attempts: Sequence[str]) -> None:
         if attempts:
-            self._place.ask("open", key, str(self._place.start_seconds), *attempts)
+            seen = self._looks.get(fresh=True)
+            found = (seen.attempts.get((key, name)) for name in attempts)
+            waits = any(a is not None and seen.is_queued(a) for a in found)
+            self._place.ask("open", key, "0" if waits else str(self._place.start_seconds), *attempts)
         self._looks.changed()
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:

@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from declarative.model.diagnostic import and_more
 from declarative.model.spec.amounts import show_mib
 from declarative.model.state import (
     LIMIT_REACHED,
@@ -38,7 +40,20 @@ _MARK = "FLEETFORM-LOOK "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Need:
+    """What one rank needs of one node."""
+
+    host: str
+    cpus: int
+    memory_mib: int
+    gpus: str
+    """`model:count`, `count`, or `-` for none."""
+    limit: int | None
+    """Seconds that it may take, its grace included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Need):
     """What lies in the folder of an attempt."""
 
     node: str
@@ -46,12 +61,8 @@ class Attempt:
     name: str
     prepared_at: float
     gate: int | None
-    host: str
-    cpus: int
-    memory_mib: int
-    gpus: str
-    limit: int | None
-    """Seconds that it may take, its grace included."""
+    queue: bool
+    """Its job may wait in Slurm's queue."""
     job: str
     """The token of its job; empty before one is submitted."""
     opened: bool
@@ -87,6 +98,11 @@ class Snapshot:
             return self.cluster.jobs.get(number)
         named = (j for j in self.cluster.jobs.values() if attempt.job and j.name.endswith(attempt.job))
         return min(named, key=lambda j: j.id, default=None)
+
+    def is_queued(self, attempt: Attempt) -> bool:
+        """Whether its job waits in Slurm's queue."""
+        job = self.job_of(attempt)
+        return job is not None and not job.holds and job.state not in ENDED
 
     def ours(self) -> frozenset[int]:
         """The jobs of this owner that have not begun to end: their blocks are those of our ranks."""
@@ -128,11 +144,21 @@ class Snapshot:
             return RankStatus(state=RankState.STARTING, cause=WAITING)
         if job is None and attempt.job and self.jobs.get(attempt.job) is not None:
             return _lost(attempt, "Slurm has forgotten its job, and it never began")
-        if job is not None and not job.holds and job.state not in ENDED:
-            why = f": {job.reason}" if job.reason else ""
-            return RankStatus(state=RankState.PENDING, cause=f"job {job.id} waits in Slurm's queue{why}")
+        if job is not None and self.is_queued(attempt):
+            return RankStatus(state=RankState.PENDING, cause=self._queued(attempt, job))
         cause = f"job {job.id} is {job.state.lower()}" if job is not None else PREPARING
         return RankStatus(state=RankState.STARTING, cause=cause, confinement=confinement)
+
+    def _queued(self, attempt: Attempt, job: Job) -> str:
+        """Why a job waits: Slurm's reason, who holds its node, and when Slurm expects it to begin."""
+        others = (j for j in self.cluster.jobs.values() if j.holds and attempt.host in j.shares)
+        holders = and_more((held_by(j, j.shares[attempt.host]) for j in others), 2)
+        parts = [f"job {job.id} waits in Slurm's queue" + (f" ({job.reason})" if job.reason else "")]
+        parts += [f"{attempt.host} is held by {holders}"] if holders else []
+        if job.starts_at is not None:
+            when = datetime.fromtimestamp(job.starts_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            parts.append(f"Slurm expects it to begin at {when}")
+        return "; ".join(parts)
 
     def _confinement(self, attempt: Attempt, job: Job | None) -> str | None:
         """Which devices Slurm gave: the plan says how many, and Slurm which."""
@@ -330,7 +356,7 @@ def _attempt(line: str) -> Attempt:
         line.split("|", 12)
     )
     at, gate, _ = prepared.split()
-    host, cpus, memory, gpus, limit = needs.split()
+    host, cpus, memory, gpus, limit, *more = needs.split()  # earlier versions wrote no `queue`
     stepped, _, devices_ = (*step.split(), "", "", "")[:3]
     exit_code, reason, end = (*ended.split(), "", "", "")[:3]
     return Attempt(
@@ -343,6 +369,7 @@ def _attempt(line: str) -> Attempt:
         memory_mib=int(memory),
         gpus=gpus,
         limit=int(limit) if limit.isdecimal() else None,
+        queue=more == ["queue"],
         job=job,
         opened=bool(opened),
         step=stepped,

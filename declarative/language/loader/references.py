@@ -104,6 +104,7 @@ class _Assembly:
         for entry in tasks:
             self._backend_names(entry, "backends", entry.spec.backends)
             self._fleet_names(entry)
+            self._queue(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         fleets = self._good("fleet")
@@ -251,6 +252,14 @@ class _Assembly:
         for i, pin in enumerate(entry.spec.instances):
             if pin.host is None and pin.fleet not in self.kinds["fleet"]:
                 self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
+
+    def _queue(self, entry: Declaration) -> None:
+        """Only a Slurm cluster has a queue."""
+        fleets = [f.spec for f in self._good("fleet") if not entry.spec.fleets or f.name in entry.spec.fleets]
+        if entry.spec.queue and fleets and not any(f.partition for f in fleets) and not self.findings.lost:
+            summary = "`queue` is for Slurm clusters, and no fleet that the task may use has a `partition`"
+            hint = "to wait for capacity elsewhere, write `retry: {on_events: [no-capacity], duration: 1d}`"
+            self._say(entry, ("queue",), "bad-value", summary, hint)
 
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:

@@ -206,6 +206,12 @@ class Task:
         ),
     ] = Retry(())
 
+    queue: Annotated[
+        bool,
+        InPlace(),
+        Doc("Waits in Slurm's queue for what others hold on the cluster; without it, the plan refuses it."),
+    ] = False
+
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     IGNORED: ClassVar[Mapping[str, str]] = {
         "ports": "ranks listen on their node's address, in an `image` too"
