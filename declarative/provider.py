@@ -549,6 +549,17 @@ class Tells(Protocol):
 
 
 @runtime_checkable
+class TellsUnused(Protocol):
+    """A provider that knows of many nodes at once that nothing was ever started there."""
+
+    def unused(self, nodes: Sequence[Record]) -> Collection[str]:
+        """The names of those of these nodes that have no attempt, and where no earlier writer starts one from
+        now on (`Fence`). Any may be left out: it is asked as the others are.
+        """
+        ...
+
+
+@runtime_checkable
 class Buries(Protocol):
     """A provider of whose nodes somebody may remove all traces while ranks run on."""
 

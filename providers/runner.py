@@ -20,6 +20,7 @@ from providers.transport import ConnectionLost, Finished, Transport
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0  # for a short task of a host, which may be busy and wait up to 20 s for a lock
+SCRIPT = str(Path(__file__).resolve().with_name("runner.sh"))
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
 _HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
@@ -135,7 +136,7 @@ class Runner:
         self._transport = transport
         self._fence = fence
         self._env = ("env", f"FLEETFORM_RUNNER_DIR={root}")
-        self._script = ("sh", script or str(Path(__file__).resolve().with_name("runner.sh")))
+        self._script = ("sh", script or SCRIPT)
 
     def start(self, launch: Launch) -> Attempt:
         """Launch an attempt, unless it was launched before; how it is now."""

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from tests.cli import Process, Project, fleet, lines, task, until
+from tests.cli import Process, Project, fleet, free_port, lines, task, until
 from tests.postgres import Server
 
-KINDS = ("kill", "freeze", "cut")
-"""SIGKILL; SIGSTOP until another one leads, then SIGCONT; the server ends all of its connections."""
+KINDS = ("kill", "freeze", "cut", "part", "delay")
+"""SIGKILL; SIGSTOP until another one leads, then SIGCONT; the server ends all connections of all loops;
+nothing comes through between the loop and the server until another one leads, and what was sent is then lost
+(`part`), or arrives late (`delay`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,15 @@ class Double(NamedTuple):
     things: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop, and its way to the server."""
+
+    process: Process
+    way: subprocess.Popen[bytes]
+    port: int
+
+
 class Replicas:
     """Loops on one state, and a task for each disturbance."""
 
@@ -48,9 +64,10 @@ class Replicas:
         self.project = project
         self.server = server
         self.database = server.database()
-        self.env = {**server.environment, "FLEETFORM_STATE": server.url(self.database)}
+        self._url = server.url(self.database)
+        self.env = {**server.environment, "FLEETFORM_STATE": self._url}
         self._count = count
-        self._loops: list[Process] = []
+        self._loops: list[Loop] = []
         self._log = (project.path.parent / f"{project.path.name}.log").open("w")
         self.tasks = 0
         self._declare()
@@ -61,25 +78,31 @@ class Replicas:
         """End the loops as a person would."""
         for loop in self._loops:
             with suppress(ProcessLookupError):
-                loop.send_signal(signal.SIGTERM)
+                loop.process.send_signal(signal.SIGTERM)
         for loop in self._loops:
-            loop.wait(60)
+            loop.process.wait(60)
+            _end(loop.way)
         self._log.close()
 
     def run(self, *args: str) -> None:
         """A person's command."""
         self.project.run(*args, env=self.env)
 
-    def disturb(self, kind: str) -> Takeover:
-        """Disturb the leader while it has something to do, and wait until that is done."""
+    def begin(self, *args: str) -> Process:
+        """A person's command, at the same time as what comes next."""
+        return self.project.start(*args, env=self.env, stdout=self._log, stderr=self._log)
+
+    def disturb(self, kind: str, after: float = 0.0) -> Takeover:
+        """Disturb the leader so many seconds after it got something to do, and wait until that is done."""
         self._declare()
+        time.sleep(after)
         old = until(self.leader)
         for table in ("leader", "writer_lock"):
             self._query(
                 f"UPDATE {table} SET place = 'elsewhere' WHERE owner IS NOT NULL AND pid = %s", old.pid
             )
         (at,) = self._query("SELECT extract(epoch FROM clock_timestamp())::float8 AS now")
-        loop = next(loop for loop in self._loops if loop.pid == old.pid)
+        loop = next(loop for loop in self._loops if loop.process.pid == old.pid)
         if kind == "cut":
             self.server.admin(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -88,16 +111,22 @@ class Replicas:
             self._finish()
             new = until(self.leader)
             return Takeover(kind, max(0.0, new.since - at.now), 0.0)
-        loop.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        hit = loop.process if kind in ("kill", "freeze") else loop.way
+        hit.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         (last,) = self._query("SELECT * FROM leader")  # it may have been renewed a moment before
         last = last if last.owner == old.owner else old
         new = until(lambda: self._another(old.owner))
         if kind == "kill":
-            loop.wait(60)
+            loop.process.wait(60)
+            _end(loop.way)
             self._loops.remove(loop)
         self._finish()
-        if kind == "freeze":
-            loop.send_signal(signal.SIGCONT)
+        if kind == "part":
+            _end(loop.way)
+            self._loops.remove(loop)
+            self._loops.append(Loop(loop.process, self._way(loop.port), loop.port))
+        elif kind != "kill":
+            hit.send_signal(signal.SIGCONT)
         self._fill()
         return Takeover(kind, new.since - at.now, last.expires - new.since)
 
@@ -112,13 +141,38 @@ class Replicas:
         """Tasks that never ran."""
         return {f"job{i}" for i in range(self.tasks)} - {*lines(self.project.path / "runs")}
 
+    def told(self) -> str:
+        """Who holds what, and what the server's sessions do: for a report of what went wrong."""
+        rows = [row for table in ("leader", "writer_lock") for row in self._query(f"SELECT * FROM {table}")]
+        rows += self._query(
+            "SELECT pid, state, wait_event, xact_start, state_change, pg_blocking_pids(pid) AS waits_for,"
+            f" query FROM pg_stat_activity WHERE datname = '{self.database}'"
+        )
+        loops = [f"{loop.process.pid} by way {loop.way.pid}" for loop in self._loops]
+        return "\n".join([*map(str, rows), *loops])
+
+    def history(self, name: str) -> str:
+        """What the journal says of a task or a node, and the events about it."""
+        about = f"%{name}%"
+        rows = self._query(
+            "SELECT id, op, address, token, begun_at, ended_at, result, error, doing, host FROM operations"
+            " WHERE address LIKE %s ORDER BY id",
+            about,
+        )
+        rows += self._query("SELECT * FROM events WHERE address LIKE %s ORDER BY id", about)
+        return "\n".join(map(str, rows))
+
     def leader(self) -> Any:
         """The row of the lease while one of the loops holds it."""
         try:
             (row,) = self._query("SELECT * FROM leader")
         except psycopg.errors.UndefinedTable:  # no loop has made the state yet
             return None
-        return row if row.owner is not None and any(loop.pid == row.pid for loop in self._loops) else None
+        return (
+            row
+            if row.owner is not None and any(loop.process.pid == row.pid for loop in self._loops)
+            else None
+        )
 
     def _another(self, owner: str) -> Any:
         row = self.leader()
@@ -143,8 +197,15 @@ class Replicas:
 
     def _fill(self) -> None:
         while len(self._loops) < self._count:
+            port = free_port()
+            way = self._way(port)
             options = {"stdout": self._log, "stderr": self._log}
-            self._loops.append(self.project.start("reconcile", "--json", env=self.env, **options))
+            env = {**self.env, "FLEETFORM_STATE": self._url.replace(f":{self.server.port}/", f":{port}/")}
+            self._loops.append(Loop(self.project.start("reconcile", "--json", env=env, **options), way, port))
+
+    def _way(self, port: int) -> subprocess.Popen[bytes]:
+        argv = (sys.executable, str(Path(__file__).with_name("relay.py")), str(port), str(self.server.port))
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
 
     def _query(self, statement: str, *values: object) -> list[Any]:
         with psycopg.connect(
@@ -157,3 +218,8 @@ class Replicas:
         ) as connection:
             cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
+
+
+def _end(way: subprocess.Popen[bytes]) -> None:
+    way.kill()
+    way.wait()

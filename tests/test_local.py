@@ -32,7 +32,7 @@ from providers import faults
 from providers.local import Local, files, machine
 from providers.rank_scripts import wrapped
 from providers.runner import RunnerError
-from providers.testing import NODE, VOLUME, Conformance, Place, until
+from providers.testing import NODE, VOLUME, Conformance, Place, launch, until
 from providers.transport import ConnectionLost
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -719,6 +719,27 @@ def test_a_folder_that_the_runner_cannot_use_refuses_a_start(place):
     (root(place) / "nodes" / "gpu-0" / "ranks").write_text("")
     with refused(PermanentKind.AUTH, "the runner refused"):
         place.start(node, "a-0.1", "true")
+
+
+def test_of_nodes_that_ran_nothing_no_process_is_asked(place, monkeypatch):
+    used, idle = place.node("gpu-0"), place.node("gpu-1")
+    place.start(used, "a-0.1", "true")
+    gone = place.wanted("node", "gpu-2", NODE)
+    monkeypatch.setattr(machine.BareTransport, "run", broken)
+    assert place.provider.unused([used, idle, gone]) == ("gpu-1",)
+
+
+def test_where_a_later_writer_saw_nothing_an_earlier_one_starts_nothing(tmp_path):
+    early, late = local(tmp_path, fence=lambda: 9), local(tmp_path, fence=lambda: 10)
+    address = Address("node", "gpu-0")
+    node = Record(address=address, backend="local", inputs=NODE, outputs=early.create(address, "t", NODE, {}))
+    assert early.unused([node]) == late.unused([node]) == ("gpu-0",)
+    assert early.unused([node]) == ()
+    for call in (lambda: early.start(node, launch("a-0.1", "true")), lambda: early.attempts(node)):
+        with pytest.raises(PermanentError, match=r"a later command was here \(10, and this is 9\)"):
+            call()
+    assert late.unused([node]) == ()  # the refused start left its folder: the runner says what that is
+    assert late.attempts(node) == {}
 
 
 def test_a_late_writer_changes_nothing(tmp_path):

@@ -626,6 +626,25 @@ def test_observing_is_not_changing(store, writer) -> None:
     assert store.check() == []
 
 
+def test_what_is_as_it_was_is_not_written_again(store, writer) -> None:
+    """But it is once what was written is old; and any news at once, also of one node of many."""
+    node(writer)
+    node(writer, "gpu-1")
+    ready = Readiness(state=NodeState.READY, observed_at=1000.0)
+    writer.observe_nodes({"gpu-0": ready, "gpu-1": ready})
+    writer.seal()
+    known = writer.state()
+    writer.observe_nodes(dict.fromkeys(("gpu-0", "gpu-1"), replace(ready, observed_at=1090.0, down=True)))
+    assert writer.state() is known
+    assert store.read().readiness == {"gpu-0": ready, "gpu-1": ready}
+    sick = Readiness(state=NodeState.NOT_READY, reason="no disk", observed_at=1091.0)
+    writer.observe_nodes({"gpu-0": sick, "gpu-1": replace(ready, observed_at=1091.0)})
+    assert writer.state().readiness == store.read().readiness == {"gpu-0": sick, "gpu-1": ready}
+    for later in (1130.0, 900.0):  # the clock may be set back
+        writer.observe_nodes({"gpu-1": replace(ready, observed_at=later)})
+        assert store.read().readiness["gpu-1"].observed_at == later
+
+
 def test_a_new_life_starts_unknown(writer) -> None:
     """What was seen of an address is not true of its next generation, nor kept when it is gone."""
     node(writer)

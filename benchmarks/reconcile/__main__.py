@@ -5,10 +5,11 @@
     python benchmarks/reconcile --only calm --nodes 1000 --rounds 10000
 
 `leaders`: so many loops on one state in PostgreSQL, which is started here. The one that leads is killed,
-frozen until another one leads, or cut off from the server, each time with a task to start, and with a
-person's `apply` and `stop` in between. Counted: ranks that wrote down more than once that they ran, and nodes
-that were made more than once. Takeover: from the disturbance until a loop leads, by the server's clock; 15 s
-is the bound. The rows of the leases name another place, so that a dead pid shortens nothing.
+frozen until another one leads, or cut off from the server, each time with a task to start, at any moment of
+a round, and with a person's `apply` and `stop` beside it. Counted: ranks that wrote down more than once that
+they ran, and nodes that were made more than once. Takeover: from the disturbance until a loop leads, by the
+server's clock; 15 s is the bound. The rows of the leases name another place, so that a dead pid shortens
+nothing.
 
 `calm`: idle nodes of the `local` backend in a real loop, by CPU seconds a minute (the bound is 1); the memory
 of a loop of one node over many rounds, by a clock that is set.
@@ -63,13 +64,13 @@ def disturbed(server: postgres.Server, count: int, disturbances: int, chance: ra
     with project(f"of{count}") as made:
         replicas = Replicas(made, server, count)
         try:
-            for number in range(disturbances):
-                found.append(replicas.disturb(KINDS[number % len(KINDS)]))
-                if chance.random() < 0.5:
-                    replicas.run("apply", "--auto-approve")
-                if chance.random() < 0.5:
-                    replicas.run("stop", f"job{replicas.tasks - 1}")
+            found.extend(disturbed_once(replicas, chance) for _ in range(disturbances))
             double, missing = replicas.double(), replicas.missing()
+            for name, times_done in {**double.ranks, **double.things}.items():
+                print(f"{name}: {times_done} times\n{replicas.history(name.rpartition('/')[2])}")
+        except BaseException:
+            print(f"{count} loops, after {len(found)} disturbances:\n{replicas.told()}", flush=True)
+            raise
         finally:
             replicas.close()
     for kind in KINDS:
@@ -83,9 +84,26 @@ def disturbed(server: postgres.Server, count: int, disturbances: int, chance: ra
         f"{count} loops: {twice} done twice, {len(missing)} never done, {early} leases taken early",
         flush=True,
     )
-    for name, times_done in {**double.ranks, **double.things}.items():
-        print(f"  {name}: {times_done} times")
     return not (twice or missing or early or max(t.seconds for t in found) > BOUND)
+
+
+def disturbed_once(replicas: Replicas, chance: random.Random) -> Takeover:
+    """One disturbance, at any moment of a round or of a person's `apply`."""
+    kind, after = chance.choice(KINDS), chance.uniform(0.0, 3.0)
+    beside = replicas.begin("apply", "--auto-approve") if chance.random() < 0.3 else None
+    begun = time.monotonic()
+    found = replicas.disturb(kind, after)
+    took = time.monotonic() - begun
+    print(f"{kind} after {after:.2f} s: takeover {found.seconds:.1f} s, done after {took:.1f} s", flush=True)
+    if beside is not None:
+        print(f"  apply beside it: {beside.wait(120)}", flush=True)
+    if chance.random() < 0.3:
+        print("  apply", flush=True)
+        replicas.run("apply", "--auto-approve", "--lock-timeout", "1m")
+    if chance.random() < 0.3:
+        print(f"  stop job{replicas.tasks - 1}", flush=True)
+        replicas.run("stop", f"job{replicas.tasks - 1}", "--lock-timeout", "1m")
+    return found
 
 
 def cpu_of(pid: int) -> float:
@@ -154,6 +172,7 @@ def main() -> int:
     if args.only != "calm":
         counts = json.loads(f"[{args.replicas}]")
         with postgres.running() as server:
+            print(f"seed {args.seed}", flush=True)
             for count in counts:
                 each = max(1, args.disturbances // len(counts))
                 well &= disturbed(server, count, each, random.Random(args.seed))

@@ -476,4 +476,6 @@ def _ask_ranks(
         return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
 
     asked = [n for n in nodes if answers(n)]
+    with suppress(ProviderError):  # then they are asked as the others are
+        told = {**{node: {} for node in provider.unused(asked)}, **(told or {})}
     found.ranks.update(poll(state, provider, asked, stray, past, told=told))

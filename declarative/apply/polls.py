@@ -65,9 +65,14 @@ def poll(
     it is told of each attempt that is neither recorded nor about to be; but `past` is told of those that were
     given up. Nodes that have `told` already what runs on them are not asked once more.
     """
+    told = told or {}
     ask, asked = _asking(state, provider, stray, past, told)
     wanted = [n for n in nodes if n.address.name in asked or stray]
     out: dict[str, RankStatus] = {}
+    for node in wanted:
+        if node.address.name in told:
+            out.update(ask(node))
+    wanted = [n for n in wanted if n.address.name not in told]
     if wanted:
         with ThreadPoolExecutor(min(16, len(wanted))) as pool:
             for answers in pool.map(ask, wanted):

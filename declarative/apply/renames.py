@@ -56,6 +56,7 @@ from declarative.provider import (
     Seat,
     StaleError,
     Tells,
+    TellsUnused,
     Terminal,
     Terminals,
     Thing,
@@ -357,6 +358,14 @@ class RenamedBackend:
             tells = self._provider
             return {**dict.fromkeys(wanted), **self._look(lambda: tells.attempts(self._own(node)))}
         return self.poll(node, wanted) if wanted else {}
+
+    @timed
+    def unused(self, nodes: Sequence[Record]) -> frozenset[str]:
+        """See `provider.TellsUnused`; of others none."""
+        if not isinstance(self._provider, TellsUnused):
+            return frozenset()
+        names = {made_as(node).name: node.address.name for node in nodes}
+        return frozenset(names[name] for name in self._provider.unused([self._own(node) for node in nodes]))
 
     @timed
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
@@ -29,6 +30,9 @@ LET = "reconcile"
 
 MARGIN = 1 / 3
 """How much of a lease has to be left when a backend is called: what a call may take."""
+
+SEEN_ANEW = 120.0
+"""Seconds after which it is written that a node is as it was: a loop looks more often than that."""
 
 LATEST = 1 << 42
 """No epoch is as high (milliseconds until the year 2109): whoever says so made it up."""
@@ -57,11 +61,18 @@ class Writer:
         self._groups = Groups(self._at, self._begin, self._written)
         self._changed = False
         self._sealed = True  # as far as we know; what we write takes it off
+        self._version = 0
+        """Counts up with each write, whatever came of it."""
+        self._known: tuple[int, State] | None = None
+        """What was read last, and at which version."""
         self.lease = lease
 
     def _write(self, step: Callable[[Connection], T]) -> T:
         """What a step returns, once it is committed, alone or with others."""
-        return self._groups.do(step)
+        try:
+            return self._groups.do(step)
+        finally:
+            self._version += 1
 
     def _begin(self, connection: Connection) -> None:
         """The lock is ours, and nobody takes it before the transaction ends."""
@@ -82,6 +93,7 @@ class Writer:
                     yield connection
                 self._written()
             finally:
+                self._version += 1
                 if self._copy:
                     self._copy.forget()
 
@@ -101,9 +113,12 @@ class Writer:
 
     @resumed
     def state(self) -> State:
-        """Everything that is known now."""
-        with self._at.reading() as connection:
-            return checksum.load(connection)
+        """Everything that is known now. Nobody else changes it, so it is read anew only after a write."""
+        version, known = self._version, self._known
+        if known is None or known[0] != version:
+            with self._at.reading() as connection:
+                known = self._known = (version, checksum.load(connection))
+        return known[1]
 
     @resumed
     def begun(self, its_token: str) -> Intent | None:
@@ -344,7 +359,13 @@ class Writer:
 
     @resumed
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
-        """Write whether nodes may take work; the serial stays."""
+        """Write whether nodes may take work; the serial stays. What is as it was is not written again for
+        `SEEN_ANEW` seconds.
+        """
+        before = self.state().readiness
+        readiness = {name: seen for name, seen in readiness.items() if _is_news(before.get(name), seen)}
+        if not readiness:
+            return
         now, states = (
             self._clock(),
             {name: (seen.state.value, seen.reason) for name, seen in readiness.items()},
@@ -380,6 +401,15 @@ class Writer:
     def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
         """Add to the outputs of records; the serial stays. One that is not there (any more) is no harm."""
         self._write(lambda connection: steps.note(connection, notes))
+
+
+def _is_news(before: Readiness | None, seen: Readiness) -> bool:
+    """Whether a node is seen otherwise than is recorded, or was last seen so some time ago."""
+    if before is None or replace(seen, observed_at=before.observed_at, down=before.down) != before:
+        return True
+    if seen.observed_at is None or before.observed_at is None:
+        return seen.observed_at != before.observed_at
+    return not 0 <= seen.observed_at - before.observed_at < SEEN_ANEW
 
 
 def _count(connection: Connection, *, observed: bool) -> None:

@@ -231,6 +231,42 @@ class Epoch:
         return int(text) if text.isdecimal() else 0
 
 
+def never_ran(folder: str, epoch: int | None) -> bool:
+    """Whether nothing was ever started in a runner's folder, and no earlier writer than `epoch` starts
+    anything there from now on: as a poll by `runner.sh` does (`current`), without a process for each node.
+
+    False for everything else, which the runner itself may judge: attempts, a later writer, a held lock.
+    """
+    try:
+        if epoch is not None:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)  # noqa: PTH102  # text, for thousands of them
+            if not _counted(f"{folder}/.epoch", epoch):
+                return False
+        if os.stat(folder).st_uid != os.geteuid():  # noqa: PTH116
+            return False
+        with os.scandir(folder) as entries:  # after that: whoever was faster can be seen
+            return all(entry.name.startswith(".") for entry in entries)
+    except FileNotFoundError:
+        return epoch is None
+    except OSError:
+        return False
+
+
+def _counted(path: str, epoch: int) -> bool:
+    """Whether a runner's file says `epoch`, or does now."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        text = os.read(handle, _CHUNK).strip()
+        newest = int(text) if text.isdigit() else 0
+        if newest < epoch:
+            os.pwrite(handle, b"%-63d\n" % epoch, 0)
+        return newest <= epoch
+    finally:
+        os.close(handle)
+
+
 def _has_entries(folder: str) -> bool:
     try:
         with os.scandir(folder) as entries:

@@ -29,7 +29,7 @@ from declarative.provider import (
 )
 from providers.faults import RUNNING, guarded
 from providers.local import machine
-from providers.local.files import DamagedError, Epoch, Meta, erase, place
+from providers.local.files import DamagedError, Epoch, Meta, erase, never_ran, place
 from providers.local.folders import DATA, Attachments, Folders
 from providers.ownership import check_update, key_of
 from providers.rank_scripts import beside, prepared
@@ -209,12 +209,13 @@ class Local(RanksOfNodes):
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port. A missing folder is `unreachable`, as a host that does not answer."""
-        return {record.address.name: self._ready(record) for record in nodes}
+        lacking = _lacking()
+        return {record.address.name: self._ready(record, lacking) for record in nodes}
 
-    def _ready(self, record: Record) -> Readiness:
+    def _ready(self, record: Record, lacking: str | None) -> Readiness:
         try:
             self._folders.of(record)
-            reason = _unfit(self._folders.folder(record.address))
+            reason = _unfit(self._folders.at(record.address)) or lacking
             state = NodeState.NOT_READY if reason else NodeState.READY
         except DamagedError as error:
             state, reason = NodeState.NOT_READY, error.summary
@@ -239,6 +240,18 @@ class Local(RanksOfNodes):
         if launch.files is not None:
             place(folder / "work" / launch.attempt, launch.files)
         return self._ranks_in(folder).start(launched)
+
+    @guarded
+    def unused(self, nodes: Sequence[Record]) -> tuple[str, ...]:
+        """See `provider.TellsUnused`."""
+        return tuple(node.address.name for node in nodes if self._is_unused(node))
+
+    def _is_unused(self, node: Record) -> bool:
+        try:
+            self._folders.of(node)
+        except PermanentError:
+            return False
+        return never_ran(f"{self._folders.at(node.address)}/ranks", self._config.fence())
 
     def _data(self, volume: Record, node: Record) -> Path:
         """The folder of a volume's data, if the node may use it."""
@@ -292,16 +305,21 @@ class Local(RanksOfNodes):
         return Ranks(Runner(machine.BareTransport(), str(folder / "ranks"), fence=self._config.fence))
 
 
-def _unfit(folder: Path) -> str | None:
+def _lacking() -> str | None:
+    """What this machine lacks to run any rank."""
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        return f"not installed: {', '.join(missing)}"
+    if not Path("/proc/self/stat").exists():
+        return "there is no /proc, by which processes are found"
+    return None
+
+
+def _unfit(folder: str) -> str | None:
     """Why no rank can run in the folder of a node."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
-    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        return f"not installed: {', '.join(missing)}"
-    if not Path("/proc/self/stat").exists():
-        return "there is no /proc, by which processes are found"
     if free < LEAST_FREE:
         return f"only {free // MEBIBYTE} MiB are free on the disk of {folder}"
     if disk.f_files and not disk.f_favail:
