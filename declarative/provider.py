@@ -278,6 +278,8 @@ class Launch:
     alone_seconds: int | None = None
     """End it after its host was cut off for so long: no command reaches it, and it reaches no other. For
     hosts that nobody can end from outside; None for never."""
+    unused: tuple[int, int] | None = None
+    """Percent and seconds: end it once one of its GPUs was used less for so long, by every sample."""
     near: tuple[str, ...] = ()
     """Addresses of other nodes of its gang, by which a host tells whether it is cut off."""
 

@@ -85,6 +85,8 @@ def prepared(
         alone_seconds=launch.alone_seconds,
         near=launch.near,
         gate_seconds=launch.gate_seconds,
+        unused=launch.unused,
+        gpus=launch.gpus,
     )
     if launch.image is not None:
         return plain  # a container has limits and mounts of its own

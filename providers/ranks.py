@@ -11,6 +11,7 @@ from declarative.model.state import (
     LIMIT_REACHED,
     NOT_RELEASED,
     PREPARING,
+    UNUSED,
     WAITING,
     RankState,
     RankStatus,
@@ -178,6 +179,7 @@ _MEANING: Mapping[AttemptState, tuple[RankState, str | None]] = {
 _ENDED: Mapping[str, tuple[RankState, str | None]] = {
     **{reason: (RankState.FAILED, cause) for reason, cause in containers.LACKING.items()},
     "limit": (RankState.FAILED, LIMIT_REACHED),
+    "unused": (RankState.FAILED, UNUSED),
     "alone": (RankState.LOST, "its host was cut off: no command reached it, and it reached no other"),
 }
 """By the reason why something else ended the attempt; for other reasons, somebody stopped it."""

@@ -63,6 +63,8 @@ class Launch:
     before its first command. With `gate_seconds` the script waits at most so long at a gate (`gate.sh`), and
     `limit_seconds` count from there. After `alone_seconds` in which its host was cut off from us, from its
     gateway and from the addresses that are `near`, it is stopped: see `alone` in runner.sh.
+    `unused` is percent and seconds: it is stopped once one of the `gpus` was used less for so long, by every
+    sample; without `gpus` those that its environment names.
     """
 
     attempt_id: str
@@ -77,6 +79,8 @@ class Launch:
     gate_seconds: int | None = None
     alone_seconds: int | None = None
     near: tuple[str, ...] = ()
+    unused: tuple[int, int] | None = None
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +88,10 @@ class Attempt:
     """An attempt as its host reports it.
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why something else
-    ended it: `stopped`, `limit`, `alone` (its host was cut off), `memory` (the kernel killed a process of it
-    for lack of memory), `gate` (nobody released it: none of its commands ran), or None; or why it never
-    began: `absent` and `unmounted` tell of the host's `lacking` path, one of `Launch.binds`.
+    ended it: `stopped`, `limit`, `unused` (a GPU was), `alone` (its host was cut off), `memory` (the kernel
+    killed a process of it for lack of memory), `gate` (nobody released it: none of its commands ran), or
+    None; or why it never began: `absent` and `unmounted` tell of the host's `lacking` path, one of
+    `Launch.binds`.
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that the task sees. `confined` is how it
     is held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
@@ -225,6 +230,8 @@ def options_of(launch: Launch) -> list[str]:
         ("--limit", launch.limit_seconds),
         ("--gate", launch.gate_seconds),
         ("--alone", launch.alone_seconds),
+        ("--unused", "{}:{}".format(*launch.unused) if launch.unused else ""),
+        ("--gpus", ",".join(map(str, launch.gpus)) if launch.unused else ""),
         ("--near", ",".join(launch.near) if launch.alone_seconds is not None else ""),
     ):
         if value not in {None, ""}:

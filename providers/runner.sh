@@ -5,7 +5,7 @@
 # grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
 #   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [--gate SECONDS]
-#          [--alone SECONDS [--near ADDRESS,ADDRESS...]] [MOUNT]...
+#          [--alone SECONDS [--near ADDRESS,ADDRESS...]] [--unused PERCENT:SECONDS [--gpus LIST]] [MOUNT]...
 #          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
 #          --bind SRC DST, which may not; --gate: the script waits at most so long at a gate (gate.sh)
 #   release ID...              opens the gates; the limit counts from here. <peers of all: ADDRESS PORT USER TYPE KEY, and
@@ -22,7 +22,7 @@
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for a missing value
 #   FLEETFORM-END
 # STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task
-# alive) lost (both dead) rebooted missing claimed (never launched). REASON: stopped, limit, alone (the host was cut off
+# alive) lost (both dead) rebooted missing claimed (never launched). REASON: stopped, limit, unused (a GPU of it), alone (the host was cut off
 # for as long as --alone says), memory (the kernel killed a process of it for lack of memory), gate (nobody opened it:
 # none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds
 # of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. CONFINED:
@@ -329,6 +329,34 @@ answers() { # ADDRESS: by ping, or by a port that is open or refused
   said=$(timeout 2 bash -c ': >"/dev/tcp/$0/22"' "$1" 2>&1) && return 0
   case $said in *refused*) ;; *) return 1 ;; esac
 }
+# unused PERCENT SECONDS GPUS GRACE: ends a run once one of its GPUs was used by less than PERCENT for so long, by each
+# of twenty samples or more. What cannot be read counts as used, and so does the time before a gate opens.
+unused() {
+  longest=$((100 * $2)) every=$((5 * $2))
+  [ "$every" -ge 20 ] || every=20
+  [ "$every" -le 3000 ] || every=3000
+  gpus=$(printf %s "$3" | tr , ' ')
+  uptime
+  for gpu in $gpus; do eval "used_$gpu=$now"; done
+  while live; do
+    rest "$every"
+    said=$(usage) || said=''
+    uptime
+    for gpu in $gpus; do
+      percent=$(printf '%s\n' "$said" | sed -n "s/^$gpu \([0-9][0-9]*\)\$/\1/p" | head -n 1)
+      if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$gpu=$now"; fi
+      eval "since=\$used_$gpu"
+      if [ $((now - since)) -ge "$longest" ]; then end unused "$4" && return; fi
+    done
+  done
+}
+usage() { # a line INDEX PERCENT for each GPU
+  if command -v nvidia-smi >/dev/null; then
+    timeout -k 1 10 nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits | tr -d ' %' | tr , ' '
+  else
+    timeout -k 1 10 rocm-smi --showuse --csv | sed -n 's/^card\([0-9]*\),\([0-9]*\).*/\1 \2/p'
+  fi
+} 2>/dev/null
 watch() { # NUMBER: enforces the limit; there is a new watcher for each new limit, and the old ones give up
   while live && [ "$watcher" = "$1" ] && [ "$limitat" != - ]; do
     uptime
@@ -360,9 +388,9 @@ sweep() {
 
 # ---------------------------------------------------------------------------------------- how it begins
 
-# Sets cpus, memory, hard, limit, grace, gate, alone, near, mounts; what $mounting names is called for each mount.
+# Sets cpus, memory, hard, limit, grace, gate, alone, near, unused, gpus, mounts; what $mounting names is called for each mount.
 options() { # OPTION...
-  cpus='' memory='' hard='' limit=- grace=10 gate='' alone=- near='' mounts=''
+  cpus='' memory='' hard='' limit=- grace=10 gate='' alone=- near='' mounts='' unused='' gpus=${CUDA_VISIBLE_DEVICES-}
   while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || die usage "$1 needs a value"
     case $1 in
@@ -374,6 +402,8 @@ options() { # OPTION...
     --gate) gate=$2 && number "$2" "$1" ;;
     --alone) alone=$2 && number "$2" "$1" ;;
     --near) near=$2 && case $2 in *[!0-9A-Za-z.:,_-]*) die usage "bad list of addresses: $2" ;; esac ;;
+    --unused) unused=$2 && number "${2%:*}" "$1" && number "${2#*:}" "$1" ;;
+    --gpus) gpus=$2 ;;
     --mount | --bind | --bind-if-any)
       [ $# -ge 3 ] || die usage "$1 needs a source and a destination"
       mounts=1 && ${mounting:-:} "$2" "$3" "$1"
@@ -455,6 +485,10 @@ supervise() {
     [ "$grace" -le $((alone / 3)) ] || grace=$((alone / 3)) # it has to be over before it begins elsewhere
     setsid -f sh "$self" _alone "$id" "$alone" "$grace" "$near" 8>&-
   fi
+  case $unused/$gpus in
+  /* | */ | */*[!0-9,]*) ;;
+  *) setsid -f sh "$self" _unused "$id" "${unused%:*}" "${unused#*:}" "$gpus" "$grace" 8>&- ;;
+  esac
   # In the foreground: the shell would have `&` ignore SIGINT, and so the task.
   FLEETFORM_RUN=$d setsid sh "$self" _task "$id" "$@" </dev/null >>"$d/log" 2>&1 8>&-
   code=$? t1=$(date +%s)
@@ -732,6 +766,7 @@ _run)
   ;;
 _watch) watch "$2" ;;
 _alone) alone "$2" "$3" "$4" ;;
+_unused) unused "$2" "$3" "$4" "$5" ;;
 _end) end "$2" "$3" ;;
 _task) shift && task "$@" ;;
 _mount)

@@ -59,7 +59,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (38, "dstack-field", "`instance_types`"),
         (39, "dstack-field", "`reservation`"),
         (40, "dstack-field", "`idle_duration`"),
-        (42, "dstack-field", "`utilization_policy`"),
         (47, "dstack-field", "`main/h100-pool`"),
         (50, "dstack-field", "`backend_options`"),
         (52, "dstack-field", "`dstack`"),
@@ -387,6 +386,11 @@ def test_nvcc_is_found_or_the_rank_fails(tmp_path):
         ({"repos": [{"url": "https://host/a", "branch": "--upload-pack=x"}]}, "bad-value"),
         ({"repos": ["--upload-pack=x"]}, None),
         ({"repos": [{"url": "https://host/a", "local_path": "."}]}, "wrong-type"),
+        ({"utilization_policy": {"min_gpu_utilization": 0, "time_window": 300}}, None),
+        ({"utilization_policy": {"min_gpu_utilization": 101, "time_window": "1h"}}, "out-of-range"),
+        ({"utilization_policy": {"min_gpu_utilization": 10, "time_window": "4m"}}, "out-of-range"),
+        ({"utilization_policy": {"min_gpu_utilization": 10, "time_window": "off"}}, "out-of-range"),
+        ({"utilization_policy": {"min_gpu_utilization": 10}}, "missing-field"),
         ({"python": 3}, "bad-value"),
         ({"python": "3.12; rm -r /"}, "bad-value"),
         ({"privileged": True}, "bad-value"),
@@ -414,6 +418,7 @@ def test_a_local_repository_is_files():
 def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     (tmp_path / "a.yaml").write_text(
         "type: fleet\nname: gpu\nnodes: 1\n---\ntype: task\nname: train\nimage: nvcr.io/a/b\nnvcc: true\n"
+        "utilization_policy: {min_gpu_utilization: 10, time_window: 1h}\n"
         "registry_auth:\n  username: $oauthtoken\n  password: ${{ env.NGC_API_KEY }}\n"
     )
     world = World()
@@ -423,9 +428,10 @@ def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     world.apply(plan)
     rank = world.state().records[Address("rank", "train-0")]
     launch = launch_of(world.state(), rank, {"NGC_API_KEY": "hunter2"})
-    assert (launch.commands, launch.login) == (
+    assert (launch.commands, launch.login, launch.unused) == (
         first_commands(RankInputs(task="train", rank=0, nvcc=True)),
         ("$oauthtoken", "hunter2"),
+        (10, 3600),
     )
     assert "hunter2" not in repr(launch) + str(plan_json(plan))
 

@@ -1215,3 +1215,68 @@ def test_many_starts_of_one_writer_at_once(host):
         list(pool.map(lambda i: mine.start(Launch(attempt_id=f"a{i}", script="exit 7")), range(8)))
     for i in range(8):
         assert host.ended(f"a{i}").exit_code == 7
+
+
+# ------------------------------------------------------------------------------------- GPUs that do nothing
+
+
+class Gpus:
+    """An `nvidia-smi` that prints a text, and keeps count of how often it was asked. There is no GPU here."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said, self.asked = folder / "said", folder / "asked"
+        command = folder / "bin" / "nvidia-smi"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\necho "$*" >>{self.asked}\ncat {self.said}\n')
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+
+    def say(self, text: str) -> None:
+        self.said.with_suffix(".new").write_text(text)
+        self.said.with_suffix(".new").rename(self.said)
+
+    def sampled(self, more: int) -> None:
+        """Wait until they were asked so often from now on."""
+        count = len(self.asked.read_text().splitlines()) if self.asked.exists() else 0
+        until(lambda: self.asked.exists() and len(self.asked.read_text().splitlines()) >= count + more)
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch) -> Gpus:
+    return Gpus(tmp_path, monkeypatch)
+
+
+def test_a_gpu_that_is_not_used_ends_the_run(host, gpus):
+    gpus.say("0, 90\n1, 3\n2, 0\n")
+    host.start("exec sleep 1000", unused=(10, 1), gpus=(0, 1))
+    attempt = host.ended()
+    assert (attempt.state, attempt.reason) == (AttemptState.EXITED, "unused")
+    assert "--query-gpu=index,utilization.gpu" in gpus.asked.read_text()
+
+
+@pytest.mark.parametrize("text", ["0, 10\n1, 100\n", "0, [N/A]\n10, 0\n", "NVIDIA-SMI has failed\n"])
+def test_a_gpu_that_is_used_or_cannot_be_read_ends_nothing(host, gpus, text):
+    gpus.say(text)
+    host.start("exec sleep 1000", unused=(10, 1), gpus=(0, 1))
+    gpus.sampled(8)
+    assert host.poll().state is AttemptState.RUNNING
+
+
+def test_the_window_begins_anew_whenever_a_gpu_is_used(host, gpus):
+    gpus.say("0, 0\n")
+    host.start("exec sleep 1000", unused=(10, 6), gpus=(0,))
+    for _ in range(3):
+        gpus.sampled(10)
+        gpus.say("0, 50\n")
+        gpus.sampled(2)
+        gpus.say("0, 0\n")
+    assert host.poll().state is AttemptState.RUNNING
+    assert host.ended().reason == "unused"
+
+
+def test_the_gpus_of_the_environment_are_meant_where_none_is_named(host, gpus, monkeypatch):
+    """As within a step of Slurm."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    gpus.say("0, 90\n3, 0\n")
+    host.start("exec sleep 1000", unused=(10, 1))
+    assert host.ended().reason == "unused"

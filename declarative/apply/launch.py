@@ -95,9 +95,16 @@ def launch_of(
         else None,
         hard=asked.isolation == Isolation.HARD.value,
         gate_seconds=gate_seconds,
+        unused=_unused(asked),
         alone_seconds=_alone(node, rank, limits or {}),
         near=_near(state, rank, node),
     )
+
+
+def _unused(asked: RankInputs) -> tuple[int, int] | None:
+    policy = asked.utilization_policy
+    window = seconds(policy["time_window"], None) if policy else None
+    return (int(policy["min_gpu_utilization"]), window) if policy and window else None
 
 
 def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> int | None:

@@ -150,6 +150,7 @@ class RankInputs:
     files: RecordedFiles | None = None
     retry: Any = None
     queue: bool = False
+    utilization_policy: Mapping[str, Any] | None = None
     file_sums: Any = None
     volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

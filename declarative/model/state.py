@@ -292,6 +292,9 @@ START_UP_LIMIT = 600.0
 LIMIT_REACHED = "max_duration reached"
 """The cause of a rank's failure that ran for as long as its task allows."""
 
+UNUSED = "one of its GPUs was used less than its `utilization_policy` asks for"
+"""The cause of a rank's failure that held GPUs and did not use them."""
+
 PREPARING = "it is being prepared"
 WAITING = "it waits for the rest of its gang"
 """The causes of a rank that is `starting`: none of its commands ran yet."""

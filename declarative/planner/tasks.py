@@ -24,6 +24,7 @@ from declarative.model.state import (
     RETRIES,
     SCHEDULED,
     STOPPED,
+    UNUSED,
     Address,
     NodeState,
     RankState,
@@ -257,7 +258,7 @@ def _event(status: RankStatus) -> RetryEvent | None:
     """What kind of failure it was. Who limits how long a rank runs does not mean: and then once more."""
     if status.state is RankState.LOST:
         return RetryEvent.INTERRUPTION
-    return None if status.cause == LIMIT_REACHED else RetryEvent.ERROR
+    return None if status.cause in {LIMIT_REACHED, UNUSED} else RetryEvent.ERROR
 
 
 def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:

@@ -15,6 +15,7 @@ from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.model.spec.topology import Level, Placement, SpotPolicy
+from declarative.model.spec.utilization import UtilizationPolicy
 from declarative.model.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -206,6 +207,10 @@ class Task:
         ),
     ] = Retry(())
 
+    utilization_policy: Annotated[
+        UtilizationPolicy | None,
+        Doc("`{min_gpu_utilization: 10, time_window: 1h}`: ends a rank one of whose GPUs is used less."),
+    ] = None
     queue: Annotated[
         bool,
         InPlace(),
@@ -226,7 +231,6 @@ class Task:
         "instance_types": "write it in the fleet",
         "reservation": "write it in the fleet",
         "idle_duration": "write it in the fleet",
-        "utilization_policy": "remove it",
         "profiles": "write the fields of the profile here",
         "backend_options": "use `options:` of the `backend` document",
         "dstack": "remove it",
