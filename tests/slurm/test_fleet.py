@@ -124,7 +124,7 @@ def test_a_wrong_partition_is_an_error_at_the_fleet(project):
 def test_commands_run_beside_a_rank(project, tmp_path):
     """Within its job, in its folder, with its variables."""
     project.bring(half("gang", hold(tmp_path / "up")))
-    until((tmp_path / "up").exists)
+    until(lambda: (tmp_path / "up").exists() and len((tmp_path / "up").read_text().split()) == 2)
     told = project.run(
         "exec", "gang/1", "--", "sh", "-c", "echo $FLEETFORM_NODE_RANK $SLURM_JOB_ID"
     ).out.split()
