@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative.cli.rounds import Rounds, Stop
-from declarative.cli.session import Session
+from declarative.cli.session import Allowed, Session
 from declarative.reconcile.round import Round
 from declarative.render.views import StatusView
 
@@ -30,7 +30,8 @@ class Here:
 
     def __init__(self, directory: Path, clock: Clock, state: str | None = None) -> None:
         self.clock = clock
-        self.session = Session(directory, state, (), ())
+        allowed = Allowed(variables=("FLEETFORM_TEST_*",))
+        self.session = Session(directory, state, (), (), allowed=allowed)
         self.session.clock = self.session.state.clock = clock
         self.rounds = Rounds(self.session, OPTIONS, Stop())
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from declarative.apply.away import Away
 from declarative.apply.bundles import Bundles
+from declarative.apply.drift import PATIENCE
 from declarative.apply.policy_check import check
 from declarative.apply.renames import Learn, RenamedBackend, never
 from declarative.model.inputs import NodeInputs, VolumeInputs
@@ -28,7 +31,11 @@ from declarative.provider import (
     load,
     reads_only,
 )
+from declarative.retry import Policy, call
 
+T = TypeVar("T")
+BRIEF = Policy(deadline=5.0, longest=2.0)
+"""The patience of a loop, which has another one: it asks again later, beside its rounds."""
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""
 
@@ -51,6 +58,7 @@ class Backends:
         learn: Learn = never,
         limits: Mapping[str, float | None] | None = None,
         policy: OperatorPolicy | None = None,
+        away: Away | None = None,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
@@ -58,10 +66,12 @@ class Backends:
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
         counts, and not what was recorded when they were reached last. `shared`: see `Config`. `changing` and
         `learn`: see `Renamed`. `limits` is fleet → seconds after which nodes that do not answer are given up,
-        None for never. `policy` is what the operator allows; without one nobody is asked.
+        None for never. `policy` is what the operator allows; without one nobody is asked. `away` are those
+        that a loop leaves alone.
         """
         self.declared = declared
         self._policy = policy
+        self._away = away
         self._ways = ways or {}
         self._fence = fence
         self._changing = changing or fence
@@ -81,12 +91,26 @@ class Backends:
         return tuple(sorted({*self.declared, LOCAL}))
 
     def get(self, name: str | None) -> RenamedBackend:
-        """The provider of a backend; `PermanentError` if there is none."""
+        """The provider of a backend; `PermanentError` if there is none, or if it is left alone."""
         name = name or LOCAL
+        if self._away is not None:
+            self._away.check(name)
         with self._turn:
             if name not in self._made:
                 self._made[name] = self._make(name, self.hosts(name))
             return self._made[name]
+
+    def read(self, name: str, ask: Callable[[RenamedBackend], T], *, patience: Policy = PATIENCE) -> T:
+        """What a backend answers; a loop leaves one alone that cannot be read."""
+        once = partial(ask, self.get(name))
+        if self._away is None:
+            return call(once, policy=patience)
+        brief = min(patience, BRIEF, key=lambda policy: policy.deadline)
+        return self._away.read(name, partial(call, once, policy=brief), once)
+
+    def left_alone(self, name: str) -> bool:
+        """Whether a loop leaves a backend alone, since it could not be read."""
+        return self._away is not None and name in {found.backend for found in self._away.list()}
 
     def hosts(self, name: str) -> Hosts:
         """The hosts where a backend has nodes, or may have, by the names that it knows these by."""

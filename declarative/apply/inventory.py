@@ -42,7 +42,7 @@ from declarative.model.state import (
 )
 from declarative.planner.types import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing, Visit
-from declarative.retry import call
+from declarative.retry import Policy, call
 from declarative.spans import named
 from declarative.store.check import fault
 
@@ -51,6 +51,9 @@ MADE = ("node", "volume", "attachment")
 
 ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
 """The states of nodes that can be asked what runs on them."""
+
+ONCE = Policy(deadline=0.0)
+"""The patience with a backend of which nothing is wanted."""
 
 MOST_NAMED = 5
 """So many of what a command had begun are named; more are counted."""
@@ -93,7 +96,7 @@ class _Look:
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
 
-def _backends_of(state: State) -> set[str]:
+def backends_of(state: State) -> set[str]:
     """The backends of which something is recorded, or was begun."""
     made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
     return made | {i.backend or LOCAL for i in state.intents}
@@ -123,7 +126,7 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         found.existing, notes = standing(hosts, state, backends)
         found.diagnostics += notes
         found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
-        names = _backends_of(state)
+        names = backends_of(state)
         if every and state.lineage:
             names |= {n for n in backends.names() if not _of_hosts(backends, n)}
         for name in sorted(names):
@@ -201,7 +204,8 @@ def _look_for_more(state: State, backends: Backends, seen: Collection[str], foun
     for name in backends.names():
         if name not in seen and not _of_hosts(backends, name):
             with suppress(ProviderError):
-                _note_orphans(state, name, backends.get(name).inventory(), found)
+                things = backends.read(name, RenamedBackend.inventory, patience=ONCE)
+                _note_orphans(state, name, things, found)
 
 
 def _of_hosts(backends: Backends, name: str) -> bool:
@@ -242,7 +246,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
         if backends.hosts(name):
             _look_at_hosts(state, name, backends, found, patience)
             return
-        things = call(provider.inventory, policy=PATIENCE)
+        things = backends.read(name, RenamedBackend.inventory)
         _compare(state, name, things, lambda _: provider, found, recall=provider)
         _resolve(state, name, lambda _: provider, found)
     except ProviderError as error:
@@ -251,7 +255,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
         found.readiness.update({n.address.name: unknown for n in nodes})
     nodes = [r for r in nodes if r.address not in found.compared.gone]
     nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
-    if provider is not None and nodes:
+    if provider is not None and nodes and not backends.left_alone(name):
         # Asked of each node itself: these answers hold, listing or not.
         try:
             found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE
 from declarative.apply.offers import unreadable
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Host
@@ -18,7 +17,6 @@ from declarative.model.state import State
 from declarative.planner.partitions import named
 from declarative.planner.types import Standing
 from declarative.provider import Member, PermanentError, ProviderError
-from declarative.retry import call
 
 SAID = ("partition", "reservation")
 """Fields of a fleet that its cluster may say to be wrong."""
@@ -46,8 +44,7 @@ def standing(
         settings = wanted[0].fields
         settings = {key: value for key, value in settings.items() if key != "slurm"}
         try:
-            provider = backends.get(backend)
-            found = call(lambda: provider.members(settings), policy=PATIENCE)  # noqa: B023
+            found = backends.read(backend, lambda provider: provider.members(settings))  # noqa: B023
         except ProviderError as error:
             notes.append(_fault(fleet, backend, error))
             continue

@@ -301,8 +301,8 @@ def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) ->
     if record is None or node is None:
         return None
     grace = seconds(record.rank.stop_duration, None)
-    provider = backends.get(node.backend)
     try:
+        provider = backends.get(node.backend)
         status = call(
             lambda: provider.stop(node, attempt_id(record), DEFAULT_GRACE if grace is None else grace)
         )

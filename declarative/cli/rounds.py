@@ -8,8 +8,11 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
+from declarative.apply.away import Absence, Away
+from declarative.apply.inventory import backends_of
 from declarative.cli.errors import Failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session
@@ -188,6 +191,7 @@ class Rounds:
         self._checkout = checkout
         self.stop = stop
         self.backoff = Backoff()
+        self.away = session.away = Away(session.clock)
         self.told = Told()
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
@@ -197,6 +201,7 @@ class Rounds:
         self._mark: Mark | None = None
         self._git_wrong: tuple[Diagnostic, ...] = ()
         self._who: Who | None = None
+        self._was_away: set[str] = set()
         self._wrong: tuple[Diagnostic, ...] = ()
         """What is wrong with the files as they are now: then what they were before still holds."""
         self._leader: Leader | None = None
@@ -214,7 +219,8 @@ class Rounds:
         """Whether the next round has to come at once."""
         if self._again is not None and self.session.clock() >= self._again:
             return True
-        return self._mark != self._marked()
+        self.away.ask_again()
+        return self.away.returned() or self._mark != self._marked()
 
     def _marked(self) -> Mark:
         return mark_of(self.session.directory, (*self._files, *self.session.inputs))
@@ -245,6 +251,7 @@ class Rounds:
         from declarative.store import StateError
 
         self._again = None
+        self.away.ask_again()
         self.stop.halt.clear()
         if self.stop.is_set():
             self.stop.halt.set()
@@ -304,7 +311,9 @@ class Rounds:
             self.code = run.converge(destroy=False)
         plan, choice = run.plan, run.choice
         waits = (*(choice.waits if choice else ()), *_unplaced(run.whole))
+        waits += tuple(map(_left_alone, self.away.list()))
         self._say_waits(run, waits)
+        self._say_returned(run)
         self._say_errors(())
         return Round(
             number=0,
@@ -318,6 +327,7 @@ class Rounds:
             actions=plan.actions if plan else (),
             results=run.results,
             waits=waits,
+            backends=tuple(sorted({*desired.backends, *backends_of(run.after)})) if run.after else (),
             errors=tuple(d for d in plan.diagnostics if d.severity is Severity.ERROR) if plan else (),
         )
 
@@ -380,9 +390,18 @@ class Rounds:
             if run.as_json:
                 data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
                 run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
-            else:
+            elif not wait.address.startswith("backend/"):  # the plan has said that, as a warning
                 how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
                 self._say(f"{wait.address} ({wait.action}) {wait.why}{how}")
+
+    def _say_returned(self, run: RoundRun) -> None:
+        away = {found.backend for found in self.away.list()}
+        for name in sorted(self._was_away - away):
+            if run.as_json:
+                run.event({"event": "returned", "address": f"backend/{name}"})
+            else:
+                self._say(f"backend/{name} can be read again")
+        self._was_away = away
 
     @staticmethod
     def _say(text: str) -> None:
@@ -393,6 +412,12 @@ class Rounds:
 
 def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:
     return Round(number=0, at=0.0, duration=0.0, held=held, errors=errors)
+
+
+def _left_alone(found: Absence) -> Wait:
+    since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
+    why = f"cannot be read since {since}: {found.why}"
+    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
 
 
 def _unplaced(plan: Plan | None) -> Iterator[Wait]:

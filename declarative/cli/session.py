@@ -19,6 +19,7 @@ from declarative.cli.state_access import StateAccess, of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
+    from declarative.apply.away import Away
     from declarative.apply.backends import Backends
     from declarative.language.loader import Loaded, Look
     from declarative.model.manifest import Manifest
@@ -73,6 +74,8 @@ class Session:
         """What was loaded, whatever is to come of it."""
         self.clock: Callable[[], float] = now
         """Seconds since the epoch, for what a command does."""
+        self.away: Away | None = None
+        """The backends that a loop leaves alone."""
         self.warnings: tuple[Diagnostic, ...] = ()
         self.files: Mapping[str, Manifest] = {}
         """What the ranks get that this command may start, by its digest."""
@@ -210,6 +213,7 @@ class Session:
             changing=self.state.changing,
             learn=self.state.learn,
             policy=self.policy(),
+            away=self.away,
             limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import DELAYS
-from declarative.model.diagnostic import Severity
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
@@ -116,10 +116,13 @@ def choose(  # noqa: PLR0913 (keywords)
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
     digests = {group: digest for digest, (groups, _) in waiting.items() for group in groups}
+    short = _short(plan, desired)
+    waits = [_wait(held, digests.get(held.group)) for held in found.held]
+    waits += [Wait(address=d.address or "", action=Cause.CREATE.value, why=d.summary) for d in short]
     return AllowedPart(
-        plan=_without_errors(found),
+        plan=_without_errors(found, short),
         causes=found.causes,
-        waits=tuple(_wait(held, digests.get(held.group)) for held in found.held),
+        waits=tuple(waits),
         approvals={digest: steps for digest, (_, steps) in waiting.items()},
     )
 
@@ -160,14 +163,28 @@ def _retries(
     return out
 
 
-def _without_errors(found: Permitted) -> Plan:
-    """The plan without errors about what it does not do: what is protected, what goes beyond a limit."""
+def _short(plan: Plan, desired: Desired) -> tuple[Diagnostic, ...]:
+    """Of what is wrong with a plan: fleets that are short of nodes as long as a backend cannot be read."""
+    unread = {d.address for d in plan.diagnostics if d.code == "backend-unreadable"}
+    fleets = {
+        f"fleet/{name}"
+        for name, fleet in desired.fleets.items()
+        if not unread.isdisjoint(f"backend/{b}" for b in fleet.backends or desired.backends)
+    }
+    return tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address in fleets)
+
+
+def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
+    """The plan without errors about what it does not do: what is protected, what goes beyond a limit, what
+    is `short`.
+    """
     going = {group_of(a) for a in found.plan.actions}
     held = {h.group for h in found.held}
     kept = tuple(
         d
         for d in found.plan.diagnostics
-        if (d.code != "protected" or d.address in going - held)
+        if d not in short
+        and (d.code != "protected" or d.address in going - held)
         and (d.code != "over-limit" or d.severity is not Severity.ERROR)
     )
     return replace(found.plan, diagnostics=kept)

@@ -47,6 +47,9 @@ class Round:
     results: tuple[ActionResult, ...] = ()
     """What came of the actions."""
     waits: tuple[Wait, ...] = ()
+    """With `backend/hpc` and `read` for a backend that cannot be read, and is left alone until then."""
+    backends: tuple[str, ...] = ()
+    """All that are declared or used."""
     errors: tuple[Diagnostic, ...] = ()
     """What went wrong: with the project's files, the state, or a backend."""
     hourly: float | None = None

@@ -180,6 +180,7 @@ class _Rounds:
         self._waits = gauge("plan_waiting", "What the last plan would do and the loop may not.", "action")
         self._drift = gauge("drift", "Differences between records and backends in the last plan.", "change")
         self._unplaced = gauge("unplaced_ranks", "Ranks without a place in the last plan, by code.", "code")
+        self._up = gauge("backend_up", "1 if the last round could read it.", "backend")
         self._held = gauge("lease_held", "1 if this controller leads.")
         self._epoch = gauge("lease_epoch", "The number of the writer; it grows from leader to leader.")
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
@@ -202,6 +203,9 @@ class _Rounds:
         if done.hourly is not None:
             self._hourly.set(done.hourly)
         _set(self._waits, Tally(wait.action for wait in done.waits))
+        if done.backends:
+            away = {wait.address for wait in done.waits}
+            _set(self._up, {_valid(name): int(f"backend/{name}" not in away) for name in done.backends})
         self._plan(done)
 
     def _plan(self, done: Round) -> None:

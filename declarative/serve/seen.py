@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
+from declarative.render.data import iso
 from declarative.render.page import Page
 from declarative.render.views import StatusView
 from declarative.store.events import Event
@@ -128,7 +129,8 @@ def _held(last: Round) -> list[str]:
     """What the plan would do and the loop did not, in lines."""
     lines: list[str] = []
     for wait in last.waits:
-        lines.append(f"{wait.action} {wait.address}: {wait.why}")
+        until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"
+        lines.append(f"{wait.action} {wait.address}: {wait.why}{until}")
         if wait.digest:
             lines.append(f"    fleetform approve {wait.digest}")
     return lines
