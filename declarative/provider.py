@@ -23,7 +23,7 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import suggest
 from declarative.model.inputs import BadDataError, Inputs, inputs_of
 from declarative.model.resource import Offer, Taken
-from declarative.model.spec.clouds import Image, Network
+from declarative.model.spec.backend import Image, Network
 from declarative.model.state import Address, RankStatus, Readiness, Record
 
 if TYPE_CHECKING:

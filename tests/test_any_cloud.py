@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from libcloud.compute import providers as libclouds
 from libcloud.compute.types import NodeState
 
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.model.state import Address, Record
 from declarative.provider import (
     Config,

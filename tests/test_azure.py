@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from declarative.model.spec.clouds import Network, Reach
+from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import TAGS, Address, NodeState, Record
 from declarative.provider import (
     Ended,

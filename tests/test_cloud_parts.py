@@ -30,8 +30,7 @@ from declarative.apply.backends import Backends, regions_of
 from declarative.apply.inventory import look
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Name
-from declarative.model.spec.backend import Credentials
-from declarative.model.spec.clouds import Endpoint, Images
+from declarative.model.spec.backend import Credentials, Endpoint, Images
 from declarative.model.state import Address, Record, State
 from declarative.provider import (
     Config,

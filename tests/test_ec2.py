@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import call

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from declarative.model.spec.clouds import Network, Reach
+from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import Account

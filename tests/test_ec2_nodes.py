@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.model.inputs import inputs_of
-from declarative.model.spec.clouds import ImageFilter, Network
+from declarative.model.spec.backend import ImageFilter, Network
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
 from declarative.retry import Policy, call

@@ -8,7 +8,7 @@ import pytest
 
 from declarative.model.inputs import data_of
 from declarative.model.resource import Offer, catalog_offers, merge_offers
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.planner.make import make
 from declarative.planner.types import Op
 from declarative.provider import PermanentError

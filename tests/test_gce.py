@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from libcloud.common import google
 
-from declarative.model.spec.clouds import Network, Reach
+from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import TAGS, Address, NodeState, Record
 from declarative.provider import (
     Ended,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative.language.loader import load
-from declarative.language.loader.inventories import HostList, login, of_lines, of_ssh, of_tree
+from declarative.language.loader.existing import HostList, login, of_lines, of_ssh, of_tree
 
 LINES = """
 # a comment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declarative.model.spec.clouds import ImageFilter
+from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind
 from providers.cloud import account, marks

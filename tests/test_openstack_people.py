@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.faults import Answer, classify

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from declarative.cli.session import Allowed
-from declarative.language.loader.policy import find_policy, read_policy
+from declarative.language.loader.project import find_policy, read_policy
 from declarative.model.diagnostic import InvalidError
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import StateError

@@ -31,15 +31,12 @@ from declarative.planner.types import (
     Reservation,
     ReservationStatus,
 )
-from declarative.render.blocks import Row, map_lines
 from declarative.render.data import diagnostics_json, plan_json, status_json, to_json, to_line, validate_json
 from declarative.render.diagnostics import diagnostics_text
-from declarative.render.health import health_lines
+from declarative.render.listings import state_text
 from declarative.render.plan import plan_text
-from declarative.render.progress import Progress, duration
-from declarative.render.records import state_text
-from declarative.render.report import notes_json, report_text, result_json
-from declarative.render.status import status_text
+from declarative.render.progress import Progress, duration, notes_json, report_text, result_json
+from declarative.render.status import Row, health_lines, map_lines, status_text
 from declarative.render.text import Paint, cells, host_lists, ranges, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from tests.cli import events_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.render.blocks import Row, map_lines
-from declarative.render.status import status_text
+from declarative.render.status import Row, map_lines, status_text
 from declarative.render.text import MOST_ALIKE, Cell, Paint, folded
 from declarative.render.views import NodeView, RankView, StatusView, TaskView, VolumeView
 

@@ -12,8 +12,7 @@ from declarative.model.diagnostic import suggest
 from declarative.model.schema import decode, fields_of
 from declarative.model.schema.marks import Problem
 from declarative.model.spec import DOCUMENTS
-from declarative.model.spec.backend import CatalogOffer
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import CatalogOffer, Network
 from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.values import Resources
 

@@ -8,7 +8,7 @@ from declarative.model.resource import TaskWant
 from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
 from declarative.model.spec.hosts import HostFields
-from declarative.model.spec.topology import Topology
+from declarative.model.spec.values import Topology
 from declarative.placement.place import place
 from declarative.placement.types import Ask, VolumeAt
 from tests.model import World, rank_mounts, spec

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.spec.notify import HookFormat, Notify
+from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.serve import webhooks
 from declarative.serve.announce import Announcer

@@ -17,7 +17,7 @@ from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.manifest import Manifest
 from declarative.model.resource import EXISTING, LOCAL, SSH
 from declarative.model.spec import Backend
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by

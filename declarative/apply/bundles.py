@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from declarative.language.loader import safe_open
+from declarative.language.loader import project_folder
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Entry, Manifest
@@ -126,8 +126,8 @@ def _add(archive: tarfile.TarFile, root: Path, entry: Entry) -> None:
     *above, name = entry.source.split("/")
     with contextlib.ExitStack() as opened:
         try:
-            parent = opened.enter_context(safe_open.folder(root, *above))
-            file = opened.enter_context(safe_open.regular(parent, name))
+            parent = opened.enter_context(project_folder.folder(root, *above))
+            file = opened.enter_context(project_folder.regular(parent, name))
         except OSError:  # it is gone, or no file any more, or may not be read any more
             raise _changed([entry.source]) from None
         if not _is_planned(os.fstat(file.fileno()), entry):
@@ -164,13 +164,13 @@ def changed_files(root: Path, manifest: Manifest) -> list[str]:
 def _differs(root: Path, entry: Entry) -> bool:
     *above, name = entry.source.split("/")
     try:
-        with safe_open.folder(root, *above) as parent:
+        with project_folder.folder(root, *above) as parent:
             if entry.link is not None:
                 return os.readlink(name, dir_fd=parent) != entry.link
-            with safe_open.regular(parent, name) as file:
+            with project_folder.regular(parent, name) as file:
                 if not _is_planned(os.fstat(file.fileno()), entry):
                     return True
-                return safe_open.summed(file)[1] != entry.sha256
+                return project_folder.summed(file)[1] != entry.sha256
     except OSError:
         return True
 

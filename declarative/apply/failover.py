@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.model.state import Intent, Record, State
 from declarative.planner.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind

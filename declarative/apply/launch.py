@@ -11,7 +11,7 @@ from declarative.language.template import env_names, resolve_env
 from declarative.model.blocks import cpus_of, gpus_of, share
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.model.spec import Isolation, RetryEvent
-from declarative.model.spec.retry import Retry
+from declarative.model.spec.schedule import Retry
 from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.planner.health import LIMIT

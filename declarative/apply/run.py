@@ -14,7 +14,7 @@ from declarative.apply.log_cleanup import tidy
 from declarative.apply.retry_schedule import Lack, lacking
 from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, zone_asked
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.model.state import Address, RankStatus
 from declarative.planner.types import Action, Op, Plan, Reason
 

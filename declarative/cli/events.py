@@ -106,7 +106,7 @@ def _start(session: Session, desired: Desired | None, since: str | None) -> int:
 
 def _print(events: Sequence[Event], lineage: str | None, *, as_json: bool) -> None:
     from declarative.render.data import to_line
-    from declarative.render.records import event_json, events_text
+    from declarative.render.listings import event_json, events_text
 
     if as_json:
         emit_text("".join(f"{to_line(event_json(event, lineage))}\n" for event in events))

@@ -25,8 +25,8 @@ from declarative.cli.session import Session, allowed_work, has_errors, now, proj
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
-    from declarative.why.answers import Answer
     from declarative.why.explain import Explainer
+    from declarative.why.reasons import Answer
 
 
 @click.command(

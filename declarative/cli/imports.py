@@ -14,9 +14,8 @@ from declarative.cli.output import emit_text
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
-    from declarative.language.loader.existing import FreeNames
+    from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
-    from declarative.language.loader.inventories import HostList
     from declarative.language.source import Document
     from declarative.model.resource import Desired
     from declarative.provider import Look
@@ -242,21 +241,21 @@ def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
 
 def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> HostList:
     """The hosts that are named, and those of files."""
-    from declarative.language.loader import inventories
+    from declarative.language.loader import existing
 
-    hosts = inventories.HostList()
+    hosts = existing.HostList()
     for name in names:
-        host = inventories.login(name)
+        host = existing.login(name)
         if host is None:
             raise failed("usage", f"`{name}` is not a host", "write `HOST`, `USER@HOST` or `USER@HOST:PORT`")
         hosts.add("", host)
     if ssh_config is not None:
-        inventories.of_ssh(_text(ssh_config), hosts)
+        existing.of_ssh(_text(ssh_config), hosts)
     if inventory is not None and inventory.suffix in (".yaml", ".yml"):
         for document in _documents(inventory):
-            inventories.of_tree(document.data, hosts)
+            existing.of_tree(document.data, hosts)
     elif inventory is not None:
-        inventories.of_lines(_text(inventory), hosts)
+        existing.of_lines(_text(inventory), hosts)
     return hosts
 
 

@@ -91,7 +91,7 @@ def offers_command(
     With --json: format_version, total (how many were looked at), offers (backend, region, zone,
     instance_type, resources, spot, price, priced_on, limit; one for each zone) and diagnostics.
     """
-    from declarative.render.offers import offers_json, offers_text
+    from declarative.render.listings import offers_json, offers_text
 
     found, diagnostics = _find(session, fleet, offline=offline, **asked)
     if as_json:

@@ -120,7 +120,7 @@ class RunOutput:
     def report(self, results: tuple[ActionResult, ...], result: str) -> None:
         """What was done, and what came of it (`_result`)."""
         from declarative.render.data import health_json
-        from declarative.render.report import notes_json, report_text
+        from declarative.render.progress import notes_json, report_text
 
         if self.as_json:
             counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}

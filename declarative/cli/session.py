@@ -82,7 +82,7 @@ class Session:
 
     def policy(self) -> OperatorPolicy:
         """What the operator allows, and the caller; `Failed` with all that is wrong with the policy."""
-        from declarative.language.loader.policy import read_policy
+        from declarative.language.loader.project import read_policy
 
         try:
             return self._allowed.with_policy(read_policy(os.environ))

@@ -51,7 +51,7 @@ for _command in (
 def list_(session: Session, kind: str | None) -> int:
     """List the addresses of everything that is recorded, or of one KIND."""
     from declarative.model.state import KINDS
-    from declarative.render.records import state_text
+    from declarative.render.listings import state_text
 
     if kind and kind not in KINDS:
         raise failed("usage", f"no kind `{kind}`", f"known: {', '.join(KINDS)}")
@@ -67,7 +67,7 @@ def list_(session: Session, kind: str | None) -> int:
 def show(session: Session, address: str, as_json: bool) -> int:
     """Show one record: its inputs, its outputs, what it needs."""
     from declarative.model.diagnostic import suggest
-    from declarative.render.records import state_text
+    from declarative.render.listings import state_text
 
     store = session.store()
     records = {str(r.address): r for r in store.read().records.values()}
@@ -148,7 +148,7 @@ def _finding(
 @project_command
 def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
     """What was done when, with what result, newest first; of some addresses alone, also by earlier names."""
-    from declarative.render.records import history_json, history_text
+    from declarative.render.listings import history_json, history_text
     from declarative.store.rename import parse
 
     for address in addresses:

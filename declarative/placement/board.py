@@ -15,7 +15,7 @@ from functools import cached_property
 from declarative.model.blocks import Shape, gpu_order, maker_of
 from declarative.model.resource import Offer, size_order
 from declarative.model.spec import CreationPolicy, Task
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.model.state import BOOTING, natural
 from declarative.placement.filters import (
     asks_little,

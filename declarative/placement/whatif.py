@@ -15,8 +15,7 @@ from typing import Any
 from declarative.model.resource import RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.fleet import Nodes
-from declarative.model.spec.topology import Level, Placement
-from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Resources
+from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
 from declarative.placement.board import Board, Quota, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger

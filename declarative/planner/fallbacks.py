@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from declarative.model.blocks import maker_of
 from declarative.model.resource import Offer, offer_inputs
 from declarative.model.spec import Fleet, Task
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer

@@ -19,7 +19,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_orde
 from declarative.model.inputs import NodeInputs
 from declarative.model.resource import Desired, shaped
 from declarative.model.spec import Task
-from declarative.model.spec.limits import HOURS_A_MONTH
+from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.launchable import allowed_backends, fleet_offers

@@ -8,12 +8,12 @@ from declarative.model.spec.values import show_mib
 from declarative.model.state import BOOTING, NodeState
 from declarative.placement.types import Kind, Refusal, Rejection, Verdict
 from declarative.planner.types import ReservationStatus
-from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
+from declarative.render.plan_tables import NAMES
+from declarative.render.status import Row, map_lines
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
-from declarative.render.unplaced import NAMES
 from declarative.why.alternatives import Alternative, Elsewhere, Instead, Turned
-from declarative.why.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.why.reasons import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 FEW = 5
 """Nodes and offers that are shown for each of several ranks; of one that is asked about alone, all."""

@@ -10,7 +10,7 @@ from declarative.placement.types import Kind, Refusal, Rejection
 from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 from declarative.why.alternatives import Alternative, Instead, Turned
-from declarative.why.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.why.reasons import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:

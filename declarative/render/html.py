@@ -13,7 +13,6 @@ from declarative.planner.types import Action, NodePreview, Op, Plan
 from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import diagnostics_text
-from declarative.render.health import health_lines
 from declarative.render.plan import (
     backend_lines,
     drift_lines,
@@ -28,9 +27,10 @@ from declarative.render.plan_tables import (
     node_row,
     outcome_of_ranks,
     share,
+    unplaced_lines,
 )
+from declarative.render.status import health_lines
 from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
-from declarative.render.unplaced import unplaced_lines
 from declarative.render.web import node_data, rendered
 
 MOST_UNCHANGED = 1000

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from declarative.model.spec.limits import HOURS_A_MONTH
+from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.planner.types import Cost, NodePreview, Plan
 from declarative.render.actions import (
     SYMBOLS,
@@ -25,7 +25,6 @@ from declarative.render.actions import (
 )
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
-from declarative.render.health import health_lines
 from declarative.render.plan import (
     backend_lines,
     cost_line,
@@ -40,10 +39,13 @@ from declarative.render.plan import (
 from declarative.render.plan_tables import (
     block_lines,
     blocks_in_use,
+    headline,
     rank_lines,
+    together_alike,
+    unplaced_lines,
 )
+from declarative.render.status import health_lines
 from declarative.render.text import Paint, clean, host_lists, money, plural
-from declarative.render.unplaced import headline, together_alike, unplaced_lines
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report: comments and files that begin with it are ours."""

@@ -12,14 +12,12 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.placement.types import Refusal
-from declarative.render.blocks import Row
 from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text
-from declarative.render.health import health_lines
-from declarative.render.records import event_cells
-from declarative.render.status import STYLES, node_note
+from declarative.render.listings import event_cells
+from declarative.render.plan_tables import unplaced_lines
+from declarative.render.status import STYLES, Row, health_lines, node_note
 from declarative.render.text import Paint, clean, money, plural, sentence
-from declarative.render.unplaced import unplaced_lines
 from declarative.render.views import NodeView, StatusView, TaskView
 from declarative.render.web import node_data, rendered
 from declarative.store.events import Event

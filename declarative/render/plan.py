@@ -16,8 +16,15 @@ from declarative.planner.types import Cost, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
-from declarative.render.health import health_lines, unwell
-from declarative.render.plan_tables import block_lines, rank_lines, restart_text
+from declarative.render.plan_tables import (
+    block_lines,
+    headline,
+    rank_lines,
+    restart_text,
+    together_alike,
+    unplaced_lines,
+)
+from declarative.render.status import health_lines, unwell
 from declarative.render.text import (
     Cell,
     Paint,
@@ -31,7 +38,6 @@ from declarative.render.text import (
     sentence,
     wrapped,
 )
-from declarative.render.unplaced import headline, together_alike, unplaced_lines
 from declarative.render.values import fields
 
 SAME = 1e-4

@@ -1,25 +1,183 @@
-"""Progress of an apply: bars on a terminal, plain lines elsewhere, JSON lines for programs.
+"""Progress of an apply, and what became of it: bars on a terminal, plain lines elsewhere, JSON lines for
+programs.
 
-The only part of `render` that writes: to the stream that it is given. Safe to call from several threads.
+`Progress` is the only part of `render` that writes: to the stream that it is given. It is safe to call from
+several threads.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
+from rich.console import Console, Group
+from rich.live import Live as Display
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
 from declarative.model.diagnostic import and_more
 from declarative.render.data import to_event
-from declarative.render.report import result_json
-from declarative.render.text import clean, sentence
+from declarative.render.text import Paint, clean, seal, sentence
+
+MOST_RUNNING = 8
+"""Actions that have a line of their own while they run."""
+
+
+class Live:
+    """Draws on a terminal. Texts are clean already, and are never read as rich's markup."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+        self._actions = Bars(SpinnerColumn(), text, TimeElapsedColumn(), console=self._console)
+        self._bars = Bars(
+            BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=self._console
+        )
+        self._all = self._bars.add_task("all actions", total=0)
+        self._display = Display(
+            Group(self._actions, self._bars),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            refresh_per_second=8,
+        )
+        self._running: dict[str, TaskID] = {}
+        self._waiting: dict[str, str] = {}
+
+    def stop(self) -> None:
+        """Take the bar away; the lines stay. The next action brings it back."""
+        self._display.stop()
+
+    def begin(self, id: str, text: str, total: int) -> None:
+        """Give an action a line of its own, as long as there are not too many."""
+        self._bars.update(self._all, total=total)
+        self._display.start()
+        if len(self._running) < MOST_RUNNING:
+            self._running[id] = self._actions.add_task(text, total=None)
+        else:
+            self._waiting[id] = text
+
+    def change(self, id: str, text: str) -> None:
+        """Another text for an action that has started."""
+        if id in self._running:
+            self._actions.update(self._running[id], description=text)
+        elif id in self._waiting:
+            self._waiting[id] = text
+
+    def end(self, id: str) -> None:
+        """Take the action's line away, and let the next one have it."""
+        self._waiting.pop(id, None)
+        task = self._running.pop(id, None)
+        if task is not None:
+            self._actions.remove_task(task)
+            if self._waiting:
+                follower = next(iter(self._waiting))
+                self._running[follower] = self._actions.add_task(self._waiting.pop(follower), total=None)
+        self._bars.advance(self._all)
+
+    def line(self, text: str, style: str | None) -> None:
+        """A line that stays."""
+        self._console.print(Text(text, style=style or ""))
+
+
+if TYPE_CHECKING:
+    from declarative.apply.graph_walk import ActionResult
+
+MOST_SKIPPED = 10
+"""Skipped actions with the same cause that are named; the others are counted."""
+
+
+def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
+    """The failures with their hints, the skipped actions with their cause, and the summary line."""
+    found = tuple(results)
+    paint = Paint(color=color)
+    lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
+    return seal([*lines, _summary(found, paint, title)], color=color)
+
+
+def result_json(item: ActionResult) -> dict[str, Any]:
+    """One result as data."""
+    return {
+        "id": item.id,
+        "address": str(item.address),
+        "op": str(item.op),
+        "outcome": str(item.outcome),
+        "error": item.error,
+        "hint": item.hint,
+        "note": item.note,
+        "code": item.code,
+    }
+
+
+def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
+    """The notes of actions that are done."""
+    return [
+        {"addresses": [i.address for i in items], "note": note} for note, items in _notes(results).items()
+    ]
+
+
+def _notes(results: Iterable[ActionResult]) -> dict[str, list[ActionResult]]:
+    notes: dict[str, list[ActionResult]] = {}
+    for item in results:
+        if item.note and item.outcome == "done":
+            notes.setdefault(item.note, []).append(item)
+    return notes
+
+
+def _noted(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    for note, items in _notes(results).items():
+        yield f"{paint('yellow', 'elsewhere')}: {sentence(note)}"
+        yield from _listed(items)
+        yield ""
+
+
+def _listed(items: Sequence[ActionResult]) -> Iterator[str]:
+    for item in items[:MOST_SKIPPED]:
+        yield f"  {clean(item.op)} {clean(item.address)}"
+    if len(items) > MOST_SKIPPED:
+        yield f"  … {len(items) - MOST_SKIPPED} more"
+
+
+def _failures(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    for item in results:
+        if item.outcome != "failed":
+            continue
+        error = sentence(item.error or "no cause is known")
+        head = f"failed[{clean(item.code)}]" if item.code else "failed"
+        yield f"{paint('red', head)}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}"
+        if item.hint:
+            yield f"  {paint('cyan', '=')} hint: {sentence(item.hint)}"
+        yield ""
+
+
+def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    causes: dict[str, list[ActionResult]] = {}
+    for item in results:
+        if item.outcome == "skipped":
+            causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
+    for cause, items in causes.items():
+        yield f"{paint('yellow', 'skipped')}: {cause}"
+        yield from _listed(items)
+        yield ""
+
+
+def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
+    outcomes = [str(item.outcome) for item in results]
+    done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
+    if not failed and not skipped:
+        return paint("green", f"{title} complete: {done} done.")
+    return paint("red", f"{title} finished with problems: {done} done, {failed} failed, {skipped} skipped.")
+
 
 if TYPE_CHECKING:
     from declarative.apply.failover import Move
     from declarative.apply.graph_walk import ActionResult
-    from declarative.render.live import Live
 
 
 Mode = Literal["live", "plain", "json"]
@@ -184,8 +342,6 @@ class Progress:
     def _display(self) -> Live:
         """The live display: made when something is to be shown, since rich takes its time."""
         if self._live is None:
-            from declarative.render.live import Live
-
             self._live = Live(self.stream)
         return self._live
 

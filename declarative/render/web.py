@@ -11,7 +11,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from declarative.render.blocks import Row, stretches
+from declarative.render.status import Row, stretches
 from declarative.render.text import clean, ranges
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from declarative import __version__
-from declarative.model.spec.notify import HookFormat, Notify
+from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.render.data import to_line
-from declarative.render.records import event_json
+from declarative.render.listings import event_json
 from declarative.store import Store
 from declarative.store.events import Event
 from declarative.store.faults import StateError

@@ -34,9 +34,18 @@ from declarative.planner.make import decided
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import NodePreview, Reservation, ReservationStatus
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
-from declarative.why.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.why.nodes import launched, looked
-from declarative.why.reasons import Reasons, goes_text, offered
+from declarative.why.reasons import (
+    LookedAt,
+    NodeAnswer,
+    RankAnswer,
+    Reasons,
+    TaskAnswer,
+    Why,
+    goes_text,
+    launched,
+    looked,
+    offered,
+)
 
 MOST_RANKS = 20
 """Ranks of a task that are explained; of all others there is a count."""

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.model.spec.clouds import Reach
+from declarative.model.spec.backend import Reach
 from declarative.model.state import NodeState, Readiness, Record
 from declarative.provider import (
     Config,

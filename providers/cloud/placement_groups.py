@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from providers.cloud import marks
 from providers.cloud.account import Account

@@ -16,7 +16,7 @@ from typing import Any
 
 import libcloud
 
-from declarative.model.spec.clouds import Network
+from declarative.model.spec.backend import Network
 from declarative.provider import Config
 from tests.cloud_named.web import Answer, Asked
 

@@ -132,7 +132,7 @@ def test_flavors_are_offers(tmp_path):
 
 def test_a_node_has_a_public_address_if_it_is_asked_for(tmp_path):
     """A floating one, which goes with it."""
-    from declarative.model.spec.clouds import Network
+    from declarative.model.spec.backend import Network
 
     provider = OpenStack(cloud.config(tmp_path, "public", network=Network(public_ip=True)))
     outputs = call(lambda: make(provider), policy=QUICK)

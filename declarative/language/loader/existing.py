@@ -1,8 +1,15 @@
-"""What is there already, as documents: instances and volumes of a cloud, and hosts."""
+"""What is there already, as documents: instances and volumes of a cloud, and hosts.
+
+Hosts also come from lists that people have: files of ssh's configuration, inventories of Ansible, plain
+lists. Nothing is run, and no other file is read. What an inventory would compute is left out, with a note.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -159,3 +166,169 @@ def _host(fields: Mapping[str, Any], note: str) -> Any:
     if set(fields) == {"hostname"}:
         return Noted(str(fields["hostname"]), note)
     return {**fields, "hostname": Noted(str(fields["hostname"]), note)}
+
+
+FIELDS: Mapping[str, str] = {
+    "ansible_host": "hostname",
+    "ansible_port": "port",
+    "ansible_user": "user",
+    "ansible_ssh_private_key_file": "identity_file",
+}
+"""Variables of Ansible, and the fields of a host that say the same."""
+ALL = ("all", "ungrouped")
+"""Groups that are no group."""
+_LOGIN = re.compile(
+    r"(?:(?P<user>[^@\s]+)@)?(?P<hostname>\[[0-9a-fA-F:.]+\]|[^:@\s]+)(?::(?P<port>\d{1,5}))?"
+)
+_RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
+_SECTION = re.compile(r"\[([\w.-]+)(?::(vars|children))?\]")
+MOST_HOSTS = 10_000
+"""Hosts that one range may stand for."""
+
+
+@dataclass(slots=True)
+class HostList:
+    """Hosts by the group that names them first, an empty name for none; and what was left out."""
+
+    groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    seen: set[tuple[object, object]] = field(default_factory=set)
+
+    def add(self, group: str, host: dict[str, Any]) -> None:
+        """One host, unless another group has it."""
+        key = (host["hostname"], host.get("port"))
+        if key not in self.seen:
+            self.seen.add(key)
+            self.groups.setdefault("" if group in ALL else group, []).append(host)
+
+    def lose(self, what: str) -> None:
+        """Say once that something was left out."""
+        note = f"left out {what}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def login(text: str) -> dict[str, Any] | None:
+    """`user@host:port` as the fields of a host; None if it is no such thing."""
+    found = _LOGIN.fullmatch(text)
+    if found is None:
+        return None
+    fields = {key: value for key, value in found.groupdict().items() if value}
+    fields["hostname"] = fields["hostname"].strip("[]")
+    port = fields.pop("port", None)
+    return {**fields, **({"port": int(port)} if port else {})}
+
+
+def of_ssh(text: str, hosts: HostList) -> None:
+    """The aliases of a file of ssh's configuration: ssh itself knows what each stands for."""
+    for line in text.splitlines():
+        words = line.replace("=", " ", 1).split()
+        if not words or words[0].lower() != "host":
+            if words and words[0].lower() in ("include", "match"):
+                hosts.lose(f"`{words[0]}` of ssh's configuration: name its hosts on the command line")
+            continue
+        for alias in words[1:]:
+            if not re.search(r"[*?!\"]", alias):
+                hosts.add("", {"hostname": alias})
+
+
+def of_lines(text: str, hosts: HostList) -> None:
+    """An inventory of Ansible in lines, or a plain list of hosts."""
+    group, kind = "", ""
+    common: dict[str, dict[str, str]] = {}
+    listed: list[tuple[str, dict[str, Any]]] = []
+    for raw in text.splitlines():
+        line = re.sub(r"(^|\s)[#;].*", "", raw).strip()
+        if not line:
+            continue
+        if section := _SECTION.fullmatch(line):
+            group, kind = section[1], section[2] or ""
+            continue
+        words = _words(line)
+        if kind == "vars":
+            key, _, value = line.partition("=")
+            common.setdefault(group, {})[key.strip()] = value.strip().strip("\"'")
+        elif kind:
+            hosts.lose(f"`[{group}:{kind}]`: hosts are in the fleet of the first group that lists them")
+        else:
+            listed += [(group, each) for each in _named(words[0], dict(_pairs(words[1:])), hosts)]
+    for name, host in listed:
+        hosts.add(name, {**_fields({**common.get("all", {}), **common.get(name, {})}, hosts), **host})
+
+
+def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, Any] | None = None) -> None:
+    """An inventory of Ansible in YAML: `{all: {hosts: …, vars: …, children: …}}`, as plain data."""
+    if not isinstance(data, Mapping):
+        return
+    if group == "all" and "hosts" not in data and "children" not in data:
+        for name, inner in data.items():
+            of_tree(inner, hosts, str(name), above)
+        return
+    own = data.get("vars")
+    common = {**(above or {}), **(own if isinstance(own, Mapping) else {})}
+    children = data.get("children")
+    for name, inner in (children if isinstance(children, Mapping) else {}).items():
+        of_tree(inner, hosts, str(name), common)
+    listed = data.get("hosts")
+    for name, given in (listed if isinstance(listed, Mapping) else {}).items():
+        more = given if isinstance(given, Mapping) else {}
+        for host in _named(str(name), {**common, **more}, hosts):
+            hosts.add(group, host)
+
+
+def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator[dict[str, Any]]:
+    """The hosts that one name stands for, with their variables."""
+    own = _fields(variables, hosts)
+    for each in _spread(name):
+        found = login(each)
+        if found is None:
+            hosts.lose(f"`{each}`: it is not the name or the address of a host")
+        else:
+            yield {**found, **own}
+
+
+def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in variables.items():
+        target = FIELDS.get(key)
+        if target is None:
+            continue
+        if "{{" in str(value):
+            hosts.lose(f"`{key}`: it is computed")
+        elif target == "port":
+            found[target] = int(value) if str(value).isdecimal() else value
+        else:
+            found[target] = str(value)
+    return found
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # an open quote
+        return line.split()
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals:
+            yield key, value
+
+
+def _spread(name: str) -> Iterator[str]:
+    """`node[01:16]` as sixteen names."""
+    found = _RANGE.search(name)
+    if found is None:
+        yield name
+        return
+    first, last, step = found[1], found[2], int(found[3] or 1)
+    if first.isdecimal() and last.isdecimal():
+        numbers = range(int(first), int(last) + 1, max(1, step))
+        parts = [str(n).zfill(len(first)) for n in numbers[:MOST_HOSTS]]
+    elif len(first) == len(last) == 1:
+        parts = [chr(n) for n in range(ord(first), ord(last) + 1, max(1, step))]
+    else:
+        parts = []
+    for part in parts:
+        yield from _spread(f"{name[: found.start()]}{part}{name[found.end() :]}")

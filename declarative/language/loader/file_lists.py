@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from declarative.language.loader import ignore, safe_open
-from declarative.language.loader.ignore import Rules
+from declarative.language.loader import project_folder
+from declarative.language.loader.project_folder import Rules
 from declarative.model.codec import PLAN_KIND
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.spec.software import File, Files
@@ -168,14 +168,14 @@ class Sender:
                 yield self._single(parent, name, mode)
 
     def _parent(self, parts: tuple[str, ...], depth: int) -> AbstractContextManager[int]:
-        return safe_open.folder(self.root, *parts[:depth])
+        return project_folder.folder(self.root, *parts[:depth])
 
     def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Found]:
         """All of a folder that the rules leave, in the order of names."""
         if len(parts) > MAX_FOLDERS:
             raise _too_large(f"`{'/'.join(parts[:3])}/…` has folders more than {MAX_FOLDERS} deep")
         inner: list[str] = []
-        with safe_open.folder(self.root, *parts) as here:
+        with project_folder.folder(self.root, *parts) as here:
             levels += self._rules(here, len(parts))
             for entry in self._listed(here):
                 path = (*parts, entry.name)
@@ -222,14 +222,14 @@ class Sender:
     def _rules(self, folder: int, depth: int) -> Levels:
         """The ignore rules of a folder. As in git, a link does not count as a file of rules."""
         out: Levels = ()
-        for name in ignore.NAMES:
+        for name in project_folder.NAMES:
             try:
-                with safe_open.regular(folder, name) as file:
-                    content = file.read(ignore.MAX_BYTES + 1)
+                with project_folder.regular(folder, name) as file:
+                    content = file.read(project_folder.MAX_BYTES + 1)
             except OSError:
                 continue
             try:
-                rules = ignore.parse(content)
+                rules = project_folder.parse(content)
             except ValueError as error:
                 raise _too_large(f"a `{name}` has {error}") from None
             out += ((depth, rules),)
@@ -273,13 +273,13 @@ def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
     """
     *above, name = source.split("/")
     try:
-        with safe_open.folder(root, *above) as parent, safe_open.regular(parent, name) as file:
+        with project_folder.folder(root, *above) as parent, project_folder.regular(parent, name) as file:
             if _PLAN.match(file.read(200)):
                 return 0, "", False
             file.seek(0)
-            safe_open.check_size(file, at_most)
-            found, digest = safe_open.summed(file)
-    except safe_open.ChangedError as error:
+            project_folder.check_size(file, at_most)
+            found, digest = project_folder.summed(file)
+    except project_folder.ChangedError as error:
         hint = "wait until nobody writes to it, or name it in `.fleetformignore`"
         raise CannotSendError("unreadable", f"`{source}` cannot be sent: {error.strerror}", hint) from None
     except OSError as error:

@@ -1,24 +1,75 @@
-"""The `project` document: found first, since it says which files to read and which variables there are.
+"""What is read before everything else: the operator's policy, which lies outside of every project, and the
+`project` document, which says which files to read and which variables there are.
 
 A variable's value is that of --var, else of --var-file, of FLEETFORM_VAR_x, or its default.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from declarative.language.loader.documents import Raw, decoded, evaluated, shown_place, shown_span
+from declarative.language.loader.documents import Raw, decoded, evaluated, report, shown_place, shown_span
 from declarative.language.loader.files import read_variables
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import Desired
-from declarative.model.schema import BadValueError, Json, decode
+from declarative.model.schema import BadValueError, Json, Problem, decode
 from declarative.model.spec import Project, Variable
+from declarative.model.spec.policy import OperatorPolicy
+
+VARIABLE = "FLEETFORM_POLICY"
+MACHINES = Path("/etc/fleetform/policy.yaml")
+
+
+def find_policy(environ: Mapping[str, str]) -> Path | None:
+    """The file that counts: the one that FLEETFORM_POLICY names, the machine's, else the user's."""
+    if environ.get(VARIABLE):
+        return Path(environ[VARIABLE])
+    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")  # noqa: PTH118
+    return next(
+        (f for f in (MACHINES, Path(config) / "fleetform" / "policy.yaml") if os.path.lexists(f)), None
+    )
+
+
+def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
+    """What the operator allows; `InvalidError` with everything that is wrong with the file.
+
+    A file that cannot be read is an error: fleetform does not guess what it allows.
+    """
+    path = find_policy(environ)
+    if path is None:
+        return OperatorPolicy()
+    findings = Findings()
+    documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
+    for document in documents[1:]:
+        findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
+    found = _decoded(documents[0], findings) if documents else None
+    findings.finish()
+    return found or OperatorPolicy()
+
+
+def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
+    fields = dict(document.data)
+    if fields.pop("type", "policy") != "policy":
+        span = document.span(("type",))
+        findings.add(
+            "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
+        )
+    # In a project, a field without a value counts as left out. Here that would allow all.
+    for name, value in document.data.items():
+        if value is None:
+            hint = "write `[]` for none, or leave the field out"
+            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
+    problems: list[Problem] = []
+    found = decode(OperatorPolicy, fields, (), problems) if document.whole else None
+    report(problems, document, None, findings)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

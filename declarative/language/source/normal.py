@@ -17,7 +17,7 @@ from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Moun
 from declarative.model.spec.hosts import HostFields, Hosts
 from declarative.model.spec.mounts import Inline
 from declarative.model.spec.project import Variables
-from declarative.model.spec.retry import Retry
+from declarative.model.spec.schedule import Retry
 from declarative.model.spec.software import File, Files
 
 _ELSEWHERE = re.compile(

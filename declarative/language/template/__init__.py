@@ -2,7 +2,7 @@
 
 Text outside of `${{` and `}}` is never shown to Jinja2, so `${#x}`, `{% %}`, `{{ }}` and `{# #}` are just
 text. What stands between has to be an expression over names, constants, operators and a few filters.
-`expression` reads one, and `words` says what is wrong with it.
+`expression` reads one, and says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from declarative.language.template import words
 from declarative.language.template.expression import (
     MAX_VALUE,
     NAME,
+    NAMES,
     RANK_NAMES,
     Expression,
     TemplateError,
     expression,
+    never_closed,
+    one_too_many,
 )
 from declarative.model.diagnostic import suggest
 from declarative.model.schema import Json
@@ -244,7 +246,7 @@ def _instead_of(name: str, scope: TemplateScope) -> str:
     known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
     if f"var.{name}" in known:
         return f"did you mean `var.{name}`?"
-    return scope.suggest(name, known) or f"known: {words.NAMES}"
+    return scope.suggest(name, known) or f"known: {NAMES}"
 
 
 def _evaluate(part: Expression, scope: TemplateScope, rank: int | None) -> Json:
@@ -286,7 +288,7 @@ def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expres
         braced = braced or "{" in plain
         if text[at : at + 2].rstrip() == "}" and not braced:
             # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
-            raise TemplateError("template-error", *words.one_too_many(text[start:at]))
+            raise TemplateError("template-error", *one_too_many(text[start:at]))
 
 
 def _closing(text: str, start: int) -> int:
@@ -294,7 +296,7 @@ def _closing(text: str, start: int) -> int:
     body = _BODY.match(text, start + 3)
     end = body.end() if body else start
     if not text.startswith("}}", end):
-        raise TemplateError("template-error", *words.never_closed(text[start:], end - start))
+        raise TemplateError("template-error", *never_closed(text[start:], end - start))
     return end
 
 

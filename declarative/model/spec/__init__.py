@@ -4,11 +4,20 @@ from declarative.model.spec.backend import Backend, CatalogOffer
 from declarative.model.spec.fleet import Fleet, Nodes
 from declarative.model.spec.mounts import Mount, Mounts, Volume
 from declarative.model.spec.project import Project, Variable
-from declarative.model.spec.retry import Retry, RetryEvent
+from declarative.model.spec.schedule import Retry, RetryEvent
 from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.model.spec.text import Env, Name, Tags
-from declarative.model.spec.topology import Placement, SpotPolicy
-from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, Size
+from declarative.model.spec.values import (
+    Blocks,
+    Count,
+    Duration,
+    Gpu,
+    Memory,
+    Placement,
+    Resources,
+    Size,
+    SpotPolicy,
+)
 
 DOCUMENTS: dict[str, type] = {
     "project": Project,

@@ -1,16 +1,219 @@
-"""The `backend` document: one configured use of a provider."""
+"""The `backend` document: one configured use of a provider, with what a cloud declares of its own
+(`endpoint`, `image`, `ssh_user`, `network`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
+from urllib.parse import urlsplit
 
+from declarative.model.schema.decode import decode_part, describe, encode
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
-from declarative.model.spec.clouds import Endpoint, Images, Login, Network
-from declarative.model.spec.text import PLACES, Name
+from declarative.model.spec.text import PLACES, WORDS, Name
 from declarative.model.spec.values import MAX_COUNT, Gpu, Size
+
+ANYWHERE = "*"
+"""The key of an image that is not one region's."""
+FILTER = "filter"
+"""The key of an image that is looked for."""
+_ID = re.compile(r"[!-~]{1,255}")
+_TEXT = re.compile(r"[ -~]{1,255}")
+
+
+class Endpoint(str):
+    """`https://ec2.example.org:8773`: where a cloud's API answers."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write a URL such as `https://cloud.example.org:8773`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-value` if it is not a URL; `bad-credential`, without the value, if it names a user."""
+        if not isinstance(value, str):
+            raise BadValueError("wrong-type", f"expected a URL, found {describe(value)}", cls.HINT)
+        try:
+            parts = urlsplit(value)
+            port = parts.port
+        except ValueError:
+            raise BadValueError("bad-value", f"{describe(value)} is not a URL", cls.HINT) from None
+        if "@" in parts.netloc:
+            hint = "leave it out, and name the variables that hold it under `credentials`"
+            raise BadValueError("bad-credential", "`endpoint` names a user or a password", hint)
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not value.isascii():
+            raise BadValueError("bad-value", f"{describe(value)} is not a URL of a server", cls.HINT)
+        if parts.query or parts.fragment or re.search(r"\s", value):
+            raise BadValueError("bad-value", f"{describe(value)} is more than a server's URL", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string that begins as URLs do."""
+        return {"type": "string", "pattern": "^https?://"}
+
+    def plain(self) -> Json:
+        """As written."""
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFilter:
+    """The newest image whose name fits: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
+
+    NOUN: ClassVar[str] = "an image's `filter`"
+
+    name: Annotated[str, Doc("The image's name; `*` stands for any text, `?` for one character.")]
+    owner: Annotated[
+        str | None, Doc("Whose image it is; the account's own if left out: anybody may choose any name.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        for field_name, text in (("name", self.name), ("owner", self.owner)):
+            if text is not None and not _TEXT.fullmatch(text):
+                summary = f"{describe(text)} cannot be the {field_name} of an image"
+                raise BadValueError("bad-value", summary, Images.HINT, (field_name,))
+
+    def __str__(self) -> str:
+        return f"`{self.name}` of {self.owner or 'your own'}"
+
+
+Image = str | ImageFilter
+"""An image by its id (or by what else the driver calls it), or whichever is the newest that fits."""
+
+
+class Images(dict[str, Image]):
+    """`ami-0abc`, or `{filter: {name: …, owner: …}}`, or one of both for each region.
+
+    `filter` is no name of a region where what stands below it is a mapping: a region's own filter is
+    `{us-east-1: {filter: …}}`.
+    """
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write an id, `{filter: {name: …, owner: …}}`, or one for each region: `{us-east-1: ami-0abc}`"
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`wrong-type`, or `bad-value` for what cannot be an image."""
+        if isinstance(value, str) or _is_filter(value):
+            return cls({ANYWHERE: cls._one(value)})
+        if not isinstance(value, Mapping) or not value:
+            number = isinstance(value, int) and not isinstance(value, bool)
+            hint = f'put an id that is a number in quotes: `"{value}"`' if number else cls.HINT
+            raise BadValueError("wrong-type", f"expected an image, found {describe(value)}", hint)
+        faults: list[BadValueError] = []
+        found: dict[str, Image] = {}
+        for key, item in value.items():
+            try:
+                found[str(key)] = cls._one(item, str(key))
+            except BadValueError as error:
+                faults += error.within(key)
+        raise_all(faults)
+        return cls(found)
+
+    @classmethod
+    def _one(cls, value: Json, region: str = ANYWHERE) -> Image:
+        if isinstance(value, str) and _ID.fullmatch(value):
+            return value
+        if region == FILTER and isinstance(value, Mapping):
+            hint = f"write `filter` under each region that it is for; under `{ANYWHERE}` it is for all others"
+            raise BadValueError("bad-value", "`filter` stands beside regions", hint, at_key=True)
+        if not _is_filter(value):
+            raise BadValueError("bad-value", f"{describe(value)} is not an image", cls.HINT)
+        assert isinstance(value, Mapping)
+        asked = value[FILTER]
+        if isinstance(asked, Mapping) and isinstance(asked.get("owner"), int):
+            hint = "write it in quotes: a number loses the zeros at its start"
+            raise BadValueError("wrong-type", "expected a string, found a number", hint, (FILTER, "owner"))
+        try:
+            return decode_part(ImageFilter, asked)
+        except BadValueError as error:
+            raise_all(error.within(FILTER))
+            raise
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string, a filter, or a mapping of both."""
+        text = {"type": "string", "minLength": 1}
+        keys = {"name": text, "owner": {"type": ["string", "null"]}}
+        asked = {"type": "object", "properties": keys, "required": ["name"], "additionalProperties": False}
+        found = {
+            "type": "object",
+            "properties": {FILTER: asked},
+            "required": [FILTER],
+            "additionalProperties": False,
+        }
+        regions = {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [text, found]}}
+        return {"anyOf": [text, found, regions]}
+
+    def plain(self) -> Json:
+        """One image alone, or a mapping, sorted by key."""
+        out = {key: _plain(image) for key, image in sorted(self.items())}
+        return out[ANYWHERE] if set(out) == {ANYWHERE} else out
+
+
+def _is_filter(value: Json) -> bool:
+    return isinstance(value, Mapping) and set(value) == {FILTER} and isinstance(value[FILTER], Mapping)
+
+
+def _plain(image: Image) -> Json:
+    return image if isinstance(image, str) else {FILTER: encode(image)}
+
+
+class Login(str):
+    """`ubuntu`: a user of a Unix."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write the name of a user, such as `ubuntu`"
+    PATTERN: ClassVar[str] = r"[a-z_][a-z0-9_-]{0,31}"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`wrong-type`, or `bad-value` for what is not a user's name."""
+        if not isinstance(value, str):
+            raise BadValueError("wrong-type", f"expected a user's name, found {describe(value)}", cls.HINT)
+        if not re.fullmatch(cls.PATTERN, value):
+            raise BadValueError("bad-value", f"{describe(value)} is not the name of a user", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string."""
+        return {"type": "string", "pattern": f"^{cls.PATTERN}$"}
+
+    def plain(self) -> Json:
+        """As written."""
+        return str(self)
+
+
+class Reach(StrEnum):
+    """By which of its addresses a node is reached from here."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Where in a cloud's network nodes are, and how they are reached from here."""
+
+    subnets: Annotated[
+        Mapping[str, str], Doc("Zone → the subnet of its nodes: `{us-east-1a: subnet-0abc}`.")
+    ] = field(default_factory=dict)
+    security_groups: Annotated[
+        tuple[str, ...], WORDS, Doc("The ids of the nodes' security groups; they have to let ssh in.")
+    ] = ()
+    public_ip: Annotated[
+        bool | None, Doc("Whether nodes get a public address; as the subnet says if left out.")
+    ] = None
+    reach: Annotated[
+        Reach | None, Doc("The address by which nodes are reached; the public one, if they have one.")
+    ] = None
+
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

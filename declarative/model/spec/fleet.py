@@ -13,8 +13,16 @@ from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
-from declarative.model.spec.topology import Level, Placement, SpotPolicy
-from declarative.model.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
+from declarative.model.spec.values import (
+    MAX_COUNT,
+    Blocks,
+    Count,
+    IdleDuration,
+    Level,
+    Placement,
+    Resources,
+    SpotPolicy,
+)
 
 _SLURM_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,&|!*()\[\]:@+-]{0,254}", re.ASCII)
 """What names a partition, an account, a QoS or features; it goes into a command line as it is."""

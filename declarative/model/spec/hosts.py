@@ -13,8 +13,7 @@ from typing import Annotated, Any, ClassVar, Self
 from declarative.model.schema.decode import decode_part, describe, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
-from declarative.model.spec.topology import Topology
-from declarative.model.spec.values import Blocks, Resources
+from declarative.model.spec.values import Blocks, Resources, Topology
 
 
 def _address(value: str | None, field: str) -> None:

@@ -11,9 +11,7 @@ from typing import Annotated, Any, ClassVar
 from declarative.model.schema.decode import decode_part, describe, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
-from declarative.model.spec.limits import Limits
-from declarative.model.spec.notify import Notify
-from declarative.model.spec.reconcile import Reconcile
+from declarative.model.spec.reconcile import Limits, Notify, Reconcile
 from declarative.model.spec.text import Name
 
 _VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")

@@ -1,14 +1,176 @@
-"""`reconcile` of the `project` document: what `fleetform reconcile` may do without a person, and how fast."""
+"""`limits`, `notify` and `reconcile` of the `project` document: what no plan may go beyond, which webhooks
+are told of events, and what `fleetform reconcile` may do without a person, and how fast.
+
+Webhooks name environment variables, and hold no secrets.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.schema.marks import BadValueError, Doc, Is
+from declarative.model.schema.decode import describe
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
+from declarative.model.spec.text import Name
 from declarative.model.spec.values import MAX_COUNT, Duration
+
+HOURS_A_MONTH = 730
+_AMOUNT = re.compile(r"(fleet|node|volume)/[a-z0-9*?-]{1,60}")
+
+
+class Guarded(tuple[str, ...]):
+    """Patterns of addresses that no plan deletes or replaces."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write a list such as `[fleet/prod-*, volume/data]`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Guarded:
+        """`wrong-type`, `bad-value`."""
+        if not isinstance(value, list | tuple) or isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", cls.HINT)
+        faults = [
+            BadValueError(
+                "bad-value",
+                f"expected the address of fleets, nodes or volumes, found {describe(item)}",
+                "write `fleet/NAME`, `node/NAME` or `volume/NAME`; `*` is a wildcard",
+                (index,),
+            )
+            for index, item in enumerate(value)
+            if not _AMOUNT.fullmatch(str(item))
+        ]
+        raise_all(faults)
+        return cls(map(str, value))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of patterns."""
+        return {"type": "array", "items": {"type": "string", "pattern": f"^{_AMOUNT.pattern}$"}}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return list(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What no plan may go beyond. Costs are of whole nodes, in USD."""
+
+    cost_per_hour: Annotated[float | None, Is(minimum=0), Doc("USD an hour that all nodes may cost.")] = None
+    cost_per_month: Annotated[
+        float | None, Is(minimum=0), Doc(f"USD that all nodes may cost in {HOURS_A_MONTH} hours.")
+    ] = None
+    nodes: Annotated[int | None, Is(minimum=0), Doc("How many nodes there may be.")] = None
+    protected: Annotated[
+        Guarded, Doc("Fleets, nodes and volumes that no plan deletes or replaces: `[fleet/prod-*]`.")
+    ] = Guarded()
+
+    @property
+    def hourly(self) -> tuple[str, float] | None:
+        """The stricter one of the two costs: its name, and the USD an hour that it allows."""
+        found = [("cost_per_hour", self.cost_per_hour)] if self.cost_per_hour is not None else []
+        if self.cost_per_month is not None:
+            found.append(("cost_per_month", self.cost_per_month / HOURS_A_MONTH))
+        return min(found, key=lambda item: item[1], default=None)
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_EVENT_PATTERN = re.compile(r"[a-z*?][a-z_*?]{0,39}(\.[a-z_*?]{1,40})?")
+
+
+class SecretName(str):
+    """The name of an environment variable that holds a secret."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write the name of an environment variable, such as `NOTIFY_OPS_URL`; the value goes there"
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-credential`. The value itself is not shown: it may be the secret."""
+        if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+            summary = "this is not the name of an environment variable"
+            raise BadValueError("bad-credential", summary, cls.HINT, at_key=True)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern."""
+        return {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}
+
+    def plain(self) -> Json:
+        """The name."""
+        return str(self)
+
+
+class EventPattern(str):
+    """`rank.failed`, `node.*`, `*`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-value`."""
+        if not isinstance(value, str) or not _EVENT_PATTERN.fullmatch(value):
+            hint = "write `rank.failed`, `node.*` or `*`; `fleetform events` shows what there is"
+            raise BadValueError("bad-value", "this is not a type of events", hint)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern."""
+        return {"type": "string", "pattern": f"^{_EVENT_PATTERN.pattern}$"}
+
+    def plain(self) -> Json:
+        """As written."""
+        return str(self)
+
+
+class HookFormat(StrEnum):
+    """What is sent."""
+
+    JSON = "json"
+    """The event, signed."""
+    SLACK = "slack"
+    """A message for an incoming webhook of Slack."""
+    GITHUB = "github"
+    """A `repository_dispatch`, which starts a workflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """One webhook. Its URL and its secret are in the environment of who delivers."""
+
+    name: Annotated[Name, Doc("The webhook's name; how far it was told is kept under it.")]
+    url: Annotated[SecretName, Doc("The variable that holds its URL: `NOTIFY_OPS_URL`.")]
+    secret: Annotated[
+        SecretName | None,
+        Doc("The variable that holds the key of signatures or, for `github`, the token."),
+    ] = None
+    format: Annotated[HookFormat, Doc("`json` (default), `slack` or `github`.")] = HookFormat.JSON
+    events: Annotated[
+        tuple[EventPattern, ...],
+        Is(most_items=100),
+        Doc("Which events: `[task.failed, node.*]`; default: all."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if self.format is HookFormat.GITHUB and self.secret is None:
+            hint = "add `secret: NOTIFY_GITHUB_TOKEN`: a token that may write the repository's contents"
+            raise BadValueError("missing-field", "GitHub wants a token, and `secret` is missing", hint)
+        if self.format is HookFormat.SLACK and self.secret is not None:
+            hint = "remove it: the URL that Slack gave you is the secret"
+            raise BadValueError("bad-value", "Slack takes no `secret`", hint, ("secret",))
+
+    def wants(self, type: str) -> bool:
+        """Whether it is told of events of that type."""
+        return not self.events or any(fnmatchcase(type, pattern) for pattern in self.events)
 
 
 class Cause(StrEnum):

@@ -10,13 +10,11 @@ from typing import Annotated, ClassVar
 
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
 from declarative.model.spec.mounts import Mounts
-from declarative.model.spec.retry import Retry
-from declarative.model.spec.schedule import Schedule
+from declarative.model.spec.schedule import Retry, Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
-from declarative.model.spec.topology import Level, Placement, SpotPolicy
 from declarative.model.spec.utilization import UtilizationPolicy
-from declarative.model.spec.values import MAX_COUNT, Duration, Resources
+from declarative.model.spec.values import MAX_COUNT, Duration, Level, Placement, Resources, SpotPolicy
 
 
 class CreationPolicy(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, VolumeInputs
-from declarative.model.spec.clouds import ANYWHERE
+from declarative.model.spec.backend import ANYWHERE
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from declarative.model.spec.clouds import ImageFilter
+from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import (
     Config,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.spec.clouds import Network
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.backend import Network
+from declarative.model.spec.values import Placement
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import placement_groups
 from providers.cloud.bad_answers import text_at

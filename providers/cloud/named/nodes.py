@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, inputs_of
-from declarative.model.spec.topology import Placement
+from declarative.model.spec.values import Placement
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import (
     Ended,

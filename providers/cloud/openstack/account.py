@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from declarative.model.spec.clouds import ImageFilter
+from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, settings

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declarative.model.diagnostic import suggest
-from declarative.model.spec.clouds import ImageFilter
+from declarative.model.spec.backend import ImageFilter
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
