@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +16,8 @@ from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.slurm import cluster
 from providers.slurm.cluster import Share
 from providers.slurm.fleets import has
-from providers.slurm.login import fault
-from providers.slurm.snapshot import read
+from providers.slurm.login import Place, fault
+from providers.slurm.snapshot import Looks, read
 from providers.transport import ConnectionLost
 
 NODE_22 = (
@@ -89,9 +92,14 @@ def test_a_new_node():
     assert node.reason is None
 
 
+ROW_22 = "17|RUNNING|alice|gpu-[0-1]|None|2026-11-25T02:46:40|N/A"
+ROW_24 = "9|RUNNING|bob|node-001|None|2025-03-19T16:31:01|2025-03-19T18:31:01"
+
+
 def test_a_job_and_its_share_of_each_node():
-    job = cluster.jobs_in(JOB_22)[17]
+    job = cluster.jobs_in(ROW_22, JOB_22)[17]
     assert (job.user, job.state, job.nodes) == ("alice", "RUNNING", ("gpu-0", "gpu-1"))
+    assert job.name == "train-ff-0123"
     assert job.shares == {
         "gpu-0": Share(cpus=4, memory_mib=4000, gpus=4, devices=(0, 1, 2, 3)),
         "gpu-1": Share(cpus=2, memory_mib=2000, gpus=2, devices=(5, 7)),
@@ -100,30 +108,80 @@ def test_a_job_and_its_share_of_each_node():
 
 
 def test_a_job_with_other_resources():
-    job = cluster.jobs_in(JOB_24)[9]
+    job = cluster.jobs_in(ROW_24, JOB_24)[9]
     assert job.ended_at == 1742409061.0
     assert job.shares == {"node-001": Share(cpus=2, memory_mib=1024, gpus=1, devices=(1,))}
+
+
+SHARES = "  Nodes=gpu-0 CPU_IDs=4-7 Mem=1 GRES=gpu:h100:4(IDX:4-7) "
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "x JobState=COMPLETED NodeList=(null)",
-        "x UserId=root(0) NodeList=gpu-[0-131071]",
-        "x EndTime=2020-01-01T00:00:00",
+        f"x JobState=RUNNING {SHARES} MinCPUsNode=1",
+        "x\nJobId=18 JobName=other JobState=RUNNING",
+        f"x\nJobId=17 JobName=train-ff-0123 UserId=alice(1000) JobState=COMPLETED {SHARES} MinCPUsNode=4 ",
     ],
 )
 def test_a_text_of_a_user_that_looks_like_fields_is_not_believed(text):
-    """His job counts as one that Slurm hides: what it holds stands at the nodes."""
-    assert cluster.jobs_in(JOB_22.replace("train-ff-0123", text)) == {}
-    assert cluster.jobs_in(f"{JOB_22} Comment={text}") == {}
+    """What such a job holds is not known by it: it stands at the nodes, like what a hidden job holds."""
+    for details in (JOB_22.replace("train-ff-0123", text), f"{JOB_22} Comment={text}"):
+        found = cluster.jobs_in(ROW_22, details)
+        assert list(found) == [17]
+        assert (found[17].user, found[17].state) == ("alice", "RUNNING")
+        assert found[17].shares in ({}, cluster.jobs_in(ROW_22, JOB_22)[17].shares)
 
 
 def test_a_users_text_claims_no_devices():
-    faked = "x Nodes=gpu-0 CPU_IDs=4-7 Mem=1 GRES=gpu:h100:4(IDX:4-7)"
-    true = cluster.jobs_in(JOB_22)[17].shares
-    assert cluster.jobs_in(JOB_22.replace("train-ff-0123", faked))[17].shares == true
-    assert cluster.jobs_in(f"{JOB_22} Comment={faked}")[17].shares == true
+    true = cluster.jobs_in(ROW_22, JOB_22)[17].shares
+    assert cluster.jobs_in(ROW_22, JOB_22.replace("train-ff-0123", f"x{SHARES}"))[17].shares == true
+    assert (
+        cluster.jobs_in(ROW_22, f"{JOB_22} Network=x{SHARES}Command=y Comment=x{SHARES}")[17].shares == true
+    )
+
+
+def test_a_users_line_breaks_make_no_parts_of_an_answer():
+    row = ROW_22.replace("17", "18")
+    faked = f"x\nFLEETFORM-LOOK queue\n{row}\nFLEETFORM-LOOK jobs\nabc 18"
+    parts = {"jobs": "abc 17", "queue": ROW_22, "node": NODE_22, "partition": "", "reservation": ""}
+    parts |= {"topology": "", "things": "", "attempts": "", "now": "5", "job": f"{JOB_22} Comment={faked}"}
+    answer = "".join(f"FLEETFORM-LOOK {kind}\n{text}\n" for kind, text in parts.items())
+    seen = read(f"{answer}FLEETFORM-END\n".encode(), "login")
+    assert list(seen.cluster.jobs) == [17]
+    assert seen.jobs == {"abc": 17}
+
+
+def test_nodes_share_a_look_however_long_it_takes(monkeypatch):
+    """A slow cluster is not asked once for each node; what has changed since a look is looked at anew."""
+    clock, asked = Clock(), []
+    monkeypatch.setattr("providers.slurm.snapshot.time", clock)
+    monkeypatch.setattr("providers.slurm.snapshot.read", lambda *_: object())
+
+    def ask(verb: str) -> bytes:
+        asked.append(verb)
+        clock.now += 5
+        return b""
+
+    looks = Looks(cast("Place", SimpleNamespace(login=SimpleNamespace(host="login"), ask=ask)))
+    first = looks.get()
+    clock.now += 4
+    assert looks.get() is first
+    clock.now += 2
+    assert looks.get() is not first
+    looks.get(fresh=True)
+    assert len(asked) == 3
+    looks.changed()
+    looks.get()
+    assert len(asked) == 4
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def test_a_list_of_hosts_does_not_eat_the_machine():

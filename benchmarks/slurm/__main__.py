@@ -150,6 +150,12 @@ def polled(folder: Path, rounds: int) -> float:
     fake = programs / "scontrol"
     fake.write_text(f'#!/bin/sh\nfor word; do last=$word; done\nexec cat "{answers}/$last"\n')
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    rows = "".join(
+        f"{i + 1}|RUNNING|alice|{names[i % NODES]}|None|2026-11-25T02:46:40|N/A\n" for i in range(JOBS)
+    )
+    (answers / "queue").write_text(rows)
+    (programs / "squeue").write_text(f'#!/bin/sh\nexec cat "{answers}/queue"\n')
+    (programs / "squeue").chmod(fake.stat().st_mode)
     os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
     options = {"root": str(folder / "shared")}
     provider = Slurm(Config(backend="hpc", project_dir=folder, lineage="bench", options=options))

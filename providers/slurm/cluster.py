@@ -1,4 +1,4 @@
-"""What Slurm tells of itself, read from `scontrol --oneliner`. Pure.
+"""What Slurm tells of itself, read from `scontrol --oneliner` and `squeue`. Pure.
 
 That text is the one form which every version since 17 gives for nodes, partitions, jobs and switches;
 `scontrol --json` is younger than the versions that distributions ship. Unknown keys are ignored.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from itertools import islice
+from itertools import islice, zip_longest
 
 from declarative.model.blocks import Shape
 
@@ -108,7 +108,7 @@ def fields_in(line: str) -> dict[str, str]:
     """The fields of a line. Values may hold spaces. Of repeated keys the first counts."""
     found: dict[str, str] = {}
     marks = list(_KEY.finditer(line))
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+    for mark, following in zip_longest(marks, marks[1:]):
         end = following.start() if following else len(line)
         found.setdefault(mark[1], line[mark.end() : end].strip())
     return found
@@ -156,33 +156,37 @@ def partitions_in(text: str) -> dict[str, Partition]:
     return out
 
 
-_ONCE = re.compile(r"\s(JobName|UserId|JobState|NodeList|EndTime)=")
+_ROW = re.compile(r"(\d{1,15})\|([A-Z_]+)" + r"\|([^|]*)" * 5)
+_ONCE = re.compile(r"\s(JobName|JobState|MinCPUsNode)=")
 
 
-def jobs_in(text: str) -> dict[int, Job]:
-    """What `scontrol --details show job` tells.
+def jobs_in(listed: str, details: str) -> dict[int, Job]:
+    """What `squeue` and `scontrol --details show job` tell.
 
-    Names and comments are any user's text, and may look like fields. A job with such a text is left out: what
-    it holds counts as what a job holds that Slurm hides.
+    Names, comments and more are any user's text, and may look like fields or, with a line break, like whole
+    jobs. So what decides is of `squeue`, asked for fields that no user writes. A job whose details are not
+    sure has none: what it holds counts as what a job holds that Slurm hides.
     """
+    lines: dict[int, list[str]] = {}
+    for line in _lines(details, "JobId="):
+        lines.setdefault(_number(line.removeprefix("JobId=")), []).append(line)
     out: dict[int, Job] = {}
-    for line in _lines(text, "JobId="):
-        decisive = _ONCE.findall(line)
-        if len(decisive) != len(set(decisive)):
-            continue
-        given = fields_in(line)
-        number = _number(given["JobId"])
-        shares = _shares(line.partition(" JobState=")[2].partition(" Command=")[0])
-        out[number] = Job(
-            id=number,
-            name=given.get("JobName") or given.get("Name") or "",
-            user=given.get("UserId", "").partition("(")[0],
-            state=given.get("JobState", "UNKNOWN").split()[0],
-            reason=_known(given.get("Reason")),
-            nodes=tuple(hosts(_known(given.get("NodeList")) or "")),
-            shares=shares,
-            ended_at=time_of(given.get("EndTime")),
-            starts_at=time_of(given.get("StartTime")),
+    for row in filter(None, map(_ROW.fullmatch, listed.split("\n"))):
+        number, state, user, nodes, reason, start, end = row.groups()
+        found = lines.get(int(number), [])
+        sure = len(found) == 1 and len(set(marks := _ONCE.findall(found[0]))) == len(marks)
+        line = found[0] if sure else ""
+        out[int(number)] = Job(
+            id=int(number),
+            name=fields_in(line).get("JobName", ""),
+            user=user,
+            state=state,
+            reason=_known(reason),
+            nodes=tuple(hosts(_known(nodes) or "")),
+            # Between these marks, no text is a user's.
+            shares=_shares(line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]),
+            ended_at=time_of(end),
+            starts_at=time_of(start),
         )
     return out
 
@@ -229,7 +233,7 @@ def switches_in(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 def _lines(text: str, begin: str) -> Iterator[str]:
-    return (line for line in text.splitlines() if line.startswith(begin))
+    return (line for line in text.split("\n") if line.startswith(begin))
 
 
 def _known(value: str | None) -> str | None:

@@ -4,6 +4,7 @@
 #   put DIR NAME BYTES [FOLDER] | change DIR NAME KEY BYTES | drop DIR NAME KEY [FOLDER]   a thing's text, from stdin
 #   prepare DIR NODE ATTEMPT BYTES GATE GRACE HOST CPUS MEMORY GPUS LIMIT QUEUE OPTION...  a rank's script, from stdin
 #   claim DIR NODE                             makes a node's folder, for files of ranks
+#   seats DIR NODE/ATTEMPT...                   what lies in their folders
 #   submit DIR TOKEN NAME SECONDS BUNDLE NODE/ATTEMPT... -- OPTION...             one job for all of these ranks
 #   expect DIR OPTION...                        when Slurm would start a job with these options; nothing is submitted
 #   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits so long for them to begin
@@ -87,6 +88,18 @@ idle_job() { # cancels the job of $d if all its ranks have ended
   file "$dir/jobs/$text/id"
   scancel "$text" >/dev/null 2>&1
 }
+named() { # NAME: sets id to the first job of ours with this name, and cancels the others
+  slurm squeue -h -t all -u "$(id -un)" --name="$1" -o %A
+  found=$(printf '%s\n' "$said" | sort -n | uniq)
+  id=$(printf '%s\n' "$found" | head -n 1)
+  for other in $found; do [ "$other" = "$id" ] || scancel "$other" >/dev/null 2>&1; done
+}
+begun() { # whether a rank of the job $one has, or has ended
+  while read -r node rank; do
+    [ ! -e "$dir/$node/$node/ranks/$rank/step" ] && [ ! -e "$dir/$node/$node/ranks/$rank/exit" ] || return 0
+  done <"$one/ranks"
+  return 1
+}
 job_state() { # ID: sets state, empty once Slurm has forgotten it
   said=$(squeue -h -j "$1" -t all -o '%T|%r|%S|%N' 2>&1) || case $said in
   *'Invalid job id'*) said='' ;;
@@ -98,7 +111,7 @@ job_state() { # ID: sets state, empty once Slurm has forgotten it
 verb=$1 dir=$2
 shift 2
 case $verb in
-look | tail | ends | expect) ;;
+look | seats | tail | ends | expect) ;;
 *)
   mkdir -p "$dir/things" "$dir/jobs" 2>/dev/null || refuse unwritable "$dir"
   [ -z "${FLEETFORM_EPOCH-}" ] || current "$dir/.epoch"
@@ -106,22 +119,21 @@ look | tail | ends | expect) ;;
 esac
 case $verb in
 look)
-  for kind in node partition reservation 'job --details' topology; do
-    echo "FLEETFORM-LOOK ${kind%% *}"
-    # shellcheck disable=SC2086  # words
-    if [ "$kind" = topology ]; then
-      scontrol --oneliner show topology 2>/dev/null
-    else
-      slurm scontrol --oneliner --details show ${kind%% *} && printf '%s\n' "$said"
-    fi
-  done
-  echo "FLEETFORM-LOOK things"
-  things
-  echo "FLEETFORM-LOOK jobs"
+  echo "FLEETFORM-LOOK jobs" # before Slurm's: a job whose id came must be known to it
   for one in "$dir"/jobs/*; do
     file "$one/id"
     [ ! -d "$one" ] || echo "${one##*/} ${text:--}"
   done
+  echo "FLEETFORM-LOOK queue"
+  slurm squeue -h -t all -o '%A|%T|%u|%N|%r|%S|%e' && printf '%s\n' "$said"
+  for kind in node partition reservation; do
+    echo "FLEETFORM-LOOK $kind"
+    slurm scontrol --oneliner --details show "$kind" && printf '%s\n' "$said"
+  done
+  echo "FLEETFORM-LOOK topology"
+  scontrol --oneliner show topology 2>/dev/null
+  echo "FLEETFORM-LOOK things"
+  things
   echo "FLEETFORM-LOOK attempts"
   for one in "$dir"/*/*/ranks/*; do
     [ -d "$one" ] || continue
@@ -130,6 +142,13 @@ look)
   done
   echo "FLEETFORM-LOOK now"
   date +%s
+  echo "FLEETFORM-LOOK job" # the last: any user's text is in it, with line breaks where he likes
+  slurm scontrol --oneliner --details show job && printf '%s\n' "$said"
+  echo FLEETFORM-END
+  ;;
+seats)
+  echo FLEETFORM-SEATS
+  for one; do attempt "$dir/${one%/*}/${one%/*}/ranks/${one#*/}" "${one%/*}"; done
   echo FLEETFORM-END
   ;;
 put)
@@ -197,32 +216,36 @@ submit)
 " && shift
   done
   shift
+  if [ -s "$one/id" ]; then
+    file "$one/id" && id=$text
+    job_state "$id"
+    # The controller died before it had saved that job.
+    [ "$state" ] || begun || rm -f "$one/id"
+  fi
   if [ ! -s "$one/id" ]; then
     printf %s "$ranks" >"$one/ranks" || refuse nospace "$one"
     printf %s "$ranks" | while read -r node rank; do echo "${one##*/}" >"$dir/$node/$node/ranks/$rank/job"; done
-    found=''
-    # Submitting twice makes two jobs. A job of ours with this name is one whose id did not come: another user
-    # may take any name.
-    [ ! -e "$one/tried" ] || { slurm squeue -h -t all -u "$(id -un)" --name="$name" -o %A && found=$said; }
-    if [ -z "$found" ]; then
+    # Submitting twice makes two jobs. Where one was tried before, a job of ours with this name is one whose id did
+    # not come, and may come late: another user may take any name.
+    again='' id=''
+    [ ! -e "$one/tried" ] || { again=1 && named "$name"; }
+    if [ -z "$id" ]; then
       : >"$one/tried" && sync "$one"
       slurm sbatch --parsable --hold --job-name="$name" "$@" --wrap="exec sh $bundle @job $one"
+      # A site's plugins may say something beside the id.
+      [ "$again" ] || id=$(printf '%s\n' "$said" | sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' | head -n 1)
+      [ "$id" ] || named "$name"
+      [ "$id" ] || refuse failed "Slurm took the job and does not list it"
     fi
-    slurm squeue -h -t all -u "$(id -un)" --name="$name" -o %A
-    found=$(printf '%s\n' "$said" | sort -n | uniq)
-    id=$(printf '%s\n' "$found" | head -n 1)
-    [ "$id" ] || refuse failed "Slurm took the job and does not list it"
-    for other in $found; do [ "$other" = "$id" ] || scancel "$other" >/dev/null 2>&1; done
     echo "$id" >"$one/id.t" && sync "$one/id.t" && mv "$one/id.t" "$one/id" || refuse nospace "$one"
+    [ "$again" ] && job_state "$id" || said='PENDING|JobHeldUser'
   fi
-  file "$one/id" && id=$text
-  job_state "$id"
-  case $said in PENDING\|*Held*) slurm scontrol release "$id" ;; esac
-  tries=$((seconds * 20))
-  job_state "$id"
-  while [ "$state" = PENDING ] && [ "$tries" -gt 0 ]; do
-    sleep 0.05
-    tries=$((tries - 1))
+  case $said in PENDING\|*Held*) slurm scontrol release "$id" && job_state "$id" ;; esac
+  pause=0.03 left=$((seconds * 20))
+  while [ "$state" = PENDING ] && [ "$left" -gt 0 ]; do
+    sleep "$pause"
+    # Slurm's scheduler works in rounds of a second at best: whoever has waited for two may wait for longer.
+    [ "$left" -gt $((seconds * 20 - 40)) ] && left=$((left - 1)) || pause=0.25 left=$((left - 5))
     job_state "$id"
   done
   printf 'FLEETFORM-JOB %s|%s\n' "$id" "$said"

@@ -17,7 +17,7 @@ from providers import runner
 from providers.rank_scripts import prepared
 from providers.slurm.cluster import time_of
 from providers.slurm.fleets import taken
-from providers.slurm.snapshot import Attempt, Need, Snapshot
+from providers.slurm.snapshot import Attempt, Need, Snapshot, attempts_in
 from providers.transport import ConnectionLost
 
 _OPTIONS = ("partition", "constraint", "account", "qos", "reservation")
@@ -147,6 +147,15 @@ def _word(key: str, value: Any) -> str:
     if not _WORD.fullmatch(text):
         raise PermanentError(PermanentKind.INVALID, f"`{key}` cannot be {text!r}", about=key)
     return text
+
+
+def attempts_of(answer: bytes) -> list[Attempt]:
+    """What `seats` told."""
+    _, begun, text = answer.decode(errors="replace").partition("FLEETFORM-SEATS\n")
+    text, whole, _ = text.partition("FLEETFORM-END")
+    if not begun or not whole:
+        raise ConnectionLost("the answer about prepared ranks did not come whole")
+    return attempts_in(text)
 
 
 def submitted(answer: bytes) -> tuple[int, str, str]:

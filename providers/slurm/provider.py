@@ -268,14 +268,11 @@ class Slurm:
         self._reserve(gang.seats, gang.task)
 
     def _reserve(self, seats: Sequence[Seat], task: str) -> None:
-        seen = self._looks.get(fresh=True)
-        found = [seen.attempts.get((_key(s.node), s.attempt)) for s in seats]
-        due = [a for a in found if a is not None and a.ended is None]
-        if not due:
+        answer = self._place.ask("seats", *(f"{_key(s.node)}/{s.attempt}" for s in seats))
+        found = jobs.attempts_of(answer)
+        if all(a.ended is not None for a in found):
             return
-        job = jobs.job_of(task, seats, [a for a in found if a is not None])
-        if self._is_running(seen, job.token):
-            return
+        job = jobs.job_of(task, seats, found)
         bundle = self._place.bundle()
         answer = self._place.ask(
             "submit",
@@ -299,11 +296,6 @@ class Slurm:
         needs = [jobs.need_of(node, share, seconds) for node, share in ranks]
         options = jobs.options_of(task, ranks[0][0], needs)
         return jobs.expected_in(self._place.ask("expect", *options).decode(errors="replace"))
-
-    def _is_running(self, seen: Snapshot, token: str) -> bool:
-        number = seen.jobs.get(token)
-        known = seen.cluster.jobs.get(number) if number is not None else None
-        return known is not None and known.holds
 
     @guarded
     def release(

@@ -1,7 +1,8 @@
 """One look at a cluster: what Slurm says, and what lies in our folder there. One round trip.
 
-Polls of many nodes share it: what is asked within `FRESH` seconds of a look gets the same answer, unless
-this process has changed something since.
+Polls of many nodes share it: what is asked within `FRESH` seconds of a look's end, or within the time that
+the look took, gets the same answer, unless this process has changed something since. So a slow cluster is
+not asked once for each node.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Snapshot:
             return _ended(attempt, job)
         confinement = self._confinement(attempt, job)
         if attempt.started_at is not None and (job is None or not self._over(job)):
-            if job is None and attempt.job:
+            if job is None and self.jobs.get(attempt.job) is not None:
                 return _lost(attempt, "Slurm has forgotten its job, and it left no exit code")
             return RankStatus(state=RankState.RUNNING, started_at=attempt.started_at, confinement=confinement)
         if job is not None and self._over(job):
@@ -142,7 +143,7 @@ class Snapshot:
             if expired and job is None:
                 return RankStatus(state=RankState.LOST, cause=NOT_RELEASED, ended_at=self.cluster.now)
             return RankStatus(state=RankState.STARTING, cause=WAITING)
-        if job is None and attempt.job and self.jobs.get(attempt.job) is not None:
+        if job is None and self.jobs.get(attempt.job) is not None:
             return _lost(attempt, "Slurm has forgotten its job, and it never began")
         if job is not None and self.is_queued(attempt):
             return RankStatus(state=RankState.PENDING, cause=self._queued(attempt, job))
@@ -248,13 +249,13 @@ class Looks:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._turn = threading.Lock()
-        self._begun = float("-inf")
+        self._begun = self._until = self._changed = float("-inf")
         self._found: Snapshot | None = None
         self._failed = float("-inf")
         self._fault: TransientError | None = None
 
     def get(self, *, fresh: bool = False) -> Snapshot:
-        """A snapshot that is not older than `FRESH`, or that began after this was asked for.
+        """A snapshot of a moment ago, or with `fresh` one that began after this was asked for.
 
         Where the controller is away, Slurm's own commands wait for it. So who asks soon after gets the same
         fault, and nobody is asked to try for long.
@@ -263,7 +264,8 @@ class Looks:
         with self._turn:
             if self._fault is not None and asked < self._failed + AWAY:
                 raise self._fault
-            if self._found is None or self._begun < (asked if fresh else asked - FRESH):
+            old = self._begun < (asked if fresh else self._changed) or (not fresh and self._until < asked)
+            if self._found is None or old:
                 begun = time.monotonic()
                 try:
                     answer = self._place.ask("look")
@@ -273,12 +275,13 @@ class Looks:
                     raise self._fault from error
                 self._fault = None
                 self._found = read(answer, str(self._place.login.host))
-                self._begun = begun
+                ended = time.monotonic()
+                self._begun, self._until = begun, ended + max(FRESH, ended - begun)
             return self._found
 
     def changed(self) -> None:
-        """Something was changed: no older answer counts any more."""
-        self._begun = float("-inf")
+        """Something was changed: no look that began before this counts any more."""
+        self._changed = time.monotonic()
 
 
 def read(answer: bytes, host: str) -> Snapshot:
@@ -290,21 +293,21 @@ def read(answer: bytes, host: str) -> Snapshot:
     parts: dict[str, str] = {}
     for part in body[body.index(_MARK) + len(_MARK) :].split(f"\n{_MARK}"):
         kind, _, rest = part.partition("\n")
-        parts[kind] = rest
+        parts.setdefault(kind, rest)  # users' own text is in the last part
     try:
         now = float(parts["now"].strip())
         return Snapshot(
             cluster=Cluster(
                 nodes=cluster.nodes_in(parts["node"]),
                 partitions=cluster.partitions_in(parts["partition"]),
-                jobs=cluster.jobs_in(parts["job"]),
+                jobs=cluster.jobs_in(parts["queue"], parts["job"]),
                 switches=cluster.switches_in(parts["topology"]),
                 now=now,
             ),
             reserved=cluster.reservations_in(parts["reservation"]),
             things=tuple(_things(parts["things"], host)),
-            jobs=dict(_job(line) for line in parts["jobs"].splitlines()),
-            attempts={(a.node, a.name): a for a in map(_attempt, parts["attempts"].splitlines())},
+            jobs=dict(_job(line) for line in parts["jobs"].split("\n") if line),
+            attempts={(a.node, a.name): a for a in attempts_in(parts["attempts"])},
         )
     except (KeyError, ValueError, IndexError) as error:
         summary = f"the answer of Slurm on {host} cannot be read: {type(error).__name__}: {error}"
@@ -349,6 +352,11 @@ def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, 
 def as_thing(found: Owned, outputs: Mapping[str, object]) -> Thing:
     """As the port has it."""
     return Thing(address=found.address, token=found.token, inputs=found.inputs, outputs=outputs)
+
+
+def attempts_in(text: str) -> list[Attempt]:
+    """What is told of attempts, one a line."""
+    return [_attempt(line) for line in text.split("\n") if line]
 
 
 def _attempt(line: str) -> Attempt:
