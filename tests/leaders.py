@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +89,21 @@ class Replicas:
         """A person's command."""
         self.project.run(*args, env=self.env)
 
-    def begin(self, *args: str) -> Process:
-        """A person's command, at the same time as what comes next."""
-        return self.project.start(*args, env=self.env, stdout=self._log, stderr=self._log)
+    def disturb(self, kind: str, after: float = 0.0, beside: Sequence[str] = ()) -> Takeover:
+        """Disturb the leader so many seconds after it got something to do, and wait until that is done.
 
-    def disturb(self, kind: str, after: float = 0.0) -> Takeover:
-        """Disturb the leader so many seconds after it got something to do, and wait until that is done."""
+        `beside` is a person's command that begins at the same time.
+        """
         self._declare()
+        options = {"stdout": self._log, "stderr": self._log}
+        person = self.project.start(*beside, env=self.env, **options) if beside else None
         time.sleep(after)
+        found = self._disturbed(kind)
+        if person:
+            person.wait(60)
+        return found
+
+    def _disturbed(self, kind: str) -> Takeover:
         old = until(self.leader)
         for table in ("leader", "writer_lock"):
             self._query(

@@ -1,7 +1,12 @@
 """A loop that is killed, frozen or cut off while it leads: another one goes on, and nothing is done twice."""
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 
+from declarative.cli import rounds
+from declarative.reconcile.watched import unchanged
 from declarative.store.leader import LEASE_SECONDS, RENEWED_EVERY
 from declarative.store.postgres import WRITING_LIMITS
 
@@ -35,6 +40,53 @@ def test_who_takes_over_begins_at_once(project):
         assert not second.rounds.early()
     finally:
         second.close()
+
+
+def test_who_waited_for_the_state_undoes_nothing_that_was_applied_meanwhile(project, monkeypatch):
+    """It had read the files before a person changed them."""
+    rules = {"type": "project", "name": "lab", "reconcile": {"allow": ["create", "delete"]}}
+    project.declare(rules, fleet(nodes=1))
+    here = Here(project.path, Clock())
+    take = here.session.state.lock
+
+    def late(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(here.session.state, "lock", take)
+        project.declare(rules, fleet(nodes=2))
+        project.apply()
+        return take(*args, **options)
+
+    try:
+        here.step()
+        monkeypatch.setattr(here.session.state, "lock", late)
+        done = here.step()
+        assert done.held
+        assert done.actions == ()
+        assert done.status
+        assert [n.name for n in done.status.nodes] == ["gpu-0", "gpu-1"]
+    finally:
+        here.close()
+
+
+def test_who_slept_before_it_had_the_lock_looks_at_what_is_declared_once_more(project, monkeypatch):
+    """A branch may have moved on, which no file shows. It does not go on for ever: to look may take long."""
+    project.declare({"type": "project", "name": "lab"}, fleet(nodes=1))
+    here, clock = Here(project.path, Clock()), iter(range(0, 1000, int(LEASE_SECONDS) + 1))
+    load = Mock(wraps=here.rounds._load)
+    try:
+        here.step()
+        monkeypatch.setattr(rounds, "boottime", lambda: next(clock))
+        monkeypatch.setattr(here.rounds, "_load", load)
+        assert here.step().held
+        assert load.call_count == 1 + rounds.TRIES
+    finally:
+        here.close()
+
+
+def test_a_file_that_is_written_while_it_is_read_is_read_again():
+    read = (("main.yaml", 1, 10, 1),)
+    assert unchanged(read, read) == read
+    assert unchanged(read, (*read, ("used.txt", 1, 1, 2))) == (*read, ("used.txt", 1, 1, 2))
+    assert unchanged(read, (("main.yaml", 2, 10, 1),)) == read
 
 
 @pytest.mark.slow

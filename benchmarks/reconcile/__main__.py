@@ -90,13 +90,15 @@ def disturbed(server: postgres.Server, count: int, disturbances: int, chance: ra
 def disturbed_once(replicas: Replicas, chance: random.Random) -> Takeover:
     """One disturbance, at any moment of a round or of a person's `apply`."""
     kind, after = chance.choice(KINDS), chance.uniform(0.0, 3.0)
-    beside = replicas.begin("apply", "--auto-approve") if chance.random() < 0.3 else None
+    beside = ("apply", "--auto-approve", "--lock-timeout", "1m") if chance.random() < 0.3 else ()
     begun = time.monotonic()
-    found = replicas.disturb(kind, after)
+    found = replicas.disturb(kind, after, beside)
     took = time.monotonic() - begun
-    print(f"{kind} after {after:.2f} s: takeover {found.seconds:.1f} s, done after {took:.1f} s", flush=True)
-    if beside is not None:
-        print(f"  apply beside it: {beside.wait(120)}", flush=True)
+    also = ", an apply beside it" if beside else ""
+    print(
+        f"{kind} after {after:.2f} s: takeover {found.seconds:.1f} s, done after {took:.1f} s{also}",
+        flush=True,
+    )
     if chance.random() < 0.3:
         print("  apply", flush=True)
         replicas.run("apply", "--auto-approve", "--lock-timeout", "1m")

@@ -20,9 +20,10 @@ from declarative.cli.state_access import of_state, who
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
 from declarative.reconcile.round import Round, Wait
-from declarative.reconcile.watched import Mark, mark_of
+from declarative.reconcile.watched import Mark, mark_of, unchanged
 from declarative.spans import named
 from declarative.store.leader import LEASE_SECONDS
+from declarative.store.lock import boottime
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from declarative.store import Who, Writer
     from declarative.store.leader import Leader
 
+TRIES = 3
+"""So often in a row a round begins anew because its files have changed: some folders never rest."""
 SOON = 2.0
 """Seconds after which a round is tried again that stepped back for a person."""
 
@@ -85,6 +88,8 @@ class RoundRun(Run):
         with self.session.state.lock(self.store, self.doing, 0.0, **given) as writer:
             if not self.rounds.leads():
                 raise _NotLeadingError
+            if self.rounds.outdated():
+                raise _OutdatedError
             self.epoch = writer.lease.epoch
             yield writer
             self.after = writer.state()
@@ -171,6 +176,10 @@ class _NotLeadingError(Exception):
     """Another loop has taken over."""
 
 
+class _OutdatedError(Exception):
+    """What is declared may have changed while this loop waited for the state, or slept."""
+
+
 @contextmanager
 def _as_it_is(event: threading.Event) -> Iterator[threading.Event]:
     yield event
@@ -199,6 +208,9 @@ class Rounds:
         self._desired: Desired | None = None
         self._files: tuple[str, ...] = ()
         self._mark: Mark | None = None
+        self._loaded = 0.0
+        """When the files were looked at last (`boottime`)."""
+        self._tries = 0
         self._git_wrong: tuple[Diagnostic, ...] = ()
         self._who: Who | None = None
         self._was_away: set[str] = set()
@@ -221,6 +233,14 @@ class Rounds:
             return True
         self.away.ask_again()
         return self.away.returned() or self._mark != self._marked()
+
+    def outdated(self) -> bool:
+        """Whether the files, or the branch, may say something else by now. To be asked with the lock in hand:
+        who waited for it, or slept before, would undo what a person has declared and applied meanwhile.
+        """
+        late = boottime() - self._loaded > LEASE_SECONDS or self._mark != self._marked()
+        self._tries = self._tries + 1 if late and self._tries < TRIES else 0
+        return self._tries > 0
 
     def _marked(self) -> Mark:
         return mark_of(self.session.directory, (*self._files, *self.session.inputs))
@@ -264,6 +284,8 @@ class Rounds:
             found = self._round(desired)
         except _NotLeadingError:
             found = _nothing(())
+        except _OutdatedError:
+            return self.step()
         except Failed as error:
             found = self._failed(error.diagnostics)
         except StateError as error:
@@ -333,7 +355,7 @@ class Rounds:
 
     def _load(self) -> Desired | None:
         """What is declared, as it was when it was last without errors."""
-        mark = self._marked()
+        self._loaded, mark = boottime(), self._marked()
         if mark != self._mark or self._checkout is not None:
             self._who = who(self.session.directory)
         sent = self._desired is not None and any(want.files for want in self._desired.tasks.values())
@@ -346,7 +368,7 @@ class Rounds:
             self._wrong = error.diagnostics
         else:
             self._desired, self._files, self._wrong = loaded.desired, loaded.files, ()
-        self._mark = self._marked()
+        self._mark = unchanged(mark, self._marked())
         self._say_wrong()
         if self._desired is None:
             return None

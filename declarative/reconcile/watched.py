@@ -29,3 +29,11 @@ def _mark(path: str) -> tuple[str, int, int, int] | None:
     except OSError:
         return None
     return path, seen.st_mtime_ns, seen.st_size, seen.st_ino
+
+
+def unchanged(before: Mark, after: Mark) -> Mark:
+    """The mark of what was read between these two: the first one, which is not true any more, if a file was
+    written meanwhile.
+    """
+    known = {path: rest for path, *rest in before}
+    return after if all(known.get(path, rest) == rest for path, *rest in after) else before
