@@ -10,9 +10,9 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.bad_answers import Scrub
 from providers.cloud.hosts import OnNode, _fault
 from providers.cloud.provider import Cloud
-from providers.cloud.redact import Scrub
 from providers.runner import RunnerError
 from tests.model import of_node, of_volume
 

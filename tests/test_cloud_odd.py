@@ -22,8 +22,7 @@ from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
 from providers.cloud import account, bad_answers, cloud, connection
 from providers.cloud.any.digitalocean import DigitalOcean as Site
-from providers.cloud.bad_answers import asked
-from providers.cloud.redact import Scrub
+from providers.cloud.bad_answers import Scrub, asked
 from providers.testing import NODE, VOLUME
 from tests.cloud_any.digitalocean import DigitalOcean
 from tests.cloud_ec2.run import SECRETS

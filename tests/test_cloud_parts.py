@@ -44,12 +44,12 @@ from declarative.provider import (
 )
 from declarative.store import StateError
 from providers.cloud import checks, cloud, faults, marks, settings
+from providers.cloud.bad_answers import MOST_SHOWN, Scrub
 from providers.cloud.catalog import catalog
-from providers.cloud.cloud_init import user_data
 from providers.cloud.connection import Connection, Limiter, _ask_late, _stay, limiter
 from providers.cloud.ec2.region import Region, quoted
 from providers.cloud.faults import BY_CLASS, Answer, by_class, classify
-from providers.cloud.redact import MOST_SHOWN, Scrub
+from providers.cloud.keys import user_data
 from providers.cloud.settings import Host
 from providers.ssh import key_pairs
 from tests.cloud.run import SITE

@@ -14,8 +14,7 @@ from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import Account
-from providers.cloud.cloud_init import MOST, PROGRAM, user_data
-from providers.cloud.keys import Pairs
+from providers.cloud.keys import MOST, PROGRAM, Pairs, user_data
 from providers.ssh import key_pairs
 from providers.ssh.key_pairs import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider

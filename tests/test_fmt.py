@@ -810,7 +810,7 @@ def test_command_with_what_is_no_file(tmp_path):
 
 
 def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
-    from declarative.cli import fmt as command
+    from declarative.cli import project_files as command
 
     path = tmp_path / "a.yaml"
     path.write_text(ROUGH)

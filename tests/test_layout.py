@@ -12,7 +12,7 @@ LONGEST = 28
 """Modules, from one that nobody imports down to one that imports none of ours. The goal is 20."""
 
 MOST_ROOMS = 12
-MOST_MODULES = 240
+MOST_MODULES = 235
 """Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason."""
 HOUSE = Path(__file__).parent.parent / "declarative"
 

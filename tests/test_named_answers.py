@@ -10,12 +10,12 @@ from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.azure import answers as azure
+from providers.cloud.bad_answers import Scrub
 from providers.cloud.faults import Answer, classify
 from providers.cloud.gce import answers as gce
 from providers.cloud.gce import offers as gce_offers
 from providers.cloud.marks import packed
 from providers.cloud.named.api import Phase, name_of
-from providers.cloud.redact import Scrub
 from providers.cloud.rest import Tokens
 from tests.cloud_named import azure as fake_azure
 from tests.cloud_named.gce import recorded

@@ -8,10 +8,10 @@ import pytest
 from declarative.model.spec.backend import Network
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.bad_answers import Scrub
 from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack, shape
 from providers.cloud.openstack.answers import said
-from providers.cloud.redact import Scrub
 from providers.ssh.key_pairs import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor
@@ -392,7 +392,7 @@ def test_what_an_error_means(status, body, kind):
 
 def test_user_data_are_never_shown(cloud, stack, monkeypatch):
     """Nova quotes what it refuses, whole, and in there is the private half of the node's host key."""
-    monkeypatch.setattr("providers.cloud.cloud_init.user_data", lambda *_: "PRIVATE" * 10_000)
+    monkeypatch.setattr("providers.cloud.nodes.user_data", lambda *_: "PRIVATE" * 10_000)
     with pytest.raises(PermanentError, match="user_data") as caught:
         stack().create(ADDRESS, TOKEN, NODE, {})
     assert "UFJJVkFURV" not in caught.value.summary  # `PRIVATE`, as base64

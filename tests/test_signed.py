@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from declarative.cli.errors import Failed
-from declarative.cli.plan_signatures import check, keys_of, sign
+from declarative.cli.plan_files import check, keys_of, sign
 from declarative.model.spec.policy import PlanKey
 from tests.cli import Project, fleet, task
 from tests.test_e2e_saved import refused, seal

@@ -22,9 +22,8 @@ from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Config, PermanentError
 from providers.runner import RunnerError
 from providers.ssh import Ssh, gpus, probe, scripts
-from providers.ssh.host import Host, host_of
+from providers.ssh.host import Host, host_of, terminal
 from providers.ssh.probe import TOOLS
-from providers.ssh.terminal import terminal
 from providers.ssh.transport import command_line
 from providers.transport import Finished
 from tests.model import of_node
@@ -58,7 +57,7 @@ def test_known_hosts_of_a_fleet_are_read_into_keys_once(tmp_path):
     """Each of a thousand hosts would read the keys of all of them."""
     from asyncssh import SSHClientConnectionOptions, generate_private_key
 
-    from providers.ssh.known_hosts import Trust
+    from providers.ssh.key_pairs import Trust
 
     file = tmp_path / "known_hosts"
 

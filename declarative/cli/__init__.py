@@ -51,6 +51,7 @@ COMMANDS: dict[str, str] = {
 MODULES = {
     "init": "project_files",
     "validate": "project_files",
+    "fmt": "project_files",
     "import": "imports",
     "schema": "project_files",
     "drift": "plan",
@@ -58,11 +59,12 @@ MODULES = {
     "show": "plan",
     "destroy": "apply",
     "approve": "reconcile",
+    "serve": "status",
     "stop": "nodes",
     "drain": "nodes",
     "undrain": "nodes",
-    "ssh": "remote",
-    "exec": "remote",
+    "ssh": "nodes",
+    "exec": "nodes",
 }
 """The module of a command that has not its name. `plan_command` in it is the command `plan`."""
 

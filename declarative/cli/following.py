@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from declarative.cli.output import INTERRUPTED, STOPPING, stopping
 from declarative.cli.session import now
-from declarative.cli.signals import INTERRUPTED, STOPPING, stopping
 from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 

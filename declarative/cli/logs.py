@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from declarative.cli.errors import Failed, failed
-from declarative.cli.options import Seconds, examples, rank_option, ranks_argument
+from declarative.cli.options import (
+    Seconds,
+    examples,
+    find_ranks,
+    node_of,
+    observed,
+    parse_target,
+    rank_option,
+    ranks_argument,
+    ranks_of,
+)
 from declarative.cli.output import Tame
 from declarative.cli.session import Session, now, project_command
-from declarative.cli.targets import find_ranks, node_of, observed, parse_target, ranks_of
 
 if TYPE_CHECKING:
     from declarative.cli.log_reading import LogSource

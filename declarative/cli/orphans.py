@@ -9,9 +9,8 @@ import click
 
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import lock_option
-from declarative.cli.output import emit_text
+from declarative.cli.output import INTERRUPTED, emit_text, stopping
 from declarative.cli.session import Session, now, project_command
-from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan

@@ -276,7 +276,7 @@ def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519P
     check_target(name)
     if sign is None:
         return None
-    from declarative.cli.plan_signatures import check_place, signer_of
+    from declarative.cli.plan_files import check_place, signer_of
 
     check_place(name)
     return signer_of(sign)

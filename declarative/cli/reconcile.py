@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli.errors import Failed, failed
-from declarative.cli.notify import notifying
+from declarative.cli.events import notifying
 from declarative.cli.options import apply_options, examples, json_option
-from declarative.cli.output import emit, emit_text
-from declarative.cli.serve import Listen, listen_options, listening
+from declarative.cli.output import STOPPING, emit, emit_text, stopping
 from declarative.cli.session import Session, project_command
-from declarative.cli.signals import STOPPING, stopping
+from declarative.cli.status import Listen, listen_options, listening
 
 if TYPE_CHECKING:
     from declarative.reconcile.checkout import Checkout

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.cli.errors import Failed
-from declarative.cli.options import confirm
-from declarative.cli.run_output import PENDING, RunOutput
+from declarative.cli.options import confirm, going_tasks, has_ended, name_tasks
+from declarative.cli.output import INTERRUPTED, STOPPING, stopping
+from declarative.cli.reports import PENDING, RunOutput
 from declarative.cli.session import Session, check_requested, part_of
-from declarative.cli.signals import INTERRUPTED, STOPPING, stopping
-from declarative.cli.targets import going_tasks, has_ended, name_tasks
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
 

@@ -14,10 +14,9 @@ import click
 
 from declarative.cli import completion
 from declarative.cli.errors import failed
-from declarative.cli.options import approve_option, confirm, json_option, lock_option
+from declarative.cli.options import approve_option, confirm, has_ended, json_option, lock_option
 from declarative.cli.output import emit, emit_text
 from declarative.cli.session import Session, project_command
-from declarative.cli.targets import has_ended
 from declarative.model.diagnostic import and_more
 
 if TYPE_CHECKING:

@@ -1,20 +1,28 @@
-"""`fleetform status`."""
+"""`fleetform status` and `serve`, and what `--listen` means wherever it is an option."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from declarative.cli.errors import failed
+from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples, json_option
-from declarative.cli.output import emit, emit_text, out_style
+from declarative.cli.output import emit, emit_text, out_style, stopping
 from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
     from declarative.model.state import Readiness, State
+    from declarative.reconcile.round import Round
     from declarative.render.views import StatusView
+    from declarative.serve.seen import Recorded
+    from declarative.serve.server import Server
 
 
 @click.command("status", epilog=examples("fleetform status --json", "fleetform status --refresh"))
@@ -94,3 +102,192 @@ def readiness_of_nodes(state: State) -> list[tuple[str, Readiness]]:
     unknown = Readiness(state=NodeState.UNKNOWN)
     nodes = {r.address.name: r for r in state.of("node")}
     return [(name, readiness_of(node, state.readiness.get(name, unknown))) for name, node in nodes.items()]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+TOKEN = "FLEETFORM_LISTEN_TOKEN"  # noqa: S105 (the variable's name)
+LEAST = 16
+"""Characters of a token."""
+SHOWN = 50
+"""Events on the page."""
+RELOAD = 30.0
+"""Seconds after which the project's files are read again."""
+
+
+class Listen(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+class _Place(click.ParamType[Listen]):
+    """`HOST:PORT`, or `PORT` of this machine alone."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Listen:
+        host, _, port = str(value).rpartition(":")
+        host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+            self.fail(f"`{value}` is no `HOST:PORT`, such as `127.0.0.1:9470`", param, ctx)
+        return Listen(host, int(port))
+
+
+def listen_options(default: str | None) -> Callable[[F], F]:
+    """`--listen` and `--token-file`; without a `default` nothing listens unless asked to."""
+
+    def add(command: F) -> F:
+        for option in (
+            click.option(
+                "--token-file",
+                metavar="FILE",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help=f"The token that who asks has to have; else it is in {TOKEN}. Required where other "
+                "machines reach `--listen`.",
+            ),
+            click.option(
+                "--listen",
+                metavar="HOST:PORT",
+                type=_Place(),
+                default=default,
+                show_default=default is not None,
+                help="Answer /healthz, /readyz, /metrics and a live page there; a PORT alone is this "
+                "machine's only.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+@click.command(
+    "serve",
+    epilog=examples("fleetform serve", "fleetform serve --listen 0.0.0.0:9470 --token-file token"),
+)
+@listen_options("127.0.0.1:9470")
+@project_command
+def serve_command(session: Session, listen: Listen, token_file: Path | None) -> int:
+    """Show the fleet over HTTP until interrupted: a live page at /, /metrics for Prometheus, /healthz and
+    /readyz.
+
+    It reads the state and asks no backend, so it shows what commands observed last. It changes nothing, and
+    works beside them. Where other machines reach it, it wants a token: in a header `Authorization: Bearer …`,
+    or as the password for a browser, with any name.
+    """
+    session.load_if_any()
+    with stopping("stopping") as stop, listening(session, listen, token_file):
+        stop.wait()
+    return 0
+
+
+@contextmanager
+def listening(
+    session: Session,
+    listen: Listen | None,
+    token_file: Path | None,
+    interval: Callable[[], float] | None = None,
+) -> Iterator[Callable[[Round], None]]:
+    """Answer over HTTP meanwhile; what has to be told of rounds, if there are any each `interval` seconds."""
+    token = _token(token_file)
+    if listen is None:
+        yield lambda _: None
+        return
+    from declarative.serve.metrics import Metrics
+    from declarative.serve.seen import LatestState
+    from declarative.spans import hear
+
+    def title() -> str:
+        return session.current.project.name or session.directory.resolve().name
+
+    seen = LatestState(title, _Watched(session, reload=interval is None), now, interval)
+    metrics = Metrics(seen, loop=interval is not None)
+
+    def observe(done: Round) -> None:
+        seen.observe(done)
+        metrics.observe(done)
+
+    def heard(name: str, attributes: Mapping[str, str], seconds: float, error: BaseException | None) -> None:
+        seen.alive()
+        metrics.hear(name, attributes, seconds, error)
+
+    server = _server(listen, token, seen, metrics)
+    server.start()
+    deaf = hear(heard)
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    click.echo(f"listening at http://{host}:{server.port}/", err=True)
+    try:
+        yield observe
+    finally:
+        deaf()
+        server.close()
+
+
+def _server(listen: Listen, token: str | None, seen: Any, metrics: Any) -> Server:
+    from declarative.serve.server import Server, Site, is_loopback
+
+    if token is None and not is_loopback(listen.host):
+        hint = f"put a token into {TOKEN} or `--token-file`, or listen at 127.0.0.1 behind a proxy"
+        raise failed("usage", f"other machines reach `{listen.host}`, and there is no token", hint)
+    try:
+        return Server(listen.host, listen.port, Site(seen, metrics, token))
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise failed(
+            "usage", f"cannot listen at {listen.host}:{listen.port}: {why}", "name another one"
+        ) from None
+
+
+def _token(file: Path | None) -> str | None:
+    """The token, which is never shown."""
+    token = os.environ.get(TOKEN)
+    where = TOKEN
+    if file is not None:
+        where = f"`--token-file {file}`"
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise failed("usage", f"{where} cannot be read", "write a token of one line into it") from None
+    if token is not None and len(token) < LEAST:
+        hint = "make one: `openssl rand -hex 32`"
+        raise failed("usage", f"the token of {where} has fewer than {LEAST} characters", hint)
+    return token
+
+
+class _Watched:
+    """Reads what is recorded, and what is declared."""
+
+    def __init__(self, session: Session, *, reload: bool) -> None:
+        """`reload`: nobody else reads the project's files again."""
+        self._session = session
+        self._loaded = now() if reload else None
+        self._turn = threading.Lock()
+
+    def __call__(self) -> Recorded:
+        from dataclasses import replace
+
+        from declarative.planner.health import of_nodes
+        from declarative.render.views import status_view
+        from declarative.serve.seen import Recorded
+
+        self._reload()
+        desired = self._session.current
+        with self._session.state.read_anew(desired) as store:
+            state, last = store.read(), store.event_bounds()[1]
+            events = store.events(max(0, last - SHOWN))
+        view = replace(
+            status_view(desired, state, now=now()),
+            health=of_nodes(readiness_of_nodes(state), state.silent, now()),
+        )
+        return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)
+
+    def _reload(self) -> None:
+        with self._turn:
+            if self._loaded is None or 0 <= now() - self._loaded < RELOAD:
+                return
+            self._loaded = now()
+        try:
+            self._session.load_if_any()
+        except Failed:
+            return  # what was declared before counts

@@ -17,9 +17,8 @@ from declarative.model.spec.values import Size
 from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, settings
-from providers.cloud.bad_answers import reading
+from providers.cloud.bad_answers import Scrub, reading
 from providers.cloud.marks import Mark
-from providers.cloud.redact import Scrub
 from providers.cloud.settings import write
 from providers.cloud.shared_looks import asking
 

@@ -26,9 +26,8 @@ from declarative.provider import (
     TransientKind,
     reads_only,
 )
-from providers.cloud.bad_answers import Pages, taken
+from providers.cloud.bad_answers import Pages, Scrub, taken
 from providers.cloud.faults import Answer, Said, classify
-from providers.cloud.redact import Scrub
 
 T = TypeVar("T")
 

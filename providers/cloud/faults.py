@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-from providers.cloud.redact import Scrub
+from providers.cloud.bad_answers import Scrub
 
 Kind = TransientKind | PermanentKind
 

@@ -5,7 +5,7 @@ A recorded node becomes a record as that driver knows them, and its methods are 
 claim is taken when the node answers for the first time; by the machine's id, the same for every try.
 
 Volumes on a node are found, formatted if they are empty, mounted, grown, and unmounted again. `disk.sh`
-does it there, as root: sent along where root logs in, else the node's own, by sudo (see `cloud_init`).
+does it there, as root: sent along where root logs in, else the node's own, by sudo (see `keys`).
 What it takes for a volume's disk is what says of itself that it is. Nothing is formatted but what is
 empty as far as anybody can tell.
 """
@@ -30,8 +30,7 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import cloud_init
-from providers.cloud.keys import Keys
+from providers.cloud.keys import PROGRAM, Keys, program
 from providers.faults import guarded
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError
@@ -295,8 +294,8 @@ def _command(transport: SshTransport, *, adopted: bool) -> Sequence[str]:
     """No program of ours is on an adopted instance: it is sent along, and sudo has to let the user run it."""
     if transport.host.user == "root" or adopted:
         sudo = () if transport.host.user == "root" else ("sudo", "-n")
-        return (*sudo, "sh", "-c", cloud_init.program(), "sh")
-    return ("sudo", "-n", cloud_init.PROGRAM)
+        return (*sudo, "sh", "-c", program(), "sh")
+    return ("sudo", "-n", PROGRAM)
 
 
 def _fault(error: RunnerError, disk: OnNode, about: str, *, sudo: bool) -> ProviderError:

@@ -13,12 +13,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
-from providers.cloud import adopted, cloud_init, marks
+from providers.cloud import checks, marks
 from providers.cloud.account import Account, Tagged
 from providers.cloud.checks import check_fixed, check_tags, gone
 from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
-from providers.cloud.keys import Keys
+from providers.cloud.keys import USER, Keys, user_data
 from providers.cloud.marks import Mark
 from providers.ssh.key_pairs import Login
 
@@ -90,7 +90,7 @@ class Driver(Protocol[M]):
 class Nodes(Generic[M]):
     """The machines of one account."""
 
-    def __init__(self, account: Account, driver: Driver[M], adopts: adopted.Driver[M] | None = None) -> None:
+    def __init__(self, account: Account, driver: Driver[M], adopts: checks.Driver[M] | None = None) -> None:
         """`adopts` knows the machines of others; None where none can be adopted."""
         self._account = account
         self._driver = driver
@@ -134,7 +134,7 @@ class Nodes(Generic[M]):
         """See the port. It ends when the machine runs and has an address. One that is named is adopted."""
         mark = self._account.mark(address, token, inputs)
         if mark.node.instance_id is not None and self._adopts is not None:
-            return outputs(adopted.take(self._account, self._adopts, mark))
+            return outputs(checks.take(self._account, self._adopts, mark))
         return outputs(self._driver.create(mark, mark.node))
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -171,9 +171,7 @@ class Nodes(Generic[M]):
         else:
             machine = self.of(have, untagged=have.node.instance_id is not None, ending=True)
             found = [] if machine is None or self._account.lost(machine.tags) else [machine]
-        return [
-            m for m in found if self._adopts is None or not adopted.let_go(self._account, self._adopts, m)
-        ]
+        return [m for m in found if self._adopts is None or not checks.let_go(self._account, self._adopts, m)]
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
         """The machine of a record, if it is there; `PermanentError` if it is not ours.
@@ -220,8 +218,8 @@ def outputs(machine: Machine) -> dict[str, Any]:
 
 def first_start(account: Account, keys: Keys, login: Login, token: str) -> tuple[dict[str, str], str]:
     """The tags by which a node says how it is logged in to, and the user data of its first start."""
-    key, user = keys.host_key(token), account.config.ssh_user or cloud_init.USER
-    return {marks.HOST_KEY: key.public, marks.USER: user}, cloud_init.user_data(user, login.public, key)
+    key, user = keys.host_key(token), account.config.ssh_user or USER
+    return {marks.HOST_KEY: key.public, marks.USER: user}, user_data(user, login.public, key)
 
 
 def ended(kind: Kind, summary: str, about: str) -> ProviderError:

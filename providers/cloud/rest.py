@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.bad_answers import Pages
+from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection
-from providers.cloud.redact import Scrub
 from providers.cloud.settings import Host
 
 T = TypeVar("T")

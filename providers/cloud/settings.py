@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from declarative.model.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud.redact import Scrub
+from providers.cloud.bad_answers import Scrub
 
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
 DEBUG = "LIBCLOUD_DEBUG"

@@ -36,8 +36,8 @@ from providers.slurm.cluster import Node
 from providers.slurm.fleets import members, readiness, taken
 from providers.slurm.login import Place, place_of
 from providers.slurm.snapshot import Attempt, Looks, Snapshot, as_thing, thing_in
+from providers.ssh.host import terminal
 from providers.ssh.scripts import place_files
-from providers.ssh.terminal import terminal
 from providers.ssh.transport import SshTransport, command_line
 
 ERASE_SECONDS = 600.0

@@ -31,9 +31,8 @@ from providers.ranks import Ranks, RanksOfNodes
 from providers.runner import Runner
 from providers.ssh import probe, scripts
 from providers.ssh.claims import Claim, Claims, Found, Volumes, id_on_host
-from providers.ssh.host import host_of, options_of
+from providers.ssh.host import host_of, options_of, terminal
 from providers.ssh.probe import Facts, Look
-from providers.ssh.terminal import terminal
 from providers.ssh.transport import SshTransport, command_line
 
 T = TypeVar("T")

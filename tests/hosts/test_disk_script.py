@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from providers.cloud import cloud_init
+from providers.cloud import keys
 from tests.hosts import disks
 from tests.hosts.disks import Disks
 from tests.hosts.machines import HOST_ENV, Machine, Machines, run, until
@@ -30,7 +30,7 @@ class Ground:
 
     def __init__(self, machine: Machine, found: Disks) -> None:
         self.machine, self.disks = machine, found
-        machine.install("fleetform-disk", cloud_init.program())
+        machine.install("fleetform-disk", keys.program())
         self.count = 0
         self.told: dict[str, dict[str, Any]] = {}
 

@@ -8,7 +8,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 
 from declarative.language.loader import load
-from providers.cloud import cloud_init
+from providers.cloud import keys
 from providers.ssh.key_pairs import Login, make
 from tests.cli import task, until
 from tests.cloud_ec2.run import REGION
@@ -66,7 +66,7 @@ def test_ranks_run_on_an_instance_that_somebody_else_made(
         aws_access_key_id="somebody",
         aws_secret_access_key="else",
     )
-    told = cloud_init.user_data("root", login.public, key)
+    told = keys.user_data("root", login.public, key)
     asked = {"ImageId": AMI, "InstanceType": "t3.medium", "MinCount": 1, "MaxCount": 1}
     made = client.run_instances(**asked, UserData=told)["Instances"][0]["InstanceId"]
     until(lambda: made in cloud.of and cloud.of[made].answers())

@@ -25,11 +25,11 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import account, cloud_init, marks
+from providers.cloud import account, marks
 from providers.cloud.account import Tagged, look_up
 from providers.cloud.any.site import IS, TAKEN, Disk, Machine, Site, What, Written
 from providers.cloud.bad_answers import reading
-from providers.cloud.keys import Keys
+from providers.cloud.keys import USER, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import Shared
 from providers.ownership import key_of
@@ -106,7 +106,7 @@ class Account(account.Account):
 
     def _access(self, token: str) -> dict[str, str]:
         """Who logs in on a machine, and its host key, computed anew; without the key, that is unknown."""
-        user = self.config.ssh_user or cloud_init.USER
+        user = self.config.ssh_user or USER
         try:
             return {"user": user, "host_key": self.keys.host_key(token).public}
         except PermanentError:

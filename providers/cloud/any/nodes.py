@@ -10,10 +10,11 @@ from typing import Any
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError
-from providers.cloud import cloud_init, marks
+from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
 from providers.cloud.any.site import TAKEN, Machine, Wanted, Written
+from providers.cloud.keys import USER, user_data
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import outputs
 
@@ -75,7 +76,7 @@ class SiteNodes:
             summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
         login, key = self._keys.made(), self._keys.host_key(mark.token)
-        user = self._account.config.ssh_user or cloud_init.USER
+        user = self._account.config.ssh_user or USER
         written = Written(
             owner=mark.owner,
             token=mark.token,
@@ -90,7 +91,7 @@ class SiteNodes:
             tags=mark.tags,
             size=node.instance_type,
             image=self._account.image(node.region),
-            user_data=cloud_init.user_data(user, login.public, key),
+            user_data=user_data(user, login.public, key),
             key=at.site.bring_key(self._keys.name, login.public),
             spot=node.spot,
         )

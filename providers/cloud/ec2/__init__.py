@@ -16,13 +16,13 @@ from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
-from providers.cloud import adopted, checks
+from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
 from providers.cloud.ec2 import answers, existing, volumes
 from providers.cloud.ec2.account import Account, disk_of, look
-from providers.cloud.ec2.key_pairs import Ec2Keys
+from providers.cloud.ec2.capacity import Ec2Keys
 from providers.cloud.ec2.nodes import Ec2Nodes
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.ec2.volumes import Ec2Volumes
@@ -120,7 +120,7 @@ def _looks(
     nodes_of = {a: inputs_of("node", inputs) for a, inputs in wanted.items() if a.kind == "node"}
     for address, node in nodes_of.items():
         if node.instance_id is not None:
-            yield partial(adopted.seen, account, nodes, account.mark(address, "", wanted[address]))
+            yield partial(checks.seen, account, nodes, account.mark(address, "", wanted[address]))
     machines = [node for node in nodes_of.values() if node.instance_id is None]
     if machines:
         yield partial(_image, account, region)

@@ -8,8 +8,7 @@ from typing import Any
 
 from declarative.provider import Existing
 from providers.cloud import marks
-from providers.cloud.adopted import existing
-from providers.cloud.checks import users
+from providers.cloud.checks import existing, users
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.region import PAGE, VALUES, Region
 

@@ -27,14 +27,13 @@ from declarative.provider import (
 )
 from providers.cloud import marks
 from providers.cloud.account import SURE, look_up, waits
-from providers.cloud.adopted import TOGETHER
 from providers.cloud.bad_answers import value_at
+from providers.cloud.checks import TOGETHER
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance, kind_of
-from providers.cloud.ec2.capacity import UNKNOWN, Capacity, Groups, Networks
+from providers.cloud.ec2.capacity import UNKNOWN, Capacity, Ec2Keys, Groups, Networks
 from providers.cloud.ec2.existing import INSTANCE, let_go
-from providers.cloud.ec2.key_pairs import Ec2Keys
 from providers.cloud.ec2.region import LAUNCH, Region, tagged
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs

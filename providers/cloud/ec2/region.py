@@ -8,11 +8,10 @@ from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.bad_answers import Pages
+from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import Instance, Volume, said
-from providers.cloud.redact import Scrub
 from providers.cloud.settings import Host
 from providers.cloud.shared_looks import Looks
 

@@ -16,9 +16,8 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.adopted import TOGETHER
 from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
-from providers.cloud.checks import check
+from providers.cloud.checks import TOGETHER, check
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume

@@ -16,7 +16,7 @@ from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
-from providers.cloud import adopted, checks
+from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import theirs
@@ -105,7 +105,7 @@ def _looks(
     makes = False
     for address, inputs in wanted.items():
         if address.kind == "node" and theirs(inputs):
-            yield partial(adopted.seen, account, nodes, account.mark(address, "", inputs))
+            yield partial(checks.seen, account, nodes, account.mark(address, "", inputs))
         elif address.kind == "node":
             makes = True
         else:

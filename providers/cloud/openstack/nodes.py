@@ -15,6 +15,7 @@ from declarative.provider import Ended, PermanentError, PermanentKind, ProviderE
 from declarative.provider import TransientKind as Kind
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.bad_answers import Scrub
 from providers.cloud.checks import left
 from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.marks import Mark
@@ -24,7 +25,6 @@ from providers.cloud.openstack.account import Account, extras, made_id
 from providers.cloud.openstack.answers import Server, of_fault
 from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.region import Region
-from providers.cloud.redact import Scrub
 from providers.ssh.key_pairs import Login
 
 ASKED_ALONE = 2
@@ -332,7 +332,7 @@ class NovaKeys(Pairs[Region]):
     """The key of one state: its private half is a file here, its public half a key pair in each region with
     nodes.
 
-    The pair in nova is not needed to log in (`cloud_init.user_data` says who may). It tells the next
+    The pair in nova is not needed to log in (`keys.user_data` says who may). It tells the next
     machine that makes nodes of this state whether its key is the one that the others have. Pairs are
     their user's own.
     """

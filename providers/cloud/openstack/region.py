@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 from declarative.model.diagnostic import suggest
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.bad_answers import Pages
+from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume, inside, listed, said, strange
-from providers.cloud.redact import Scrub
 from providers.cloud.shared_looks import Lately
 
 PAGE = 1000
