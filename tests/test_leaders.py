@@ -7,6 +7,8 @@ import pytest
 
 from declarative.cli import rounds
 from declarative.reconcile.watched import unchanged
+from declarative.store import lock, open_store
+from declarative.store.faults import UnreachableError
 from declarative.store.leader import LEASE_SECONDS, RENEWED_EVERY
 from declarative.store.postgres import WRITING_LIMITS
 
@@ -40,6 +42,29 @@ def test_who_takes_over_begins_at_once(project):
         assert not second.rounds.early()
     finally:
         second.close()
+
+
+def test_who_lost_its_connection_and_not_its_lease_leads_on(tmp_path, monkeypatch):
+    """Once the lease is over it takes another one, or another loop does."""
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store, store.lock("test") as writer:
+        writer.ensure_lineage()
+        first, second, renew, clock = store.leader(), store.leader(), lock.renew, lock.boottime
+        for slept in (0.0, LEASE_SECONDS + 1):
+            assert first.lead()
+            before = first.holder()
+            monkeypatch.setattr(lock, "renew", Mock(side_effect=UnreachableError("unreachable", "away")))
+            with pytest.raises(UnreachableError):
+                first.lead()
+            monkeypatch.setattr(lock, "renew", renew)
+            monkeypatch.setattr(lock, "boottime", lambda by=slept: clock() + by)
+            assert first.lead()
+            after = first.holder()
+            assert before
+            assert after
+            assert after.fence - before.fence == bool(slept)
+            assert after.ends
+            assert after.ends > lock.boottime()
+            assert not second.lead()
 
 
 def test_who_waited_for_the_state_undoes_nothing_that_was_applied_meanwhile(project, monkeypatch):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
-from declarative.store import StateError, Store, UnreachableError, open_store
+from declarative.store import StateError, Store, UnreachableError, journal, open_store
+from declarative.store.database import Write
 from declarative.store.postgres import target_of
 from tests.cli import Project, fleet, task, volume
 from tests.model import of_node
@@ -283,6 +285,35 @@ def test_nothing_hangs_for_ever(postgres_url) -> None:
                 assert connection.execute(tls).scalar()
 
 
+def test_who_is_stopped_in_the_middle_of_a_write_keeps_no_lock(postgres_url) -> None:
+    """The server begins with what a group of steps wrote once it has all of it."""
+    url = postgres_url()
+    free = []
+
+    class Values(list[dict[str, Any]]):
+        """They come one by one, and before each it is looked whether others could write."""
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            for value in list(self.copy()):
+                time.sleep(0.05)  # what was sent has come
+                with open_store(url) as other, other._writable().writing() as connection:
+                    connection.execute("SELECT id FROM writer_lock FOR UPDATE NOWAIT")
+                    free.append(value)
+                yield value
+
+    with open_store(url) as store, store.lock("test") as writer:
+        writer.ensure_lineage()
+        names = Values([{"name": "a"}, {"name": r"50% of; 'b' \\"}])
+        write = Write("UPDATE meta SET project = :name", names, 2)
+        database: Any = store._writable()
+        with database.reading() as connection:
+            found = journal.last_id(connection)
+        assert database.send([write], writer.lease, found)
+        assert not database.send([write], writer.lease, found + 1)
+        assert store.project() == names[1]["name"]
+    assert len(free) == 4
+
+
 # ------------------------------------------------------------------------------------ going on
 
 
@@ -326,16 +357,14 @@ class Breaking:
         self.commit = database.commit
         database.commit = self.broken
 
-    def broken(self, connection: Any) -> None:
+    def broken(self, connection: Any, *before: Any) -> Any:
         self.seen += 1
         if self.seen != self.number:
-            self.commit(connection)
-            return
+            return self.commit(connection, *before)
         if self.after:
-            with connection.pipeline():  # its end waits for the answer
-                self.commit(connection)
+            self.commit(connection, *before)
         connection.close()
-        self.commit(connection)  # as it is heard of: a fault of the driver's own
+        return self.commit(connection, *before)  # as it is heard of: a fault of the driver's own
 
 
 def again(step: Callable[[], Any]) -> Any:

@@ -186,7 +186,7 @@ class Database(ABC):
             raise
         return raw
 
-    def commit(self, raw: Any) -> None:
+    def commit(self, raw: Any) -> Any:
         """End a transaction: from then on it is there for all."""
         raw.execute("COMMIT")
 

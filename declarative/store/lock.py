@@ -204,10 +204,8 @@ def take(
     row = _row(connection, table)
     here = boottime()  # before the database's: for its holder a lease ends no later than for others
     before, time = info_of(row), connection.database.now(connection)
-    if before and before.owner == owner:
-        return before
     if before and not before.lapsed(time):
-        return None
+        return before if before.owner == owner else None
     pid = os.getpid()
     lease = LockInfo(
         owner=owner,

@@ -17,9 +17,8 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -34,6 +33,7 @@ from declarative.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     from psycopg import Connection as Raw
+    from psycopg import Cursor
 
     from declarative.store.lock import LockInfo
 
@@ -255,23 +255,20 @@ class Postgres(Database):
             return self._send(writes, {"fence": lease.fence, "owner": lease.owner, "last_id": last_id})
 
     def _send(self, writes: Sequence[Write], guard: Mapping[str, object]) -> bool:
-        sent = []
         try:
-            with self._connected(lambda _: None) as raw, self._together(raw):
-                for sql in (_BEGIN, _SET, _LOCK):
-                    raw.execute(sql)
-                raw.execute(_GUARD, guard)
-                for sql, same in groupby(writes, key=lambda write: write.sql):
-                    some = list(same)
-                    cursor = raw.cursor()
-                    cursor.executemany(_text(sql), [values for write in some for values in write.values])
-                    sent.append((cursor, sum(write.rowcount for write in some)))
-                self.commit(raw)
+            with self._connected(lambda _: None) as raw:
+                text = self._psycopg.ClientCursor(raw).mogrify
+                statements = [text(_text(w.sql), values) for w in writes for values in w.values]
+                cursor = self.commit(raw, [_WRITE, _LOCK, text(_GUARD, guard), *statements])
+                counts = [cursor.rowcount]
+                while cursor.nextset():
+                    counts.append(cursor.rowcount)
         except self._psycopg.errors.DivisionByZero:
             return False
         except self._psycopg.IntegrityError as error:
             raise refused(error) from None
-        if any(cursor.rowcount != expected for cursor, expected in sent):
+        written = iter(counts[len(counts) - 1 - len(statements) : -1])
+        if any(sum(islice(written, len(write.values))) != write.rowcount for write in writes):
             raise StateError(
                 "damaged",
                 "the state's tables were changed by others while this command held the lock",
@@ -279,9 +276,15 @@ class Postgres(Database):
             )
         return True
 
-    def _together(self, raw: Raw[Any]) -> AbstractContextManager[object]:
-        """Statements are sent without waiting for one another, where libpq can do that."""
-        return raw.pipeline() if self._psycopg.Pipeline.is_supported() else nullcontext()
+    def commit(self, raw: Raw[Any], before: Sequence[str] = ()) -> Cursor[Any]:
+        """See `Database`; with the statements `before` it in the same message.
+
+        The server does none of them before it has all. Of one that comes in parts it holds the locks until
+        the rest comes, and no time limit of its own ends that: who was stopped in between stopped everybody.
+        """
+        cursor = self._psycopg.ClientCursor(raw)
+        cursor.execute("; ".join((*before, "COMMIT")).encode(raw.info.encoding))
+        return cursor
 
     def lost(self, error: Exception) -> bool:
         """See `Database`."""
@@ -321,17 +324,13 @@ def _set(limits: Mapping[str, str]) -> str:
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_set(TIME_LIMITS)}"
 _WRITE = f"{_BEGIN}; {_set(WRITING_LIMITS)}"
-# In a pipeline each is a statement of its own.
-_SET = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', true)" for name, value in WRITING_LIMITS.items()
-)
 _LOCK = "SELECT id FROM writer_lock FOR UPDATE"
 _GUARD = """
     SELECT 1 / count(*) FROM writer_lock
     WHERE fence = %(fence)s AND owner = %(owner)s
     AND (SELECT coalesce(max(id), 0) FROM operations) = %(last_id)s
 """
-"""An error where there is no such row, which ends the pipeline before it has written."""
+"""An error where there is no such row: nothing after it is done."""
 
 
 @functools.lru_cache(maxsize=256)
