@@ -43,10 +43,9 @@ class Leader:
                     raise
             with self._database.reading() as connection:  # hinders no writer by looking
                 other = lock.holder(connection, table=LEADER)
-                ours = (
-                    other is not None and other.owner == self._owner
-                )  # the connection was lost, not the lease
-                free = other is None or ours or other.lapsed(self._database.now(connection))
+                free = other is None or other.lapsed(self._database.now(connection))
+            # Our own may be there yet, if the connection was lost and not the lease.
+            free = free or (other is not None and other.owner == self._owner)
             if free:
                 with self._database.writing() as connection:
                     self._lease = lock.take(connection, self._owner, lock.RECONCILING, self._seconds, LEADER)
