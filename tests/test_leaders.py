@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from declarative.cli import rounds
-from declarative.reconcile.watched import unchanged
+from declarative.reconcile.checkout import unchanged
 from declarative.store import lock, open_store
 from declarative.store.faults import UnreachableError
 from declarative.store.leader import LEASE_SECONDS, RENEWED_EVERY

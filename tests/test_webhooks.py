@@ -17,8 +17,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.serve import webhooks
-from declarative.serve.announce import Announcer
-from declarative.serve.webhooks import Deliveries, Webhook, deliver, message, pending
+from declarative.serve.webhooks import Announcer, Deliveries, Webhook, deliver, message, pending
 from declarative.store import open_store
 from declarative.store.events import Event
 from tests.cli import fleet, task

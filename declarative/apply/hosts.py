@@ -1,17 +1,20 @@
-"""Looking at hosts that exist: those that may become nodes, and what is there on those that are.
+"""Looking at hosts that exist: those that may become nodes, what is there on those that are, and instances
+that a fleet names by their ids.
 
-One that is silent hides nothing of the others. What is recorded of it stays as it is: it is unreachable,
-and not gone.
+One that is silent hides nothing of the others. What is recorded of it stays as it is: it is unreachable, and
+not gone. Instances of one backend are looked at together, page by page; nothing is asked of the machines
+themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
-from declarative.apply.instances import instances
-from declarative.apply.partitions import of_partition
+from declarative.apply.drift import PATIENCE
+from declarative.apply.offers import of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import AttachmentInputs, ReservationInputs
@@ -19,7 +22,51 @@ from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
-from declarative.provider import Look, ProviderError, StaleError, Thing, Visit
+from declarative.provider import Existing, Look, ProviderError, StaleError, Thing, Visit
+from declarative.retry import call
+
+
+def instances(
+    hosts: Sequence[Host], name: str, backends: Backends, known: Sequence[Offer], *, offline: bool
+) -> tuple[list[Offer], list[LeftOut]]:
+    """Those that can be adopted, as what their nodes are made of, and why the others cannot.
+
+    `known` is what the backend launches: the shape and the price of a type.
+    """
+    if offline:
+        return [], [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
+    try:
+        backend = backends.get(name)
+        there = call(lambda: backend.existing("node", [h.key for h in hosts]), policy=PATIENCE)
+    except ProviderError as error:
+        reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
+        return [], [LeftOut(host=host, reason=reason) for host in hosts]
+    found = {each.id: each for each in there}
+    shapes = {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
+    offers: list[Offer] = []
+    left_out: list[LeftOut] = []
+    for host in hosts:
+        each = found.get(host.key)
+        type_of = shapes.get((each.region, each.type, each.spot)) if each else None
+        if each is None:
+            left_out.append(LeftOut(host=host, reason=f"backend {name} has no such instance"))
+        elif each.lineage not in (None, backends.lineage):
+            owner = f"{each.address} of another state (lineage {each.lineage}): take it out of that one first"
+            left_out.append(LeftOut(host=host, reason=f"it is {owner}"))
+        elif type_of is None:
+            why = (
+                f"backend {name} does not know its type `{each.type}`: declare it in the backend's `catalog`"
+            )
+            left_out.append(LeftOut(host=host, reason=why))
+        else:
+            offers.append(_offer(host, each, type_of))
+    return offers, left_out
+
+
+def _offer(host: Host, each: Existing, type_of: Offer) -> Offer:
+    shape = replace(type_of.shape, disk_mib=None)  # its disk is its own
+    return replace(type_of, shape=shape, zone=each.zone, limit=1, bids=False, host=host)
+
 
 NOT_YET = "it has not answered yet: it is much slower than the others"
 SILENT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})

@@ -15,8 +15,7 @@ from declarative.apply.answers import PATIENT
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
-from declarative.apply.offers import known_offers, own_gpus, unreadable
-from declarative.apply.partitions import standing
+from declarative.apply.offers import known_offers, own_gpus, standing, unreadable
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renames import RenamedBackend, as_recorded, kept, record_token, to_make
 from declarative.apply.unreachable import judged

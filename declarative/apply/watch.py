@@ -1,6 +1,9 @@
-"""Following tasks to their end: `apply --wait` and `stop`.
+"""Following tasks to their end: `apply --wait` and `stop`; and idle nodes that a command gives back
+meanwhile.
 
-The lock is held only while something is written, so that `stop` in another terminal gets its turn.
+The lock is held only while something is written, so that `stop` in another terminal gets its turn. What
+`idle_duration` means, the planner decides (`planner.fleets`); this module decides when a plan for it is worth
+making.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from declarative.apply.backends import Backends
-from declarative.apply.idle import Idle
 from declarative.apply.polls import PollRounds, node_of_rank
 from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import (
@@ -22,7 +24,7 @@ from declarative.apply.settle import (
     stop_ranks,
 )
 from declarative.model.diagnostic import and_more
-from declarative.model.spec import StopCriteria
+from declarative.model.spec import Fleet, StopCriteria
 from declarative.model.state import (
     STOPPED,
     Address,
@@ -31,12 +33,68 @@ from declarative.model.state import (
     State,
     first_failure,
     given_up,
+    natural,
     silent_since,
     task_state,
 )
 from declarative.planner.health import silence_text
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING
+
+AGAIN = 60.0
+"""Seconds until what no plan gave back is tried once more: a task that waits may want it."""
+
+
+class Idle:
+    """The nodes above their fleets' targets, as far as `fleets` declare what becomes of them."""
+
+    def __init__(self, fleets: Mapping[str, Fleet], now: Callable[[], float]) -> None:
+        self._fleets = {name: fleet for name, fleet in fleets.items() if fleet.nodes is not None}
+        self._now = now
+        self._next = 0.0
+        self._left: frozenset[tuple[Address, int]] = frozenset()
+
+    def leave(self, state: State) -> None:
+        """Remember which nodes there are, as the command that follows leaves them."""
+        self._left = _nodes(state)
+
+    def ready(self, state: State) -> bool:
+        """Whether a plan may give nodes back now. Not where another command has made some since `leave`: it
+        may want more of them than is declared here.
+        """
+        now = self._now()
+        if now < self._next or _nodes(state) - self._left:
+            return False
+        return any(when <= now for when in self.when(state).values())
+
+    def tried(self) -> None:
+        """It was tried just now."""
+        self._next = self._now() + AGAIN
+
+    def end(self) -> None:
+        """Nothing is given back from here on."""
+        self._fleets = {}
+
+    def when(self, state: State) -> dict[str, float]:
+        """Node → when it is given back if nothing comes to run on it, seconds since the epoch."""
+        held = {r.reservation.node for r in state.of("reservation")}
+        out: dict[str, float] = {}
+        for name, fleet in self._fleets.items():
+            wait = fleet.idle_duration.seconds
+            nodes = [r for r in state.of("node") if r.node.fleet == name]
+            if wait is None or fleet.nodes is None:
+                continue
+            spare = max(0, len(nodes) - fleet.nodes.target)
+            idle = [r.address.name for r in nodes if r.address.name not in held]
+            since = {n: state.idle_since[n] for n in idle if n in state.idle_since}
+            first = sorted(since, key=lambda n: (since[n], natural(n)))
+            out |= {n: since[n] + wait for n in first[:spare]}
+        return out
+
+
+def _nodes(state: State) -> frozenset[tuple[Address, int]]:
+    return frozenset((r.address, r.generation) for r in state.of("node"))
+
 
 PERIOD = 0.5
 """Seconds between two turns; how often nodes are asked, `Rounds` decides."""

@@ -89,8 +89,7 @@ def _going_on(session: Session, say: Callable[[tuple[Diagnostic, ...]], None]) -
 @contextmanager
 def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     """Tell the webhooks meanwhile, while this loop leads; what has to be told of rounds."""
-    from declarative.serve.announce import Announcer
-    from declarative.serve.webhooks import Deliveries
+    from declarative.serve.webhooks import Announcer, Deliveries
 
     deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, _say)
     announcer = Announcer(deliveries.tell)

@@ -14,8 +14,8 @@ from declarative.model.state import natural
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
-    from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import Due, Retries
+    from declarative.apply.watch import Idle
     from declarative.cli.run import Run
     from declarative.model.state import RankState
     from declarative.planner.types import Plan
@@ -30,8 +30,8 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
-    from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import NOT_STARTED
+    from declarative.apply.watch import Idle
     from declarative.apply.watch import follow as watch
 
     retries, waiting = _retries(run)

@@ -59,7 +59,7 @@ def reconcile_command(
     Runs until SIGTERM or Ctrl-C, ends what it has begun, and exits 0. With --once it exits as `apply` does.
     """
     from declarative.cli.rounds import Rounds, Stop
-    from declarative.reconcile.loop import Loop
+    from declarative.reconcile.round import Loop
     from declarative.store.leader import RENEWED_EVERY
     from declarative.store.lock import Renewal
 

@@ -18,9 +18,9 @@ from declarative.cli.run import Run
 from declarative.cli.session import Session
 from declarative.cli.state_access import of_state, who
 from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.reconcile.checkout import Mark, mark_of, unchanged
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
 from declarative.reconcile.round import Round, Wait
-from declarative.reconcile.watched import Mark, mark_of, unchanged
 from declarative.spans import named
 from declarative.store.leader import LEASE_SECONDS
 from declarative.store.lock import boottime

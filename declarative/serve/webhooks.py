@@ -1,7 +1,9 @@
-"""Telling webhooks of events: at least once, in order, each hook for itself, by the cursor in the state.
+"""What a loop tells of its own, as events, and telling webhooks of events: at least once, in order, each hook
+for itself, by the cursor in the state.
 
 A hook that fails, hangs or is away holds up nobody else. It is tried again, ever more seldom, and misses
-nothing as long as the state keeps its events. Bodies are signed as Standard Webhooks does it.
+nothing as long as the state keeps its events. Bodies are signed as Standard Webhooks does it. A loop tells
+changes: what waits, what goes wrong, who leads.
 """
 
 from __future__ import annotations
@@ -25,11 +27,53 @@ from urllib.parse import SplitResult, urlsplit
 
 from declarative import __version__
 from declarative.model.spec.reconcile import HookFormat, Notify
+from declarative.reconcile.round import Round, Wait
 from declarative.render.data import to_line
 from declarative.render.listings import event_json
 from declarative.store import Store
 from declarative.store.events import Event
 from declarative.store.faults import StateError
+
+Tell = Callable[[str, str, Mapping[str, Any]], None]
+
+
+class Announcer:
+    """Compares each round with the last one."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._leads = False
+        self._waits: set[Wait] = set()
+        self._errors: set[tuple[str, str]] = set()
+
+    def observe(self, done: Round) -> None:
+        """A round that ended. One that follows tells nothing: the leader does."""
+        if not done.held:
+            self._leads = False
+            return
+        if not self._leads:
+            self._leads = True
+            self._tell("reconcile.leads", "reconcile/loop", {"epoch": done.epoch})
+        self._tell_errors(done)
+        if done.plan is not None:
+            self._tell_waits(done)
+
+    def _tell_errors(self, done: Round) -> None:
+        errors = {(error.code, error.summary) for error in done.errors}
+        for code, summary in sorted(errors - self._errors):
+            self._tell("reconcile.failed", "reconcile/loop", {"code": code, "summary": summary})
+        if self._errors and not errors:
+            self._tell("reconcile.recovered", "reconcile/loop", {})
+        self._errors = errors
+
+    def _tell_waits(self, done: Round) -> None:
+        waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
+        for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
+            kind = wait.address.partition("/")[0]
+            detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
+            self._tell(f"{kind}.waiting", wait.address, detail)
+        self._waits = waits
+
 
 TIMEOUT = 10.0
 """Seconds of silence after which a request has failed."""

@@ -1,27 +1,195 @@
 """Any driver of libcloud's, by what it can do, and those that are wired: `digitalocean`, `vultr`.
 
 `site.Site` is what a cloud has to be able to do; a driver is wired by a class that does it. For every other
-driver `libcloud_site.LibcloudSite` does, with libcloud's own methods. What a site is asked for is in `nodes`
-and `volumes`; everything else is the same as in other clouds.
+driver `libcloud_site.LibcloudSite` does, with libcloud's own methods. What a site is asked for nodes stands
+here (see `cloud.nodes`), for volumes in `volumes`; everything else is the same as in other clouds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any
 
+from declarative.model.inputs import NodeInputs
 from declarative.model.resource import Offer
-from declarative.model.state import Address
-from declarative.provider import ProviderError
-from providers.cloud import checks
-from providers.cloud.any.account import Account
-from providers.cloud.any.nodes import SiteNodes
-from providers.cloud.any.site import Size
+from declarative.model.state import Address, NodeState, Record
+from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError
+from providers.cloud import checks, marks
+from providers.cloud.account import look_up, pauses
+from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
+from providers.cloud.any.site import TAKEN, Machine, Size, Wanted, Written
 from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.nodes import Nodes
+from providers.cloud.keys import USER, user_data
+from providers.cloud.marks import Mark
+from providers.cloud.nodes import Nodes, outputs
 from providers.cloud.provider import Cloud
+
+
+class SiteNodes:
+    """See `nodes.Driver`. A site lists only what is ours, so nothing is asked for by its id."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._keys = account.keys
+
+    def listed(self, *, address: str | None = None) -> list[Machine]:
+        """All that are ours and alive, at all sites, without those that were made twice."""
+        found = first_of_each(self._account.each(At.machines))
+        return [m for m in found if address is None or str(m.written.address) == address]
+
+    def candidates(self, address: Address, token: str) -> list[Machine]:
+        """See `nodes.Driver`."""
+        return [m for m in self.listed() if (m.written.address, m.written.token) == (address, token)]
+
+    def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
+        """Those that are there by their ids, and do not say that they are ours."""
+        for record, found in recalled(self._account, "machine", records):
+            yield record, found if isinstance(found, Ended) else _machine(record, found)
+
+    def machine(self, have: Record, *, ending: bool) -> Machine | None:
+        """By the id, also one that says nothing of itself any more, unless it is `ending`."""
+        at, made = self._account.at(have.node.region), str(have.outputs.get("id") or "")
+        found = next((m for m in at.machines() if m.id == made), None)
+        if found or ending or not made or not unmarked(at, "machine", made):
+            return found
+        return _machine(have, Written(owner="", token="", address=have.address))
+
+    def type_of(self, machine: Machine, made: str) -> str:
+        """Not told."""
+        return ""
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(self, mark: Mark, node: NodeInputs) -> Machine:
+        """It ends when the machine runs."""
+        at = self._account.at(node.region)
+        try:
+            machine = self._account.only(
+                "machine",
+                at,
+                mark,
+                lambda: at.site.launch(self._wanted(at, mark, node)),
+                lambda: of_mark(at.machines(), mark),
+            )
+        except PermanentError:
+            with suppress(ProviderError):  # what it is about was said
+                self._leave(at)
+            raise
+        return self._running(at, machine, mark)
+
+    def _wanted(self, at: At, mark: Mark, node: NodeInputs) -> Wanted:
+        if node.spot and not at.site.spots:
+            summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
+            raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
+        login, key = self._keys.made(), self._keys.host_key(mark.token)
+        user = self._account.config.ssh_user or USER
+        written = Written(
+            owner=mark.owner,
+            token=mark.token,
+            address=mark.address,
+            inputs=mark.inputs,
+            own={"user": user, "host_key": key.public},
+        )
+        return Wanted(
+            region=node.region,
+            zone=node.zone,
+            written=written,
+            tags=mark.tags,
+            size=node.instance_type,
+            image=self._account.image(node.region),
+            user_data=user_data(user, login.public, key),
+            key=at.site.bring_key(self._keys.name, login.public),
+            spot=node.spot,
+        )
+
+    def _running(self, at: At, machine: Machine, mark: Mark) -> Machine:
+        """The machine once it runs. One that fails instead is deleted; so is one that was made twice."""
+        zone = machine.zone or machine.region
+        machine = self._account.completed(at.site, machine)
+        for _ in pauses(f"{machine.id} is still starting", zone):
+            # The cloud has answered that it is made: if it is not listed yet, it will be.
+            found = look_up(lambda: of_mark(at.machines(), mark))
+            machine = found[0] if found else machine
+            if machine.state is NodeState.FAILED:
+                at.site.end(machine)
+                summary = f"{machine.id} failed while it started: {machine.reason or 'nobody says why'}"
+                raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=zone)
+            if machine.state is not NodeState.PROVISIONING and machine.address:
+                for extra in found[1:]:
+                    at.site.end(extra)
+                return machine
+        raise AssertionError("pauses end with a fault")
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def retag(self, machine: Machine, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
+        """See `nodes.Driver`."""
+        known = {"user": more.get(marks.USER), "host_key": more.get(marks.HOST_KEY)}
+        own = {key: value for key, value in known.items() if value}
+        rewrite(self._account.at(have.node.region), machine, mark, own)
+        return outputs(machine) if machine.written.owner else have.outputs
+
+    def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
+        """With those of the same create. The key of a site goes with its last machine."""
+        at = self._account.at(have.node.region)
+        found = self._made_for(at, have)
+        for machine in found:
+            try:
+                at.site.end(machine)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+        if found:
+            self._leave(at, {machine.id for machine in found})
+
+    def _made_for(self, at: At, have: Record) -> list[Machine]:
+        """The machine of a record, if it is alive, and whatever was made of the same create."""
+        made, every = have.outputs.get("id"), at.machines()
+        if not made:
+            return [m for m in every if m.written.address == have.address]
+        tokens = {m.written.token for m in every if m.id == made}
+        return [m for m in every if m.written.token in tokens]
+
+    def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
+        """Take the key away from a site without machines. A create that runs just now brings it again."""
+        if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
+            at.site.drop_key(self._keys.name, self._keys.login().public)
+
+    # ---------------------------------------------------------------------------------- readiness
+
+    def states(
+        self, nodes: Sequence[Record]
+    ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
+        """One listing for each site."""
+        ats = {record.address: self._account.at(record.node.region) for record in nodes}
+        there = {at: {m.id: m for m in at.machines()} for at in dict.fromkeys(ats.values())}
+        for record in nodes:
+            machine = there[ats[record.address]].get(str(record.outputs.get("id") or ""))
+            if machine is None:
+                yield record, None, NodeState.UNREACHABLE, "there is no such machine"
+            else:
+                yield record, machine, machine.state, machine.reason
+
+    def note_ready(self, node: Record) -> None:
+        """On the machine, or in a file of this project."""
+        at = self._account.at(node.node.region)
+        if "machine" in at.site.keeps:
+            for machine in self._made_for(at, node)[:1]:
+                at.site.write(machine, {TAKEN: "yes"})
+            return
+        file = self._account.note(str(node.outputs["id"]))
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch()
+
+
+def _machine(record: Record, said: Written) -> Machine:
+    """A machine that is known by its id and its mark alone."""
+    made, region = str(record.outputs.get("id") or ""), record.node.region
+    return Machine(id=made, region=region, state=NodeState.NOT_READY, written=said)
 
 
 class AnyCloud(Cloud):

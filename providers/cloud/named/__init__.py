@@ -1,29 +1,244 @@
 """Clouds that take a name once: what is made is named after its token, so that a create that is tried again
 meets what the first try made. What such clouds have in common stands here; each says in an `Api` how it is
-asked.
+asked. See `cloud.volumes` and `cloud.attachments` for what the calls for volumes are asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.model.inputs import inputs_of
-from declarative.model.state import Address
-from declarative.provider import ProviderError
-from providers.cloud import checks
-from providers.cloud.account import Account
+from declarative.model.inputs import VolumeInputs, inputs_of
+from declarative.model.state import Address, Record
+from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from providers.cloud import attachment_driver, checks, marks
+from providers.cloud.account import Account, gibibytes, look_up
+from providers.cloud.attachment_driver import Claim, keys_of, of_tags, to_tags
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
+from providers.cloud.checks import check, gone, left, taken_on
 from providers.cloud.faults import Kind
 from providers.cloud.keys import Keys
-from providers.cloud.named.api import Api
-from providers.cloud.named.nodes import NamedNodes
-from providers.cloud.named.volumes import NamedAttachments, NamedVolumes
+from providers.cloud.marks import ON, Mark
+from providers.cloud.named.api import Api, Disk, Machine, Phase, Wanted, name_of
+from providers.cloud.named.nodes import NamedNodes, leaving, retagged, tags_of
 from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes
+
+
+class NamedVolumes:
+    """See `volumes.Driver`."""
+
+    def __init__(self, account: Account, api: Api) -> None:
+        self._account = account
+        self._api = api
+
+    @property
+    def usual_type(self) -> str:
+        """See `volumes.Driver`."""
+        return self._api.disk_type
+
+    def listed(self, **narrow: str) -> list[Disk]:
+        """All that are ours. A machine's own disk may carry the machine's marks."""
+        return self._ours(self._api.disks(), **narrow)
+
+    def _ours(self, found: Iterable[Disk], **narrow: str) -> list[Disk]:
+        told = {marks.OWNER: self._account.owner, **{marks.OURS + k: v for k, v in narrow.items()}}
+        ours = [d for d in found if told.items() <= d.tags.items() and not d.gone]
+        return [d for d in ours if d.tags.get(marks.ADDRESS, "").startswith("volume/")]
+
+    def candidates(self, address: Address, token: str) -> Iterable[Disk]:
+        """Those of the name first. One that was adopted has a name of its own."""
+        for name in (name_of(address, token), None):
+            yield from self._ours(self._api.disks(name=name))
+
+    def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Disk | None]]:
+        """Asked for one by one."""
+        return ((record, self.disk(record, ending=False)) for record in records)
+
+    def disk(self, have: Record, *, ending: bool) -> Disk | None:
+        """By the id."""
+        made = str(have.outputs.get("id") or "")
+        return self._api.disk(made) if made else None
+
+    # ------------------------------------------------------------------------------------- create
+
+    def make_once(self, mark: Mark) -> Disk:
+        """Its name is a function of the token: the cloud makes no second one."""
+        address, asked = mark.address, mark.volume
+        made = self._api.disk_id(name_of(address, mark.token), asked)
+        size = gibibytes(address, asked.size)
+        look = partial(self._api.disk, made)
+        disk = look()
+        if disk is None:
+            try:
+                wanted = Wanted(id=made, address=address, inputs=asked, tags=tags_of(mark))
+                disk = self._api.make_disk(wanted, size)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.CONFLICT:
+                    raise
+                disk = look_up(look)
+                if disk is None:
+                    raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+        if disk.gone:
+            raise leaving(disk.name, address)
+        if disk.tags.get(marks.OWNER) != mark.owner or disk.tags.get(marks.TOKEN) != mark.token:
+            summary = f"{disk.id} is there, and does not carry this state's marks"
+            hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+        return disk
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def named(self, mark: Mark) -> Disk | None:
+        """By its name or its id."""
+        made = self._api.disk_called(str(mark.volume.volume_id), mark.volume)
+        return self._api.disk(made) if made else None
+
+    def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
+        """See `volumes.Driver`."""
+        return self._account.CLOUD, f"write {self._api.called}"
+
+    def check_adopted(self, mark: Mark, disk: Disk) -> None:
+        """See `volumes.Driver`."""
+        asked = mark.volume
+        region, zone = (asked.region, disk.region), (asked.zone, disk.zone)
+        check(mark, disk.name, size=disk.size, kind=disk.type, region=region, availability_zone=zone)
+
+    def take(self, disk: Disk, mark: Mark) -> None:
+        """See `volumes.Driver`."""
+        self._api.tag_disk(disk, taken_on(disk.tags, tags_of(mark)))
+
+    def let_go(self, disk: Disk) -> None:
+        """See `volumes.Driver`."""
+        self._api.tag_disk(disk, left(disk.tags, disk.id))
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def grow(self, disk: Disk, size: int, about: Address) -> None:
+        """See `volumes.Driver`."""
+        self._api.grow(disk, size)
+
+    def retag(self, disk: Disk, mark: Mark, have: Record) -> None:
+        """See `volumes.Driver`."""
+        self._api.tag_disk(disk, retagged(disk.tags, disk.id, tags_of(mark), have))
+
+    def remove(self, disk: Disk, about: Address) -> None:
+        """See `volumes.Driver`."""
+        self._api.remove(disk)
+
+    def holders(self, disk: Disk) -> Sequence[str]:
+        """See `volumes.Driver`."""
+        return disk.holders
+
+    def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
+        """Asked for one by one."""
+        for machine in map(self._api.machine, machines):
+            if machine is not None and machine.phase is not Phase.ENDING:
+                return f"{machine.tags.get(marks.ADDRESS, machine.name)} ({machine.name})"
+        return None
+
+    def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
+        """See `volumes.Driver`."""
+        return "a machine is letting go of it" if machines else ""
+
+
+class NamedAttachments:
+    """See `attachment_driver.Driver`. A machine says where it finds its disks; a disk says who has it."""
+
+    regional = False
+
+    def __init__(self, account: Account, api: Api) -> None:
+        self._account = account
+        self._api = api
+
+    def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
+        """Its holders are asked for one by one, unless `machines` are known."""
+        if machines is None:
+            there = {made: self._api.machine(made) for made in volume.holders}
+            machines = {made: m for made, m in there.items() if m and m.phase is not Phase.ENDING}
+        also = [made for made, machine in machines.items() if volume.id in machine.devices]
+        return attachment_driver.Disk(
+            id=volume.id,
+            region="",
+            state=volume.state,
+            size=volume.size,
+            tags=volume.tags,
+            free=volume.phase is Phase.RUNS,
+            gone=volume.gone,
+            adopted=partial(attachment_driver.adopted, self._account, volume),
+            holders=tuple(
+                _holder(made, machines.get(made), volume) for made in dict.fromkeys((*volume.holders, *also))
+            ),
+            living={made: self._machine(machine) for made, machine in machines.items()},
+            source=volume,
+        )
+
+    def _machine(self, found: Machine) -> attachment_driver.Machine:
+        seen = attachment_driver.living(self._account, found, runs=found.phase is Phase.RUNS)
+        return replace(seen, node=lambda: self._node(found))
+
+    def _node(self, found: Machine) -> Record:
+        seen = attachment_driver.living(self._account, self._api.with_addresses(found), runs=True)
+        return seen.node()
+
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
+        """Asked for one by one."""
+        return {disk.id: self.disk(disk) for disk in map(self._api.disk, ids) if disk}
+
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
+        """Asked for one by one."""
+        found = {made: self._api.machine(made) for made in ids}
+        return {made: self._machine(m) for made, m in found.items() if m and m.phase is not Phase.ENDING}
+
+    def machine_id(self, node: Record) -> str:
+        """That of one which is there and ours."""
+        machine = self._api.machine(str(node.outputs["id"]))
+        if machine is None or machine.phase is Phase.ENDING:
+            raise gone(node.address)
+        self._account.check_owner(machine.tags, node, machine.id)
+        return machine.id
+
+    def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
+        """See `attachment_driver.Driver`."""
+        return of_tags(disk.tags, disk.id, machine)
+
+    def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
+        """All tags of a disk are written together."""
+        others = {key: value for key, value in disk.tags.items() if not key.startswith(ON)}
+        tags = {**others, **to_tags(claim, machine)}
+        if tags != disk.tags:
+            self._api.tag_disk(disk.source, tags)
+
+    def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
+        """All tags of a disk are written together."""
+        mine = keys_of(disk.tags, machine)
+        self._api.tag_disk(disk.source, {key: value for key, value in disk.tags.items() if key not in mine})
+
+    def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
+        """See `attachment_driver.Driver`."""
+        self._api.attach(machine, disk.source)
+
+    def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
+        """See `attachment_driver.Driver`."""
+        serials = next((h.serials for h in disk.holders if h.machine == machine), ())
+        self._api.detach(machine, disk.source, serials)
+
+
+def _holder(made: str, machine: Machine | None, disk: Disk) -> attachment_driver.Holder:
+    device = machine.devices.get(disk.id) if machine else None
+    return attachment_driver.Holder(
+        machine=made,
+        device=device.links[0] if device else "",
+        attached=device is not None,
+        leaving=machine is not None and device is None,
+        serials=device.serials if device else (),
+        links=device.links if device else (),
+    )
+
 
 KIND = ("region", "zone", "instance_type", "reservation")
 """Inputs of a node that decide whether it can use its reservation."""

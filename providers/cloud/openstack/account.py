@@ -1,4 +1,5 @@
-"""One use of an OpenStack: who logs in, its regions, its options, and how a thing is made once there.
+"""One use of an OpenStack: who logs in, its regions, its options, how a thing is made once there, and the
+floating addresses of nodes, where `network.public_ip` asks for them.
 
 OpenStack knows no tokens: a thing is looked for before it is made. A create whose answer was lost may take
 effect after all, for a while: that there is nothing is believed once that while is over. The driver takes
@@ -11,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.spec.backend import ImageFilter
@@ -20,7 +22,8 @@ from providers.cloud import marks, settings
 from providers.cloud.account import RegionalAccount
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
-from providers.cloud.openstack import names
+from providers.cloud.openstack import answers, names
+from providers.cloud.openstack.answers import Server
 from providers.cloud.openstack.region import Login, Region
 from providers.cloud.settings import write
 
@@ -223,3 +226,64 @@ class Once:
 def extras(found: Sequence[T], age: Callable[[T], tuple[str, str]]) -> list[T]:
     """All but the oldest of the things that one create made: for all who look, the same ones."""
     return sorted(found, key=age)[1:]
+
+
+PATH = "/v2.0/floatingips"
+
+
+class Floating:
+    """The floating addresses of one account's nodes. Each says in its description whose it is."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def public(self, region: Region, server: Server) -> Server:
+        """The server with its public address; one is taken if there is none yet."""
+        if not self._account.config.network.public_ip or server.public_address:
+            return server
+        port = self._port(region, server)
+        have = self._listed(region, port_id=port)
+        item = have[0] if have else self._make(region, server, port)
+        address = item.get("floating_ip_address")
+        if not address:
+            raise answers.strange("a floating address", "has no address")
+        return replace(server, public_address=str(address))
+
+    def _make(self, region: Region, server: Server, port: str) -> dict[str, Any]:
+        network = names.outside(region, self._account.options.get("floating_network"))
+        asked = {"floating_network_id": network, "port_id": port, "description": self._says(server)}
+        what = f"a floating address for {server.name}"
+        # One that is on this port already is refused by neutron: it is not made twice.
+        found = region.ask(what, "network", "POST", PATH, {"floatingip": asked}, about="network.public_ip")
+        return answers.inside(what, found, "floatingip")
+
+    def _port(self, region: Region, server: Server) -> str:
+        """The port of the server's address."""
+        what = f"ports of {server.name}"
+        found = region.ask(what, "network", "GET", "/v2.0/ports", query={"device_id": server.id})
+        ports = answers.listed(what, found, "ports")
+        for port in ports:
+            if any(ip.get("ip_address") == server.address for ip in port.get("fixed_ips") or ()):
+                return str(port["id"])
+        summary = f"{server.name} has no port at {server.address} yet"
+        raise TransientError(TransientKind.BUSY, summary, about=server.name)
+
+    def wanted(self, server: Server) -> bool:
+        """Whether something may have been taken for a server."""
+        return bool(self._account.config.network.public_ip or server.public_address)
+
+    def release(self, region: Region, server: Server) -> None:
+        """Give back what was taken for a server."""
+        for item in self._listed(region, description=self._says(server)):
+            try:
+                region.ask("a floating address", "network", "DELETE", f"{PATH}/{item['id']}")
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+    def _says(self, server: Server) -> str:
+        return f"fleetform {self._account.owner} {server.tags.get(marks.TOKEN, '')}"
+
+    def _listed(self, region: Region, **query: object) -> list[dict[str, Any]]:
+        what = "listing floating addresses"
+        return answers.listed(what, region.ask(what, "network", "GET", PATH, query=query), "floatingips")

@@ -21,9 +21,8 @@ from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import Account, extras, made_id
+from providers.cloud.openstack.account import Account, Floating, extras, made_id
 from providers.cloud.openstack.answers import Server, of_fault
-from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.region import Region
 from providers.ssh.key_pairs import Login
 
