@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +144,13 @@ def _of_backend(
         raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
     wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     provider = session.backends(desired, State()).get(backend)
-    found = {}
-    for kind in KINDS.values() if only is None else [KINDS[only]]:
-        try:
-            every = call(lambda kind=kind: provider.existing(kind))  # type: ignore[misc]
-        except ProviderError as error:
-            raise failed("backend-unreadable", f"backend {backend}: {error.summary}", error.hint) from None
-        found[kind] = chosen(every, regions, wanted, globs)
+    kinds = KINDS.values() if only is None else [KINDS[only]]
+    try:
+        found = {
+            kind: chosen(call(partial(provider.existing, kind)), regions, wanted, globs) for kind in kinds
+        }
+    except ProviderError as error:
+        raise failed("backend-unreadable", f"backend {backend}: {error.summary}", error.hint) from None
     drafts: list[Draft] = []
     left: list[str] = []
     if "node" in found:
@@ -157,11 +158,8 @@ def _of_backend(
     if "volume" in found:
         more, others = volumes_of(found["volume"], backend, _names(desired, "volume"))
         drafts, left = [*drafts, *more], [*left, *others]
-    asked = [
-        *(f"--region {r}" for r in regions),
-        *(f"--tag {t}" for t in tags),
-        *(f"--name {g}" for g in globs),
-    ]
+    options = {"region": regions, "tag": tags, "name": globs}
+    asked = [f"--{option} {value}" for option, values in options.items() for value in values]
     heading = " ".join(["What is there in backend", backend, *asked])
     return text_of(drafts, "\n".join([heading, *left]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,38 +117,24 @@ def approve_command(session: Session, digests: tuple[str, ...], as_json: bool) -
     The first characters of a digest are enough. It holds for exactly these actions: once the plan does
     something else, that waits for an approval of its own.
     """
-    from declarative.render.data import iso
+    from declarative.render.listings import approvals_json, approvals_text
 
     store = session.store(write=bool(digests))
-    waiting = {found.digest: found for found in store.approvals()}
+    waiting = [found.digest for found in store.approvals()]
     for given in digests:
-        full = [d for d in waiting if d.startswith(given) or d.removeprefix("sha256:").startswith(given)]
-        if len(full) != 1:
-            what = "several plans that wait begin" if full else "no plan that waits begins"
-            raise failed("unknown-digest", f"{what} with `{given}`", "list them: `fleetform approve`")
-        store.approve(full[0])
+        store.approve(_whole(given, waiting))
     found = [a for a in store.approvals() if not digests or any(g in a.digest for g in digests)]
     if as_json:
-        emit(
-            {
-                "format_version": 1,
-                "waiting": [
-                    {
-                        "digest": a.digest,
-                        "actions": list(a.steps),
-                        "since": iso(a.since),
-                        "approved_at": iso(a.approved_at),
-                        "approved_by": a.actor,
-                    }
-                    for a in found
-                ],
-            }
-        )
-        return 0
-    lines = []
-    for approval in found:
-        by = f" by {approval.actor}" if approval.actor else ""
-        state = f"approved{by}" if approval.approved_at else f"waits since {iso(approval.since)}"
-        lines += [f"{approval.digest}  {state}", *(f"  {step}" for step in approval.steps)]
-    emit_text("\n".join(lines) + "\n" if lines else "Nothing waits for approval.\n")
+        emit(approvals_json(found))
+    else:
+        emit_text(approvals_text(found))
     return 0
+
+
+def _whole(given: str, waiting: Sequence[str]) -> str:
+    """The one digest that begins so."""
+    found = [d for d in waiting if d.startswith(given) or d.removeprefix("sha256:").startswith(given)]
+    if len(found) != 1:
+        what = "several plans that wait begin" if found else "no plan that waits begins"
+        raise failed("unknown-digest", f"{what} with `{given}`", "list them: `fleetform approve`")
+    return found[0]

@@ -73,9 +73,6 @@ WORDS = {
     "limit": "beyond the offer's limit",
 }
 
-HINTED = 3
-"""Nodes that a hint names."""
-
 ABLE = {
     "isolation": "let the hosts' user be root there or delegate cgroups to him, or leave out `isolation`",
     "no-runtime": "install podman on a host, or leave out the task's `image`",

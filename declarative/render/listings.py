@@ -1,5 +1,5 @@
 """What commands list, as text and as data: offers, what is recorded, and what was done (`offers`, `state
-list`, `state show`, `state history`, `events`).
+list`, `state show`, `state history`, `events`, `approve`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from declarative.render.data import diagnostics_json, iso, iso_ms, plain
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
 from declarative.render.values import one_line, written
+from declarative.store.approvals import Approval
 from declarative.store.events import Event
 from declarative.store.journal import Operation
 
@@ -252,4 +253,34 @@ def event_json(event: Event, lineage: str | None) -> dict[str, Any]:
         "type": event.type,
         "address": event.address,
         "detail": plain(event.detail),
+    }
+
+
+# ---------------------------------------------------------------------------------------- approvals
+
+
+def approvals_text(approvals: Sequence[Approval]) -> str:
+    """What waits for a person, and what was approved: a digest each, with its actions."""
+    lines = []
+    for approval in approvals:
+        by = f" by {approval.actor}" if approval.actor else ""
+        state = f"approved{by}" if approval.approved_at else f"waits since {iso(approval.since)}"
+        lines += [f"{approval.digest}  {state}", *(f"  {step}" for step in approval.steps)]
+    return "\n".join(lines) + "\n" if lines else "Nothing waits for approval.\n"
+
+
+def approvals_json(approvals: Sequence[Approval]) -> dict[str, Any]:
+    """`approve --json`."""
+    return {
+        "format_version": 1,
+        "waiting": [
+            {
+                "digest": a.digest,
+                "actions": list(a.steps),
+                "since": iso(a.since),
+                "approved_at": iso(a.approved_at),
+                "approved_by": a.actor,
+            }
+            for a in approvals
+        ],
     }

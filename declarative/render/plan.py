@@ -99,15 +99,21 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         lines.append(
             paint("yellow", f"{restart_text(plan.restarts)}: running now, stopped and started again.")
         )
-    if plan.unplaced.refusals:
-        lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
-    elif plan.result in ("none", "unhealthy"):
-        unhealthy = f"Nothing is changed, but {unwell(plan.health)}." if plan.health else ""
-        lines.append(paint("bold", unhealthy or f"No changes. {_rest(plan)}"))
+    lines += _nothing_to_do(plan, paint)
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
     return lines
+
+
+def _nothing_to_do(plan: Plan, paint: Paint) -> list[str]:
+    """What is left as it is: tasks without a place, or all there is."""
+    if plan.unplaced.refusals:
+        return [paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}.")]
+    if plan.result not in ("none", "unhealthy"):
+        return []
+    unhealthy = f"Nothing is changed, but {unwell(plan.health)}." if plan.health else ""
+    return [paint("bold", unhealthy or f"No changes. {_rest(plan)}")]
 
 
 def renames(plan: Plan) -> int:

@@ -118,6 +118,20 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
     return _Launch(recount, node, asked).instead()
 
 
+def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Turned, ...]:
+    """Rejected offers, and whether each is cheaper, counted by code; the most frequent code first."""
+    return tuple(
+        Turned(
+            what="offer",
+            code=code,
+            count=len(found),
+            cheaper=sum(less for _, less in found),
+            examples=tuple(r for r, _ in found[:NAMED]),
+        )
+        for code, found in sorted(turned.items(), key=lambda p: (-len(p[1]), p[0]))
+    )
+
+
 class _Launch:
     """The offers that could be launched instead of a node."""
 
@@ -135,12 +149,7 @@ class _Launch:
                 continue
             reason = self._reason(option)
             if reason is None:
-                more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
-                blocks = sum(job.wish.fit[option.kind] for job, _ in self.asked)
-                found = Alternative(
-                    target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more
-                )
-                offers.append(found)
+                offers.append(self._alternative(option, kind, mine))
             else:
                 item = (reason.of(offer_name(kind)), kind.cost < mine.cost)
                 turned.setdefault(reason.code, []).append(item)
@@ -153,19 +162,15 @@ class _Launch:
             offers=tuple(offers[:MOST]),
             offers_count=len(offers),
             cheaper=sum(1 for o in offers if o.kind.cost < mine.cost),
-            turned=tuple(
-                Turned(
-                    what="offer",
-                    code=code,
-                    count=len(found),
-                    cheaper=sum(less for _, less in found),
-                    examples=tuple(r for r, _ in found[:NAMED]),
-                )
-                for code, found in sorted(turned.items(), key=lambda p: (-len(p[1]), p[0]))
-            ),
+            turned=_by_code(turned),
             alone=True,
             anyway=self.recount.ledger.owed[self.node.fleet] > 0,
         )
+
+    def _alternative(self, option: Option, kind: Kind, mine: Kind) -> Alternative:
+        more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
+        blocks = sum(job.wish.fit[option.kind] for job, _ in self.asked)
+        return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
 
     def _reason(self, option: Option) -> Mismatch | None:
         for _, tally in self.asked:

@@ -254,14 +254,7 @@ def decoded(
 ) -> Any:
     """What `evaluated` gave as a value of its kind; None, and everything that is wrong reported."""
     data, faults = found
-    for path, errors in faults.items():
-        if findings.full:
-            break
-        span = shown_span(document, path)
-        for error in errors:
-            if error.code != "unset":  # that is reported where the variable is declared
-                hint = _template_hint(error, kind, path)
-                findings.add(error.code, str(error), hint, span=span, address=address)
+    _report_templates(kind, document, faults, address, findings)
     problems: list[Problem] = []
     spec = None
     if document.whole:
@@ -274,6 +267,20 @@ def decoded(
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
     return spec if all(problem.warning for problem in problems) else None
+
+
+def _report_templates(
+    kind: str, document: Document, faults: Faults, address: str | None, findings: Findings
+) -> None:
+    """What is wrong with a document's templates, at their places."""
+    for path, errors in faults.items():
+        if findings.full:
+            break
+        span = shown_span(document, path)
+        for error in errors:
+            if error.code != "unset":  # that is reported where the variable is declared
+                hint = _template_hint(error, kind, path)
+                findings.add(error.code, str(error), hint, span=span, address=address)
 
 
 def _template_hint(error: TemplateError, kind: str, path: Path) -> str | None:

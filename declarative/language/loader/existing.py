@@ -264,16 +264,17 @@ def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, 
         for name, inner in data.items():
             of_tree(inner, hosts, str(name), above)
         return
-    own = data.get("vars")
-    common = {**(above or {}), **(own if isinstance(own, Mapping) else {})}
-    children = data.get("children")
-    for name, inner in (children if isinstance(children, Mapping) else {}).items():
+    common = {**(above or {}), **_mapping(data.get("vars"))}
+    for name, inner in _mapping(data.get("children")).items():
         of_tree(inner, hosts, str(name), common)
-    listed = data.get("hosts")
-    for name, given in (listed if isinstance(listed, Mapping) else {}).items():
-        more = given if isinstance(given, Mapping) else {}
-        for host in _named(str(name), {**common, **more}, hosts):
+    for name, given in _mapping(data.get("hosts")).items():
+        for host in _named(str(name), {**common, **_mapping(given)}, hosts):
             hosts.add(group, host)
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    """What stands there, if it is a mapping; nothing else is looked into."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator[dict[str, Any]]:

@@ -160,18 +160,23 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
     elif isinstance(value, list | tuple) and value:
         yield start
         for item in value:
-            first, *rest = _item("", item, inner)
-            if first:
-                yield f"{inner}-{first}"
-            else:  # a mapping or a list: its first line stands behind the dash
-                yield f"{inner}- {rest.pop(0).lstrip()}"
-            yield from rest
+            yield from _dashed(item, inner)
     elif isinstance(value, str) and _fits_block(value):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
         for line in value.removesuffix("\n").split("\n"):
             yield f"{inner}{line}" if line else ""
     else:
         yield f"{start} {_scalar(value)}"
+
+
+def _dashed(item: Any, indent: str) -> Iterator[str]:
+    """An item of a list."""
+    first, *rest = _item("", item, indent)
+    if first:
+        yield f"{indent}-{first}"
+    else:  # a mapping or a list: its first line stands behind the dash
+        yield f"{indent}- {rest.pop(0).lstrip()}"
+    yield from rest
 
 
 def _fits_block(text: str) -> bool:
