@@ -22,6 +22,11 @@ from declarative.placement.wishes import Job
 SMALL = 8
 """A program that has so many times fewer columns than it might have is solved in one step."""
 
+WIDE = 24
+"""A program with at least one in so many of the columns that it might have is solved without restarts and
+some heuristics: they take HiGHS long at the root, and find little.
+"""
+
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
 
@@ -37,7 +42,8 @@ def solve(counted: Counted, limits: SolverLimits) -> tuple[float, Ledger | None]
     if counted.large or not counted.possible:
         return -math.inf, None
     if len(program.costs) * SMALL <= limits.columns:
-        found = program.solve(limits)
+        brief = len(program.costs) * WIDE >= limits.columns
+        found = program.solve(replace(limits, brief=brief))
         return found.bound, ledger_of(counted, found.values) if found.values else None
     first = _relaxed(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
