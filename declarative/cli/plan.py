@@ -33,6 +33,7 @@ from declarative.cli.session import (
     project_command,
     state_errors,
 )
+from declarative.language.source import no_collections
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -90,6 +91,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
     help="With --out: sign it with this private Ed25519 key, into FILE.sig.",
 )
 @project_command
+@no_collections()
 def plan_command(  # noqa: PLR0913 (keywords, each an option)
     session: Session,
     *,

@@ -62,8 +62,12 @@ def to_data(value: Any) -> Any:
         return {str(key): to_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_data(item) for item in value]
-    pairs = ((name, getattr(value, name), default) for name, default in _defaults(value.__class__))
-    return {name: to_data(item) for name, item, default in pairs if item != default}
+    out: dict[str, Any] = {}
+    for name, default in _defaults(value.__class__):
+        item = getattr(value, name)
+        if item is not default and item != default:
+            out[name] = item if item.__class__ in SCALARS else to_data(item)
+    return out
 
 
 FIRST: Mapping[str, Any] = {"first": True}
@@ -222,7 +226,13 @@ def _whole_of(cls: Any) -> Reader:
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise BadDataError("a mapping")
-        given = {name: _part(name, readers.get(name, _unknown), value) for name, value in data.items()}
+        given: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, value in data.items():
+                given[name] = readers.get(name, _unknown)(value)
+        except BadDataError as bad:
+            raise bad.at(name) from None
         for name in required:
             if name not in given:
                 raise BadDataError("there").at(name)

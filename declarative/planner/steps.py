@@ -19,12 +19,17 @@ class Steps:
     def __init__(self, state: State) -> None:
         self.state = state
         self.actions: dict[str, Action] = {}
+        self._made: dict[Address, str] = {}
+        """After which action each address is as it shall be: its creation, else its update."""
         self.extra: dict[str, set[str]] = defaultdict(set)
         """More needs than those that follow from `holds`: gang starts, blocks and volumes passed on."""
 
     def add(self, action: Action) -> None:
         """Add one action; one address has at most one of each op."""
-        self.actions[action.id] = action
+        key = action.id
+        self.actions[key] = action
+        if action.op is Op.CREATE or (action.op is Op.UPDATE and action.address not in self._made):
+            self._made[action.address] = key
 
     def after(self, action: str, needed: Iterable[str]) -> None:
         """`action` waits for `needed`, as far as those exist."""
@@ -33,23 +38,17 @@ class Steps:
     def join(self) -> tuple[Action, ...]:
         """All actions with their direct needs, in order: deletions first, then by kind and name."""
         self._pass_on()
-        needs = {key: self._needs(action) for key, action in self.actions.items()}
+        needs = {key: self._needs(key, action) for key, action in self.actions.items()}
+        ordered = ((self.actions[key], needs[key]) for key in self._ordered(needs))
         return tuple(
-            replace(self.actions[key], needs=tuple(sorted(needs[key]))) for key in self._ordered(needs)
+            replace(action, needs=tuple(sorted(needed))) if needed else action for action, needed in ordered
         )
 
-    def _made(self, address: Address) -> str | None:
-        """The action after which `address` is as it shall be."""
-        for op in (Op.CREATE, Op.UPDATE):
-            if f"{op.value}:{address}" in self.actions:
-                return f"{op.value}:{address}"
-        return None
-
-    def _needs(self, action: Action) -> set[str]:
-        needs = {n for n in self.extra[action.id] if n in self.actions}
+    def _needs(self, key: str, action: Action) -> set[str]:
+        needs = {n for n in self.extra.get(key, ()) if n in self.actions}
         if action.op is Op.DELETE:
             return needs
-        needs |= {made for held in action.holds if (made := self._made(held))}
+        needs.update(self._made[held] for held in action.holds if held in self._made)
         gone = f"delete:{action.address}"
         if action.op is Op.CREATE and gone in self.actions:
             needs.add(gone)
@@ -68,28 +67,32 @@ class Steps:
                 freed[key].append(action.id)
             if action.address.kind == "reservation":
                 self.extra[f"update:node/{record.reservation.node}"].add(action.id)
-        for action in list(self.actions.values()):
+        if not freed:
+            return
+        for action in self.actions.values():
             if action.op is Op.CREATE:
                 for key in _places(action.typed):
-                    self.extra[action.id].update(freed[key])
+                    self.extra[action.id].update(freed.get(key, ()))
 
     def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
         """Topological, always the first by (deletions first, kind, name) of those that could run."""
+        keys = sorted(needs, key=self._place)
+        places = {key: place for place, key in enumerate(keys)}
         waiting = {key: len(n) for key, n in needs.items()}
         follow: dict[str, list[str]] = defaultdict(list)
         for key, wanted in needs.items():
             for need in wanted:
                 follow[need].append(key)
-        heap = [(self._place(key), key) for key, count in waiting.items() if count == 0]
+        heap = [places[key] for key, count in waiting.items() if count == 0]
         heapq.heapify(heap)
         out: list[str] = []
         while heap:
-            _, key = heapq.heappop(heap)
+            key = keys[heapq.heappop(heap)]
             out.append(key)
             for later in follow[key]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
-                    heapq.heappush(heap, (self._place(later), later))
+                    heapq.heappush(heap, places[later])
         if len(out) != len(needs):
             raise AssertionError(f"a cycle among {sorted(set(needs) - set(out))}")
         return out
@@ -98,7 +101,7 @@ class Steps:
         action = self.actions[key]
         kind = KINDS.index(action.address.kind)
         deletion = action.op is Op.DELETE
-        return (not deletion, -kind if deletion else kind, natural(action.address.name))
+        return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
 
 
 def _places(inputs: Inputs) -> list[object]:

@@ -73,8 +73,10 @@ class TaskDecision:
 
     def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank that this plan starts."""
-        started = self.want.started
-        return replace(self.want.rank_inputs(rank), retries=self.series, scheduled=started)
+        found, started = self.want.rank_inputs(rank), self.want.started
+        if self.series is None and started is None:
+            return found
+        return replace(found, retries=self.series, scheduled=started)
 
 
 def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ...], tuple[str, ...]]:

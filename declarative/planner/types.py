@@ -346,17 +346,10 @@ class Plan:
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""
-        ops: dict[Address, set[Op]] = {}
-        for action in self.actions:
-            ops.setdefault(action.address, set()).add(action.op)
-        counts = {"create": 0, "update": 0, "delete": 0, "replace": 0}
-        for found in ops.values():
-            if {Op.CREATE, Op.DELETE} <= found:
-                counts["replace"] += 1
-            else:
-                for op in found:
-                    counts[op.value] += 1
-        return counts
+        found = {op: {a.address for a in self.actions if a.op is op} for op in Op}
+        replaced = found[Op.CREATE] & found[Op.DELETE]
+        counts = {op.value: len(addresses - replaced) for op, addresses in found.items()}
+        return {**counts, "replace": len(replaced)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, RankInputs
@@ -87,15 +88,15 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
     """The actions in the plan's order, those of a replacement as one."""
-    ids = {action.id for action in plan.actions}
+    made = {a.address for a in plan.actions if a.op is Op.CREATE}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     sent = _sent(plan, deletes)
     out: list[ActionEntry] = []
     for action in plan.actions:
-        if action.op is Op.DELETE and f"create:{action.address}" in ids:
+        if action.op is Op.DELETE and action.address in made:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        out.append(_replaced(action, old, sent, _restart_note(action, ids)) if old else _entry(action))
+        out.append(_replaced(action, old, sent, _restart_note(action, made, deletes)) if old else _entry(action))
     return out
 
 
@@ -140,30 +141,20 @@ def _comparable(before: RankInputs, after: RankInputs) -> bool:
 
 def grouped(entries: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
     """Neighbours that are alike together, all others alone."""
-    group: list[ActionEntry] = []
-    for entry in entries:
-        if group and group[-1].likeness != entry.likeness:
-            yield from _split(group)
-            group = []
-        group.append(entry)
-    if group:
-        yield from _split(group)
-
-
-def _split(group: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
-    if len(group) > (2 if group[0].where else 1):
-        yield group
-    else:
-        yield from ([entry] for entry in group)
+    for _, alike in groupby(entries, key=lambda entry: entry.likeness):
+        group = list(alike)
+        if len(group) > (2 if group[0].where else 1):
+            yield group
+        else:
+            yield from ([entry] for entry in group)
 
 
 def group_lines(group: list[ActionEntry], paint: Paint, width: int | None) -> Iterator[str]:
     """Entries that are alike: a line with their names and the reason, and their fields below it."""
     first = group[0]
     symbol, style = SYMBOLS[first.change]
-    name = ", ".join(host_lists(clean(e.address) for e in group))
-    if len(group) == 2:
-        name = ", ".join(clean(e.address) for e in group)
+    names = [clean(entry.address) for entry in group]
+    name = ", ".join(host_lists(names) if len(names) > 2 else names)
     note, at = f"  # {first.reason}", f"  {first.where}" if first.where else ""
     if len(group) > 1:
         more = " of them, see below" if first.where else " alike" if first.made or first.changed else ""
@@ -178,12 +169,12 @@ def pattern(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def _restart_note(action: Action, ids: set[str]) -> str:
+def _restart_note(action: Action, made: Collection[Address], deleted: Collection[Address]) -> str:
     """Whether a replaced rank runs now: an ended one has no blocks any more, so it only gets new ones."""
     if action.address.kind != "rank":
         return ""
-    name = action.address.name
-    ended = f"create:reservation/{name}" in ids and f"delete:reservation/{name}" not in ids
+    blocks = Address("reservation", action.address.name)
+    ended = blocks in made and blocks not in deleted
     return ": had ended, runs again" if ended else ": stops and starts again"
 
 
@@ -192,8 +183,24 @@ def _because(action: Action) -> str:
     return ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
 
 
+_PLAIN = {
+    Reason.NEW: "new",
+    Reason.GONE: "recorded, but not there any more",
+    Reason.REQUESTED: "asked for with `--replace`",
+    Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
+    Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
+    Reason.DESTROY: "destroy",
+}
+"""Reasons whose words are always the same."""
+
+
 def _words(action: Action) -> str:
     """The reason as people say it."""
+    return (_PLAIN.get(action.reason) or _cause(action)) + _left(action)
+
+
+def _cause(action: Action) -> str:
+    """A reason that names what is behind it."""
     inputs = action.before or action.typed
     kind = action.address.kind
     because = _because(action)
@@ -203,18 +210,12 @@ def _words(action: Action) -> str:
     are = "are" if len(action.because) > 1 else "is"
     gone = "does not name it" if theirs and action.because else "is not declared"
     removed = {"volume": "not declared any more", "node": f"{fleet} {gone} any more"}
-    plain = {
-        Reason.NEW: "new",
+    causes = {
         Reason.ADOPTED: f"adopted: {theirs} is there",
         Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
-        Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
-        Reason.REQUESTED: "asked for with `--replace`",
         Reason.RETRY: _retry(action, task),
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
-        Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
-        Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
-        Reason.DESTROY: "destroy",
         Reason.SCHEDULE: f"as the `schedule` of {fleet if kind == 'node' else task} says",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
@@ -222,7 +223,7 @@ def _words(action: Action) -> str:
         Reason.CASCADE: f"{because or 'something that it needs'} {are} replaced",
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
-    return plain[action.reason] + _left(action)
+    return causes[action.reason]
 
 
 def _left(action: Action) -> str:

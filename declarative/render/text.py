@@ -41,7 +41,8 @@ _VISIBLE = _Visible()
 
 def clean(text: object) -> str:
     """Text from outside as one line without control characters: they are made visible, not dropped."""
-    return str(text).translate(_VISIBLE)
+    shown = str(text)
+    return shown if shown.isprintable() else shown.translate(_VISIBLE)
 
 
 def sentence(text: object) -> str:
@@ -172,10 +173,11 @@ def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
         found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
         for row in rows:
             found.setdefault((*row[:at], *row[at + 1 :]), []).append(row)
-        rows = [
-            (*same[0][:at], tuple(n for row in same for n in row[at]), *same[0][at + 1 :])
-            for same in found.values()
-        ]
+        if len(found) < len(rows):
+            rows = [
+                (*same[0][:at], tuple(n for row in same for n in row[at]), *same[0][at + 1 :])
+                for same in found.values()
+            ]
     return rows
 
 
@@ -266,6 +268,7 @@ def width(stream: TextIO) -> int | None:
 MOST_ALIKE = 4
 """So many neighbours that are alike get a line each; more share one."""
 _NUMBER = re.compile(r"(\d+)")
+_BLANKS = re.compile(" +")
 
 
 class _Parts:
@@ -274,10 +277,10 @@ class _Parts:
     def __init__(self, row: Sequence[Cell], loosely: str | None) -> None:
         """`loosely` is compared in the last column's stead."""
         told = row if loosely is None else row[:-1]
-        self.cells = [_NUMBER.split(cell.text) for cell in told]
-        self.numbers = [number for parts in self.cells for number in parts[1::2]]
-        words = tuple(" ".join(text.split()) for parts in self.cells for text in (*parts[::2], "|"))
-        styles = tuple(cell.style for cell in row)
+        parts = _NUMBER.split("\n".join([cell.text for cell in told]))
+        self.numbers = parts[1::2]
+        words = _BLANKS.sub(" ", "\0".join(parts[::2]))
+        styles = [cell.style for cell in row]
         self.words = (words, styles, loosely)
 
     def step(self, after: _Parts) -> tuple[int, tuple[bool, ...]] | None:

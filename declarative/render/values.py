@@ -21,6 +21,7 @@ from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wr
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
 _AMBIGUOUS = re.compile(r"[,{}\[\]\"]|:\s|:$|^\s|\s$|^$|[\x00-\x1f]")
 """What a text may hold that could be taken for the list or mapping around it."""
+_CONSTANTS = {True: "true", False: "false", None: "null"}
 MOST_COMPARED = 400
 """Lines that are compared with one another: it takes the square of it. Of more, all are shown."""
 CONTEXT = 2
@@ -46,7 +47,7 @@ def reference(text: str) -> str | None:
     A text that has more to it is shown as it was written: that is no secret, and what is around a secret
     may be what sends it away.
     """
-    found = _FROM.fullmatch(text.strip())
+    found = _FROM.fullmatch(text.strip()) if "${{" in text else None
     return f"(from ${found[1] or found[3]})" if found else None
 
 
@@ -76,7 +77,7 @@ def written(head: str, text: str) -> Iterator[str]:
 def one_line(key: str, value: Any, *, quote: bool = False, inside: bool = False) -> str:
     """A value on one line. `key` tells sizes in MiB from other numbers; `inside` a list or a mapping."""
     if isinstance(value, bool) or value is None:
-        return json.dumps(value)
+        return _CONSTANTS[value]
     if isinstance(value, int) and key.endswith("_mib"):
         return show_mib(value)
     if isinstance(value, str):

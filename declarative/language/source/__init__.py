@@ -18,7 +18,7 @@ from declarative.language.source.places import Document, Path, Text
 from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, StopReading, too_large
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "parse", "read"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "no_collections", "parse", "read"]
 
 MAX_BYTES = 4 << 20
 MAX_MARKS = 600_000
@@ -63,7 +63,7 @@ def parse(content: str | bytes, file: str) -> Reading:
     documents: list[Document] = []
     reader = Reader(Text(file, text), out)
     try:
-        with _no_collections():
+        with no_collections():
             for document in reader.documents():
                 documents.append(document)  # noqa: PERF402 - what came before a stop is kept
     except StopReading:
@@ -72,9 +72,9 @@ def parse(content: str | bytes, file: str) -> Reading:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Without the garbage collector, which else walks through all that was read, again and again: there is
-    nothing for it in here, and it takes as long as the reading of many small lists.
+def no_collections() -> Iterator[None]:
+    """Without the garbage collector, for what lives to the end: it would walk through all of that again and
+    again and find nothing, which takes as long as reading many small lists.
     """
     was = gc.isenabled()
     gc.disable()

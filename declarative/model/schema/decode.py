@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar
@@ -158,11 +158,11 @@ def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
     return None
 
 
-def _enum(hint: type[Enum], value: Json, path: Path, out: list[Problem]) -> Any:
-    known = [str(member.value) for member in hint]
+def _enum(hint: type[Enum], value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
     try:
         return hint(value)
     except ValueError:
+        known = [str(member.value) for member in hint]
         listing = ", ".join(f"`{k}`" for k in known)
         near = suggest(value, known) if isinstance(value, str) and len(value) <= MAX_WORD else None
         out.append(Problem(path, "bad-value", f"expected one of {listing}, found {describe(value)}", near))
@@ -170,35 +170,48 @@ def _enum(hint: type[Enum], value: Json, path: Path, out: list[Problem]) -> Any:
 
 
 def _value(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    read, inner = _reader(hint)
+    return read(inner, value, path, bounds, out)
+
+
+@functools.cache
+def _reader(hint: Any) -> tuple[Callable[[Any, Json, Path, Is, list[Problem]], Any], Any]:
+    """How values of a type are read, and the type to do it with. Kept, as taking types apart takes long."""
     if hint is typing.Any:
-        return value
+        return (lambda _hint, value, _path, _bounds, _out: value), hint
     if hint in _WORDS:
-        return _plain(hint, value, path, bounds, out)
+        return _plain, hint
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
-        return _items(args[0], value, path, bounds, out)
+        return _items, args[0]
     if origin is Mapping:
-        return _mapping(args[1], value, path, out)
+        return _mapping, args[1]
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint, value, path, out)
+        return _enum, hint
     if isinstance(hint, type) and issubclass(hint, Syntax):
-        return _syntax(hint, value, path, out)
-    return decode(hint, value, path, out)
+        return _syntax, hint
+    return (lambda cls, value, path, _bounds, out: decode(cls, value, path, out)), hint
 
 
-def _mapping(hint: Any, value: Json, path: Path, out: list[Problem]) -> Any:
+def _mapping(hint: Any, value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
     if not isinstance(value, Mapping):
         out.append(_wrong_type(path, "a mapping", value))
         return None
     return {str(k): _value(hint, v, (*path, k), Is(), out) for k, v in value.items()}
 
 
-def _syntax(hint: type[Syntax], value: Json, path: Path, out: list[Problem]) -> Any:
+def _syntax(hint: type[Syntax], value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
     try:
-        return hint.parse(value)
+        return _parsed(hint, value) if type(value) is str else hint.parse(value)
     except BadValueError as bad:
         out += _problems(bad, path)
         return None
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _parsed(hint: type[Syntax], text: str) -> Syntax:
+    """What a text stands for. Kept: the documents of a large project say the same again and again."""
+    return hint.parse(text)
 
 
 def _problems(bad: BadValueError, path: Path) -> list[Problem]:
@@ -294,7 +307,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         out.append(_wrong_type(path, "a mapping", value))
         return None
     before = len(out)
-    fields: dict[Any, Field] = {f.name: f for f in fields_of(typing.cast("type", cls))}
+    fields = _by_name(cls)
     given: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:
@@ -304,8 +317,9 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(_unknown(cls, str(key), path))
         elif field.required or not _means_default(item, field.bounds):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    out += _missing(cls, value, path)
-    if any(not problem.warning for problem in out[before:]):
+    if any(name not in value for name in _required(cls)):
+        out += _missing(cls, value, path)
+    if len(out) > before and any(not problem.warning for problem in out[before:]):
         return None
     try:
         return cls(**given)
@@ -314,15 +328,25 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         return None
 
 
+@functools.cache
+def _by_name(cls: Any) -> Mapping[Any, Field]:
+    return {field.name: field for field in fields_of(cls)}
+
+
+@functools.cache
+def _required(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields_of(cls) if field.required)
+
+
 def _means_default(value: Json, bounds: Is) -> bool:
     """A key without a value means the field's default."""
     return value is None or (value is True and bounds.true_is_default)
 
 
-def _missing(cls: type, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
+def _missing(cls: Any, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
     """The required fields that are not there, unless an unknown field was taken for one of them."""
-    fields: dict[Any, Field] = {f.name: f for f in fields_of(cls)}
-    missing = [f for f in fields.values() if f.required and f.name not in value]
+    fields = _by_name(cls)
+    missing = [fields[name] for name in _required(cls) if name not in value]
     unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
     meant = {_unknown_hint(cls, key)[1] for key in unknown}
     for field in missing:
@@ -353,8 +377,12 @@ def encode(value: Any) -> Any:
     if _has_notation(cls):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, getattr(value, f.name), f.default) for f in fields_of(type(value))]
-        return {name: encode(item) for name, item, default in fields if item not in (None, default)}
+        out: dict[str, Any] = {}
+        for field in fields_of(cls):
+            item = getattr(value, field.name)
+            if item is not None and item is not field.default and item != field.default:
+                out[field.name] = encode(item)
+        return out
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
