@@ -44,11 +44,11 @@ class Owned:
         """The id of the thing: a later thing at the same address has another."""
         return f"{self.address}.{self.key}"
 
-    def json(self, indent: int | None = None, **more: Any) -> str:
+    def json(self, **more: Any) -> str:
         """All of it in JSON, with `more` fields; `PermanentError` if the inputs cannot be written so."""
         body = {"format": FORMAT, "owner": self.owner, "address": str(self.address), "token": self.token}
         try:
-            return json.dumps({**body, "inputs": self.inputs, **more}, indent=indent, default=_plain)
+            return json.dumps({**body, "inputs": self.inputs, **more}, default=_plain)
         except (TypeError, ValueError) as error:
             message = f"{self.address}: its inputs cannot be written as JSON: {error}"
             raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error

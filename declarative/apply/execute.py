@@ -101,12 +101,14 @@ def _retrying(
 
 def _thing(action: Action, tools: Tools) -> None:
     """A node, a volume or an attachment."""
-    state = tools.writer.part((action.address, *action.holds))
-    have = state.records.get(action.address)
+    own = () if action.op is Op.CREATE and action.address.kind != "node" else (action.address,)
+    wanted = (*own, *action.holds)
+    records = tools.writer.part(wanted).records if wanted else {}
+    have = records.get(action.address)
     if action.op is Op.CREATE:
-        if action.address.kind == "node" and have is not None:
+        if have is not None:
             _leave(have, action, tools)
-        held = {a: state.records[a] for a in action.holds if a in state.records}
+        held = {a: records[a] for a in action.holds if a in records}
         _create(action, tools, data_of(action.typed), held)
     elif action.op is Op.UPDATE:
         assert have is not None

@@ -78,6 +78,8 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
     """Tasks that were not started for want of capacity hold nothing: while they wait, what was to be theirs
     is idle, may go with its cluster when that finds another place, and is of use to others.
     """
+    if not tasks:
+        return
     state = tools.writer.state()
     begun = {r.rank.task for r in state.of("rank")}
     # What may still be attached is found by a later look, and holds on to its place then.

@@ -341,6 +341,8 @@ class Run(RunOutput):
 
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""
+        if not self.names:
+            return ()
         actions = self.plan.actions if self.plan else ()
         started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.after}
         going = going_tasks(self.store.read())

@@ -96,7 +96,10 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
         if action.op is Op.DELETE and action.address in made:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        out.append(_replaced(action, old, sent, _restart_note(action, made, deletes)) if old else _entry(action))
+        if old:
+            out.append(_replaced(action, old, sent, _restart_note(action, made, deletes)))
+        else:
+            out.append(_entry(action))
     return out
 
 

@@ -301,7 +301,8 @@ class Progress:
                 text = f"{address}: {result.outcome}{took}{why}"
                 style = "red" if result.outcome == "failed" else "yellow"
             self._ended += 1
-            self._write({"event": "end", **result_json(result)}, text, style)
+            event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
+            self._write(event, text, style)
             if self._live:
                 self._live.end(result.id)
                 if not self._begun and self._ended >= self.total:

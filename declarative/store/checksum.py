@@ -54,6 +54,7 @@ def put(connection: Connection) -> None:
     """Seal what is recorded."""
     found = _digest(rows.load(connection), rows.blocks(connection))
     connection.update("meta", {"seal": found})
+    connection.database.whole = (found,)
 
 
 def remove(connection: Connection) -> None:

@@ -297,13 +297,6 @@ def migrate(connection: Connection, found: int, steps: Sequence[Migration] | Non
 # ------------------------------------------------------------------------------------------------ JSON
 
 
-def dumps(value: Any) -> str:
-    """JSON as it is stored: the same value, the same text."""
-    return json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
-    )
-
-
 @functools.lru_cache(maxsize=256)
 def loads(text: str) -> Any:
     """What is stored, as a value that is only looked at: the things of one document share their inputs."""
@@ -320,3 +313,9 @@ def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} cannot be stored")
+
+
+dumps = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
+).encode
+"""JSON as it is stored: the same value, the same text."""

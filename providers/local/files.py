@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from declarative.model.inputs import AttachmentInputs, inputs_of
 from declarative.model.state import Address
@@ -67,7 +67,7 @@ class Meta(Owned):
     def text(self) -> bytes:
         """The text of the file."""
         bound = {"bound": self.bound} if self.bound else {}
-        return f"{self.json(indent=1, created=self.created, **bound)}\n".encode()
+        return f"{self.json(created=self.created, **bound)}\n".encode()
 
 
 def load(address: Address, path: str) -> Meta | None:
@@ -192,23 +192,33 @@ class Epoch:
         if epoch is None or not (make or self._path.parent.is_dir()):
             yield
             return
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._path.open("a+", encoding="ascii") as file:
+        handle = self._open()
+        try:
             with self._lock:
-                newest = self._read(file, fcntl.LOCK_SH)
+                newest = self._read(handle, fcntl.LOCK_SH)
                 if newest < epoch:
-                    newest = self._read(file, fcntl.LOCK_EX)  # another process may have been faster
+                    newest = self._read(handle, fcntl.LOCK_EX)  # another process may have been faster
                     if newest < epoch:
-                        file.truncate(0)
-                        file.write(f"{epoch}\n")
-                        file.flush()
-                    newest = self._read(file, fcntl.LOCK_SH)
+                        os.truncate(handle, 0)
+                        os.pwrite(handle, f"{epoch}\n".encode(), 0)
+                    newest = self._read(handle, fcntl.LOCK_SH)
             if newest > epoch:
                 summary = f"a later command was here ({newest}, and this is {epoch})"
                 raise StaleError(newest, summary, about=str(self._path))
             yield
+        finally:
+            os.close(handle)
         if not make:
             self._remove_if_unused()
+
+    def _open(self) -> int:
+        """The file, made where there is none. In few calls: each change begins with it."""
+        how = os.O_RDWR | os.O_CREAT
+        try:
+            return os.open(self._path, how, 0o666)
+        except FileNotFoundError:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(self._path, how, 0o666)
 
     def _remove_if_unused(self) -> None:
         with contextlib.suppress(FileNotFoundError, BlockingIOError), self._path.open("rb") as file:
@@ -216,19 +226,18 @@ class Epoch:
             if not any(map(_has_entries, self._folders)):
                 self._path.unlink()
 
-    def _read(self, file: IO[str], how: int) -> int:
+    def _read(self, handle: int, how: int) -> int:
         try:
-            fcntl.flock(file, how | fcntl.LOCK_NB)
+            fcntl.flock(handle, how | fcntl.LOCK_NB)
         except BlockingIOError:
             # Perhaps of a process that was stopped in the middle: it goes on there once it wakes up.
             summary = f"another command is in the middle of a change: {self._path} is locked"
             raise TransientError(TransientKind.BUSY, summary, about=str(self._path)) from None
-        if os.fstat(file.fileno()).st_nlink == 0:
+        if os.fstat(handle).st_nlink == 0:
             summary = f"{self._path} was removed meanwhile, with all that was there"
             raise TransientError(TransientKind.BUSY, summary, about=str(self._path))
-        file.seek(0)
-        text = file.read().strip()
-        return int(text) if text.isdecimal() else 0
+        text = os.pread(handle, _CHUNK, 0).strip()
+        return int(text) if text.isdigit() else 0
 
 
 def never_ran(folder: str, epoch: int | None) -> bool:

@@ -141,8 +141,11 @@ class Folders:
         have = self.read(meta.address)
         if have is None:
             folder = self.folder(meta.address)
-            self._open(folder.parent)
-            folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            except FileNotFoundError:  # the first of its kind
+                self._open(folder.parent)
+                folder.mkdir(mode=0o700, exist_ok=True)
             if meta.address.kind == "volume":
                 # The user's, with the user's umask: its mode counts at the path where it is mounted.
                 (folder / DATA).mkdir(exist_ok=True)

@@ -18,7 +18,17 @@ from declarative.language.source.places import Document, Path, Text
 from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, StopReading, too_large
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "no_collections", "parse", "read"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "Document",
+    "Path",
+    "Reading",
+    "no_collections",
+    "parse",
+    "read",
+]
 
 MAX_BYTES = 4 << 20
 MAX_MARKS = 600_000

@@ -307,7 +307,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         out.append(_wrong_type(path, "a mapping", value))
         return None
     before = len(out)
-    fields = _by_name(cls)
+    fields = _by_name(typing.cast("Any", cls))
     given: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:
@@ -317,7 +317,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(_unknown(cls, str(key), path))
         elif field.required or not _means_default(item, field.bounds):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    if any(name not in value for name in _required(cls)):
+    if any(name not in value for name in _required(typing.cast("Any", cls))):
         out += _missing(cls, value, path)
     if len(out) > before and any(not problem.warning for problem in out[before:]):
         return None
