@@ -15,7 +15,7 @@ from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
-    from declarative.store import Store
+    from declarative.model.state import State
 
 
 NO_STATE = "correct the path if there should be one; the first `fleetform apply` makes one"
@@ -105,9 +105,10 @@ def check(session: Session, as_json: bool) -> int:
     if not store.exists:
         raise failed("no-state", f"there is no state in {session.state.url(desired)}", NO_STATE)
     # If records do not hold what their kinds need, nothing else can be checked.
-    found = [_finding("state", line) for line in [*faults(store.read())] or store.check()]
+    state = store.read()
+    found = [_finding("state", line) for line in [*faults(state)] or store.check()]
     compared = not found
-    found = found or _compared(session, store, desired)
+    found = found or _compared(session, state, desired)
     if as_json:
         emit({"format_version": 1, "sound": not found, "compared": compared, "findings": found})
         return 1 if found else 0
@@ -121,11 +122,10 @@ def check(session: Session, as_json: bool) -> int:
     return 1 if found else 0
 
 
-def _compared(session: Session, store: Store, desired: Desired | None) -> list[dict[str, str | None]]:
+def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
     from declarative.apply.inventory import look
 
-    state = store.read()
     seen = look(state, session.backends(desired, state), offers=False).inventory
     return [
         *(_finding("backend", d.detail, d.address, d.change) for d in seen.drift),

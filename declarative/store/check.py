@@ -188,7 +188,8 @@ def _names(state: State) -> Iterator[str]:
 
 def _needs(state: State) -> Iterator[str]:
     for address, record in state.records.items():
-        for need in sorted(record.needs - state.records.keys()):
+        # Not `needs - records.keys()`: that goes through all records, for each of them.
+        for need in sorted(need for need in record.needs if need not in state.records):
             yield f"{address} needs {need}, which is not recorded"
     try:
         TopologicalSorter({a: r.needs for a, r in state.records.items()}).prepare()

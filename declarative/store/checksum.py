@@ -43,11 +43,10 @@ def load(connection: Connection) -> State:
     return state
 
 
-def broken(connection: Connection) -> list[str]:
-    """What is wrong with the seal, in a sentence, if something is."""
+def broken(connection: Connection, state: State, held: Held) -> list[str]:
+    """What is wrong with the seal of what was read, in a sentence, if something is."""
     seal = _seal(connection)
-    fine = seal is None or seal == _digest(rows.load(connection), rows.blocks(connection))
-    return [] if fine else [BROKEN]
+    return [] if seal is None or seal == _digest(state, held) else [BROKEN]
 
 
 def put(connection: Connection) -> None:
@@ -69,4 +68,4 @@ def _seal(connection: Connection) -> str | None:
 
 def _digest(state: State, held: Held) -> str:
     begun = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
-    return hashlib.sha256(dumps([export.dump(state, held), begun]).encode(errors="replace")).hexdigest()
+    return hashlib.sha256(dumps([export.uncopied(state, held), begun]).encode(errors="replace")).hexdigest()

@@ -48,11 +48,17 @@ LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def dump(state: State, held: Held) -> dict[str, Any]:
     """The whole state as JSON-able data: the same state, the same data in the same order."""
+    copied: dict[str, Any] = plain(uncopied(state, held))
+    return copied
+
+
+def uncopied(state: State, held: Held) -> dict[str, Any]:
+    """As `dump`, of the very values that the state holds: to be written at once."""
     nodes = {name: seen_values(seen) for name, seen in state.readiness.items()}
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
         nodes.setdefault(name, dict(unseen))["idle_since"] = since
-    data = {
+    return {
         "format_version": FORMAT_VERSION,
         "lineage": state.lineage,
         "serial": state.serial,
@@ -67,8 +73,6 @@ def dump(state: State, held: Held) -> dict[str, Any]:
         "generations": {str(address): number for address, number in state.generations.items()},
         "intents": [_intent(intent) for intent in sorted(state.intents, key=lambda i: i.id)],
     }
-    copied: dict[str, Any] = plain(data)
-    return copied
 
 
 def _record(record: Record) -> dict[str, Any]:

@@ -169,10 +169,8 @@ class Store:
         with self._database.reading() as connection:
             if found := self._database.damage(connection):
                 return found
-            return [
-                *contradictions(rows.load(connection), rows.blocks(connection)),
-                *checksum.broken(connection),
-            ]
+            state, held = rows.load(connection), rows.blocks(connection)
+            return [*contradictions(state, held), *checksum.broken(connection, state, held)]
 
     @resumed
     def pull(self) -> dict[str, Any]:
