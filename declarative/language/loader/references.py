@@ -255,8 +255,12 @@ class _Assembly:
 
     def _queue(self, entry: Declaration) -> None:
         """Only a Slurm cluster has a queue."""
-        fleets = [f.spec for f in self._good("fleet") if not entry.spec.fleets or f.name in entry.spec.fleets]
-        if entry.spec.queue and fleets and not any(f.partition for f in fleets) and not self.findings.lost:
+        if not entry.spec.queue or self.findings.lost or self.findings.full:
+            return
+        known = self.kinds["fleet"]
+        found = (known[name].spec for name in entry.spec.fleets or known if name in known)
+        fleets = [spec for spec in found if spec is not None]
+        if fleets and not any(spec.partition for spec in fleets):
             summary = "`queue` is for Slurm clusters, and no fleet that the task may use has a `partition`"
             hint = "to wait for capacity elsewhere, write `retry: {on_events: [no-capacity], duration: 1d}`"
             self._say(entry, ("queue",), "bad-value", summary, hint)
