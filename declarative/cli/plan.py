@@ -266,8 +266,6 @@ def observe(
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
     """The key to sign with; `Failed` if the plan could not be saved or signed: checked before it is made."""
-    from declarative.cli.plan_files import check_target
-
     if name is None:
         if sign is None:
             return None
@@ -275,11 +273,11 @@ def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519P
     if offline:
         summary = "a plan that was made offline cannot be applied: no backend was looked at"
         raise failed("usage", summary, "leave `--offline` or `--out` out")
+    from declarative.cli.plan_files import check_place, check_target, signer_of
+
     check_target(name)
     if sign is None:
         return None
-    from declarative.cli.plan_files import check_place, signer_of
-
     check_place(name)
     return signer_of(sign)
 
