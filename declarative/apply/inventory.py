@@ -252,17 +252,25 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
         found.diagnostics.append(unreadable(name, error))
         unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
         found.readiness.update({n.address.name: unknown for n in nodes})
+    if provider is not None and not backends.left_alone(name):
+        _ask_nodes(state, name, provider, nodes, found)
+
+
+def _ask_nodes(
+    state: State, name: str, provider: RenamedBackend, nodes: Sequence[Record], found: _Look
+) -> None:
+    """What each node says of itself and of its ranks: these answers hold, whether they were listed or not."""
     nodes = [r for r in nodes if r.address not in found.compared.gone]
     nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
-    if provider is not None and nodes and not backends.left_alone(name):
-        # Asked of each node itself: these answers hold, listing or not.
-        try:
-            found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
-            found.taken.update(call(lambda: provider.taken(nodes), policy=PATIENCE))
-        except ProviderError as error:
-            found.diagnostics.append(unreadable(name, error))
-        away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}
-        _ask_ranks(state, name, provider, [n for n in nodes if n.address.name not in away], found)
+    if not nodes:
+        return
+    try:
+        found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
+        found.taken.update(call(lambda: provider.taken(nodes), policy=PATIENCE))
+    except ProviderError as error:
+        found.diagnostics.append(unreadable(name, error))
+    away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}
+    _ask_ranks(state, name, provider, [n for n in nodes if n.address.name not in away], found)
 
 
 def _things_on_hosts(
