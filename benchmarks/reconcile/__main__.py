@@ -3,6 +3,7 @@
     python benchmarks/reconcile                          # all of it
     python benchmarks/reconcile --only leaders --disturbances 500 --replicas 2,3,4
     python benchmarks/reconcile --only calm --nodes 1000 --rounds 10000
+    python benchmarks/reconcile --only week --days 7 --seed 3
 
 `leaders`: so many loops on one state in PostgreSQL, which is started here. The one that leads is killed,
 frozen until another one leads, or cut off from the server, each time with a task to start, at any moment of
@@ -13,6 +14,10 @@ nothing.
 
 `calm`: idle nodes of the `local` backend in a real loop, by CPU seconds a minute (the bound is 1); the memory
 of a loop of one node over many rounds, by a clock that is set.
+
+`week`: days of a project in fast motion, by a clock that is set: tasks that come, fail and end, lost nodes,
+schedules, budgets, a limit of money; on the rehearsal cloud and on the `local` backend. What was to come of
+each task, how long nodes are idle, what they cost, and what is made for nothing is checked (`tests/week.py`).
 
 Exit code 1 if anything was done twice, never done, or above its bound.
 """
@@ -29,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
@@ -39,6 +44,7 @@ from tests import postgres
 from tests.cli import Project, fleet
 from tests.leaders import KINDS, Replicas, Takeover
 from tests.rounds import Clock, Here
+from tests.week import played
 
 BOUND = 15.0
 CPU_A_MINUTE = 1.0
@@ -159,28 +165,54 @@ def growth(rounds: int) -> bool:
     return after - before <= GROWTH_MB
 
 
+def week(days: float, seed: int) -> bool:
+    """Days in fast motion; whether all came as declared."""
+    memory = Path("/dev/shm")  # the state is as good there, and quicker
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        begun = time.process_time()
+        given = {"days": days, "a_day": 50, "interval": 300.0, "seed": seed}
+        with (
+            (Path(folder) / "said").open("w") as said,
+            redirect_stdout(said),
+            redirect_stderr(said),
+            played(Path(folder), **given) as found,
+        ):
+            used = time.process_time() - begun
+    print(
+        f"seed {seed}: {days:g} days, {len(found.jobs)} tasks, {len(found.lost_nodes)} nodes lost, "
+        f"{found.node_hours:.0f} USD, {used:.0f} CPU s",
+        flush=True,
+    )
+    for fault in (*found.faults, *(f"{count} times {error}" for error, count in found.errors.items())):
+        print(f"  {fault}")
+    return not found.faults and not found.errors
+
+
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("leaders", "calm"))
+    parser.add_argument("--only", choices=("leaders", "calm", "week"))
     parser.add_argument("--disturbances", type=int, default=60, help="over all numbers of loops")
     parser.add_argument("--replicas", default="2,3,4", help="numbers of loops")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     well = True
-    if args.only != "calm":
+    if args.only in (None, "leaders"):
         counts = json.loads(f"[{args.replicas}]")
         with postgres.running() as server:
             print(f"seed {args.seed}", flush=True)
             for count in counts:
                 each = max(1, args.disturbances // len(counts))
                 well &= disturbed(server, count, each, random.Random(args.seed))
-    if args.only != "leaders":
+    if args.only in (None, "week"):
+        well &= week(args.days, args.seed)
+    if args.only in (None, "calm"):
         well &= growth(args.rounds)
         well &= idle(args.nodes, args.minutes)
     return 0 if well else 1

@@ -222,6 +222,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
             state,
             seen.inventory,
             (targets, excludes),
+            spent=None if assume_empty else session.state.open(desired, offline=offline).spent(),
         )
     if not offline:
         plan = foresee(plan, backends, desired.places, state)

@@ -139,7 +139,7 @@ class Run(RunOutput):
         )
         plan = replace(plan, scope=Scope(moved=renames.moved))
         parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
-        plan = part_of(plan, self.desired, recorded, inventory, parts)
+        plan = part_of(plan, self.desired, recorded, inventory, parts, spent=self.store.spent())
         plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(
             plan,

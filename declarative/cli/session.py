@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
-    from declarative.planner.types import Inventory, Plan
+    from declarative.planner.types import Inventory, Plan, Spent
     from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -332,12 +332,15 @@ def part_of(
     state: State,
     inventory: Inventory,
     asked: tuple[tuple[str, ...], tuple[str, ...]],
+    *,
+    spent: Spent | None,
 ) -> Plan:
     """The part of a plan that `--target` and `--exclude` ask for, held against the project's limits; `Failed`
     where one of them names nothing.
     """
     from declarative.planner.limits import limited
 
+    plan = replace(plan, preview=replace(plan.preview, cost=replace(plan.preview.cost, spent=spent)))
     if not any(asked):
         return limited(plan, desired)
     from declarative.planner.observe import effective

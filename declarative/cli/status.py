@@ -66,7 +66,8 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.render.views import host_view, status_view
 
     desired = session.declared(warn=True) or Desired()
-    state = session.state.open(desired, offline=offline).read()
+    store = session.state.open(desired, offline=offline)
+    state = store.read()
     backends = session.backends(desired, state)
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
@@ -82,6 +83,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     view = status_view(desired, current, now=now() if refresh or offline else None)
     return replace(
         view,
+        spent=store.spent(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
             *of_nodes(readiness_of_nodes(current), inventory.silent, now()),
@@ -274,11 +276,12 @@ class _Watched:
         self._reload()
         desired = self._session.current
         with self._session.state.read_anew(desired) as store:
-            state, last = store.read(), store.event_bounds()[1]
+            state, spent, last = store.read(), store.spent(), store.event_bounds()[1]
             events = store.events(max(0, last - SHOWN))
         view = replace(
             status_view(desired, state, now=now()),
             health=of_nodes(readiness_of_nodes(state), state.silent, now()),
+            spent=spent,
         )
         return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)
 

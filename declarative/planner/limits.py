@@ -35,7 +35,7 @@ def limited(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
     limits = desired.project.limits
     known = {d.address for d in plan.diagnostics if d.code == "protected"}
-    found = [*_cost(plan, desired), *_nodes(plan, desired), *_guarded(plan, desired, known)]
+    found = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
     if limits.hourly is not None and plan.preview.fallbacks:
         plan = replace(plan, preview=replace(plan.preview, fallbacks=_affordable(plan, limits.hourly[1])))
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *found))) if found else plan
@@ -43,8 +43,13 @@ def limited(plan: Plan, desired: Desired) -> Plan:
 
 def over_limit(plan: Plan, desired: Desired) -> Diagnostic | None:
     """The first limit of cost or nodes that the plan goes beyond."""
-    found = (d for d in (*_cost(plan, desired), *_nodes(plan, desired)) if d.severity is Severity.ERROR)
-    return next(found, None)
+    return next((d for d in _beyond_limits(plan, desired) if d.severity is Severity.ERROR), None)
+
+
+def _beyond_limits(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
+    yield from _cost(plan, desired)
+    yield from _spent(plan, desired)
+    yield from _nodes(plan, desired)
 
 
 def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
@@ -70,6 +75,25 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
         hint = "write the prices into the backend's catalog, or use offers whose prices are known"
         yield _beyond(desired, name, summary, hint, error=not made.isdisjoint(unknown))
+
+
+def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
+    """What was spent in this month, and what all nodes would cost in the rest of its 730 hours, is within the
+    limit; else nothing is launched. It names no sum: a loop says the same in each round, and once.
+    """
+    most, spent = desired.project.limits.cost_per_month, plan.preview.cost.spent
+    if most is None or spent is None:
+        return
+    staying = (n.price for n in plan.preview.nodes if n.status != "deleted" and n.price is not None)
+    left = max(0.0, HOURS_A_MONTH - spent.hours)
+    if spent.dollars + (total_price(staying) or 0.0) * left <= most + ROUNDING * HOURS_A_MONTH:
+        return
+    summary = f"what was spent in {spent.month}, and what all nodes would cost in the rest of it, is above "
+    summary += f"the limit of {most:,.2f} USD"
+    hint = "wait for the next month, declare less, or raise `limits.cost_per_month`; `fleetform status` says "
+    hint += "what was spent"
+    error = _made(plan, Op.CREATE) > 0
+    yield _beyond(desired, "cost_per_month", summary, hint, error=error)
 
 
 def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:

@@ -174,6 +174,15 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """USD that nodes cost in a month (UTC, `2026-03`) until now, which is `hours` after its begin."""
+
+    month: str
+    dollars: float
+    hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """USD an hour of whole nodes, before and after; None if a price is unknown."""
 
@@ -185,6 +194,8 @@ class Cost:
     """What is billed as well and is not in the sums: `volumes`, whose prices backends do not tell."""
     bound: float | None = None
     """What `after` would be at least, with the same tasks placed; None if nobody worked that out."""
+    spent: Spent | None = None
+    """What was spent in this month; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,6 +333,14 @@ def status_schema() -> Schema:
         volumes=list_of("Recorded volumes.", volume),
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", _health()),
+        spent=or_null(
+            record(
+                "What nodes cost in this month, by the prices that are recorded.",
+                month=text("The month in UTC: `2026-03`."),
+                usd=number("USD."),
+            ),
+            "where nobody counts it",
+        ),
     )
 
 

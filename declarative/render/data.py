@@ -248,6 +248,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
         "volumes": [{"name": v.name, "state": v.state, "node": v.node} for v in view.volumes],
         "tasks": [_task(task) for task in view.tasks],
         "health": health_json(view.health),
+        "spent": view.spent and {"month": view.spent.month, "usd": round(view.spent.dollars, 2)},
     }
 
 

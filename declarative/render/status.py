@@ -196,6 +196,8 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
             lines += [*([""] if lines else []), f"{title}:", "", *body]
     if not lines:
         lines = ["Nothing is recorded yet: `fleetform plan` shows what `fleetform apply` would make."]
+    if view.spent is not None and view.spent.dollars:
+        lines += ["", f"Spent in {view.spent.month}: {money(view.spent.dollars)} USD"]
     return seal(lines, color=color)
 
 

@@ -24,6 +24,7 @@ from declarative.model.state import (
     task_state,
 )
 from declarative.planner.health import Health
+from declarative.planner.types import Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,8 @@ class StatusView:
     hosts: tuple[HostView, ...] = ()
     health: tuple[Health, ...] = ()
     """What is not well; in text it stands at the nodes and hosts, and on stderr."""
+    spent: Spent | None = None
+    """What nodes cost in this month; None where nobody counts it."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
 

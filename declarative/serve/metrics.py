@@ -82,6 +82,10 @@ class _Recorded:
         for state in RankState:
             _add(family, [state.value], tasks[state.value])
         yield family
+        spent = GaugeMetricFamily("fleetform_month_cost_dollars", "What nodes cost in this month (UTC).")
+        if found.view.spent is not None:
+            spent.add_metric([], found.view.spent.dollars)
+        yield spent
 
 
 def _add(family: GaugeMetricFamily, labels: list[str], value: float) -> None:

@@ -96,13 +96,23 @@ class LatestState:
             title=self._title(),
             at=self._clock(),
             view=found.view,
-            told=_told(last, self.not_ready()) if self._interval is not None else (),
+            told=(
+                *(_told(last, self.not_ready()) if self._interval is not None else ()),
+                *_spent(found.view),
+            ),
             events=found.events,
             refusals=plan.unplaced.refusals if plan else (),
             waiting=frozenset(plan.unplaced.waiting) if plan else frozenset(),
             held=_held(last) if last else (),
             diagnostics=last.errors if last else (),
         )
+
+
+def _spent(view: StatusView) -> tuple[tuple[str, str], ...]:
+    """A line about money, where some was spent."""
+    if view.spent is None or not view.spent.dollars:
+        return ()
+    return (("", f"Spent in {view.spent.month}: {view.spent.dollars:,.2f} USD"),)
 
 
 def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
 from declarative.model.state import DRAINED, Address, Drain, Intent, State
-from declarative.store import journal, rows, steps
+from declarative.store import journal, rows, spending, steps
 from declarative.store.check import Held, check
 from declarative.store.database import Connection
 from declarative.store.faults import StateError
@@ -118,6 +118,7 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
     used = state.generations.items()
     connection.insert("generations", *({"address": str(a), "generation": number} for a, number in used))
     _observations(connection, state)
+    spending.count_all(connection, state.records, now)
     _open_ones(connection, state.intents, now)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.state import Address, Intent, RankStatus, Record
-from declarative.store import events, journal, rows
+from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
 from declarative.store.faults import ConstraintError, StateError
 from declarative.store.tables import plain
@@ -83,7 +83,7 @@ def finish(
         still_open = "address = :its_address AND ended_at IS NULL"
         connection.update("operations", end, still_open, its_address=str(intent.address))
     else:
-        _put(connection, journal.made_of(connection, intent, outputs), idle_since, now)
+        _put(connection, journal.made_of(connection, intent, outputs), idle_since, now, intent.begun_at)
     return True
 
 
@@ -97,15 +97,20 @@ def adopt(
         if rows.record(connection, record.address) == record:
             return  # adopted before
         raise_generation(connection, record.address, record.generation)
-    _put(connection, record, idle_since, now)
+    _put(connection, record, idle_since, now, intent.begun_at if intent else None)
     count_up(connection)
 
 
 # ---------------------------------------------------------------------------------------- records
 
 
-def _put(connection: Connection, made: Record, idle_since: float | None, now: float) -> None:
+def _put(
+    connection: Connection, made: Record, idle_since: float | None, now: float, begun: float | None
+) -> None:
     put_record(connection, made)
+    if made.address.kind == rows.NODE:
+        since = now if begun is None else min(begun, now)
+        spending.count(connection, str(made.address), spending.price_of(made), since, now)
     if made.address.kind == rows.VOLUME:
         note_detached(connection, now, [made.address])
     elif made.address.kind == rows.ATTACHMENT:
@@ -118,6 +123,8 @@ def remove(connection: Connection, address: Address, now: float) -> bool:
     """Forget a record; whether there was one."""
     held = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
     gone = remove_record(connection, address)
+    if address.kind == rows.NODE:
+        spending.count(connection, str(address), None, now, now)
     note_detached(connection, now, _volumes(held))
     return gone
 

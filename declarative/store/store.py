@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
-from declarative.store import approvals, checksum, events, export, hooks, journal, rows, steps
+from declarative.planner.types import Spent
+from declarative.store import approvals, checksum, events, export, hooks, journal, rows, spending, steps
 from declarative.store.approvals import Approval
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
@@ -43,6 +44,9 @@ PROJECT_SINCE = 7
 
 LOOP_SINCE = 8
 """The format that knows of loops."""
+
+SPENT_SINCE = 10
+"""The format that knows what was spent."""
 
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
@@ -206,6 +210,14 @@ class Store:
             return ()
         with self._database.reading() as connection:
             return approvals.read(connection)
+
+    @resumed
+    def spent(self) -> Spent | None:
+        """What nodes cost in this month until now; None where nobody counts it."""
+        if self._database is None or self._database.format < SPENT_SINCE:
+            return None
+        with self._database.reading() as connection:
+            return spending.read(connection, self._clock())
 
     @resumed
     def approve(self, digest: str) -> bool:

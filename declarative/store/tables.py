@@ -166,6 +166,18 @@ TABLES: Mapping[str, Sequence[str]] = {
         "error TEXT",
         "CONSTRAINT pk_hooks PRIMARY KEY (name)",
     ),
+    # What nodes cost, see `spending`: those that are there, and what those that were came to in each month.
+    "paid_nodes": (
+        "address TEXT NOT NULL",
+        "since DOUBLE PRECISION NOT NULL",
+        "price DOUBLE PRECISION NOT NULL",
+        "CONSTRAINT pk_paid_nodes PRIMARY KEY (address)",
+    ),
+    "spent_months": (
+        "month TEXT NOT NULL",
+        "dollars DOUBLE PRECISION NOT NULL",
+        "CONSTRAINT pk_spent_months PRIMARY KEY (month)",
+    ),
 }
 """Table → its columns and constraints. These have names, by which a later migration can alter them."""
 
@@ -234,7 +246,28 @@ def _to_9(connection: Connection) -> None:
         connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9)
+def _to_10(connection: Connection) -> None:
+    """What nodes cost. Those that are there count since their launch, as far as the journal goes back."""
+    for table in ("paid_nodes", "spent_months"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
+    launched = dict(
+        connection.execute(
+            "SELECT address, max(begun_at) FROM operations WHERE op = 'create' AND ended_at IS NOT NULL"
+            " AND result IN ('done', 'adopted') GROUP BY address"
+        )
+    )
+    now = connection.database.now(connection)
+    nodes = connection.execute("SELECT address, inputs FROM resources WHERE kind = 'node'").all()
+    prices = {row.address: row.inputs.get("price") for row in nodes}
+    rows = (
+        {"address": address, "since": min(launched.get(address, now), now), "price": price}
+        for address, price in prices.items()
+        if price
+    )
+    connection.insert("paid_nodes", *rows)
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -251,6 +284,7 @@ ADDED: Mapping[int, Collection[str]] = {
     7: ("meta.project",),
     8: ("writer_lock.asked",),
     9: (),
+    10: (),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known, or
 tables that nobody reads without need: a state of the format before it can be read as it is. A format that

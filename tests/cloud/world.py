@@ -11,6 +11,7 @@ import json
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,16 @@ class RefusedError(Exception):
 class CloudWorld:
     """Nodes, volumes, attachments and ranks of all owners."""
 
-    def __init__(self, file: Path, *, names: bool = False, boot: float = 0.0, page: int = 50) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        names: bool = False,
+        boot: float = 0.0,
+        page: int = 50,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._now = clock
         self._names = names
         self._boot = boot
         self._page = page
@@ -93,7 +103,7 @@ class CloudWorld:
             made = self._db.execute(
                 "INSERT INTO things (owner, kind, name, token, inputs, needs, state, made)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING *",
-                (owner, kind, name, token, inputs, json.dumps(body["needs"]), "ok", time.time()),
+                (owner, kind, name, token, inputs, json.dumps(body["needs"]), "ok", self._now()),
             ).fetchone()
             return self._shown(made)
 
@@ -122,7 +132,7 @@ class CloudWorld:
         """Away with it: a node takes its attachments and ranks along, a volume in use is kept."""
         with self._turn:
             row = self._row(owner, key)
-            now = time.time()
+            now = self._now()
             if row["kind"] == "volume" and self._attached("volume", key):
                 raise RefusedError(409, f"{key} is attached")
             gone = [row["seq"], *(r["seq"] for r in self._attached("node", key))]
@@ -148,7 +158,7 @@ class CloudWorld:
     def _shown(self, row: sqlite3.Row) -> Words:
         state = row["state"]
         if row["kind"] == "node" and state == "ok":
-            state = "ready" if time.time() - row["made"] >= self._boot else "provisioning"
+            state = "ready" if self._now() - row["made"] >= self._boot else "provisioning"
         return {
             "id": f"{PREFIX[row['kind']]}-{row['seq']}",
             "kind": row["kind"],
@@ -174,7 +184,7 @@ class CloudWorld:
             seq = self._row(owner, node, "node")["seq"]
             self._db.execute(
                 "INSERT OR IGNORE INTO ranks VALUES (?, ?, 'running', NULL, ?, NULL)",
-                (seq, attempt, time.time()),
+                (seq, attempt, self._now()),
             )
             return _rank(self._attempt(seq, attempt))
 
@@ -185,7 +195,7 @@ class CloudWorld:
             self._db.execute(
                 "UPDATE ranks SET state = 'stopped', code = 143, ended = ?"
                 " WHERE node = ? AND attempt = ? AND ended IS NULL",
-                (time.time(), seq, attempt),
+                (self._now(), seq, attempt),
             )
             row = self._attempt(seq, attempt)
             return _rank(row) if row else {}

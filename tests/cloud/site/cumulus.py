@@ -37,6 +37,9 @@ REFUSED = {
 
 Words = dict[str, Any]
 
+clock = time.time
+"""What time it is; a test may say so."""
+
 
 class Cumulus:
     """One account of the cloud at `options.url`. `options.timeout`: seconds that an answer may take."""
@@ -156,7 +159,7 @@ class Cumulus:
             thing = there.get(str(record.outputs.get("id")))
             state = NodeState(thing["state"]) if thing else NodeState.UNREACHABLE
             reason = None if state is NodeState.READY else "it is not there" if thing is None else state.value
-            out[record.address.name] = Readiness(state=state, reason=reason, observed_at=time.time())
+            out[record.address.name] = Readiness(state=state, reason=reason, observed_at=clock())
         return out
 
     # --------------------------------------------------------------------------------------- ranks

@@ -1,0 +1,78 @@
+"""What was spent in each month: the hours of nodes times the prices that are recorded.
+
+`paid_nodes` has the nodes that cost something now: since when, and how much. When one goes, or its price
+changes, its time is added to `spent_months` in the transaction that records it: once, whatever is killed.
+Months are those of UTC. A price that nobody knows is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from declarative.model.state import Address, Record
+from declarative.planner.types import Spent
+from declarative.store import rows
+from declarative.store.database import Connection
+
+HOUR = 3600.0
+
+
+def month_of(at: float) -> tuple[str, float, float]:
+    """`2026-03`, and when that month begins and ends."""
+    begins = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    ends = begins.replace(year=begins.year + begins.month // 12, month=begins.month % 12 + 1)
+    return begins.strftime("%Y-%m"), begins.timestamp(), ends.timestamp()
+
+
+def by_month(since: float, until: float) -> Iterator[tuple[str, float]]:
+    """The months that lie in a time, and the hours of it in each."""
+    while since < until:
+        month, _, ends = month_of(since)
+        yield month, (min(ends, until) - since) / HOUR
+        since = ends
+
+
+def read(connection: Connection, now: float) -> Spent:
+    """What was spent in the month of `now`, until then."""
+    month, begins, _ = month_of(now)
+    ended = connection.select("spent_months", "WHERE month = :its_month", its_month=month).first()
+    running = sum(
+        row.price * max(0.0, now - max(row.since, begins)) / HOUR for row in connection.select("paid_nodes")
+    )
+    dollars = (ended.dollars if ended else 0.0) + running
+    return Spent(month=month, dollars=dollars, hours=(now - begins) / HOUR)
+
+
+def price_of(node: Record) -> float | None:
+    """What a node costs an hour, as it is recorded; None if nobody knows."""
+    found = node.inputs.get("price")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def count(connection: Connection, address: str, price: float | None, since: float, now: float) -> None:
+    """A node costs `price` an hour from `since` on; None: it is gone, or nobody knows."""
+    its = {"its_address": address}
+    paid = connection.select("paid_nodes", "WHERE address = :its_address", **its).first()
+    if paid is not None and paid.price == price:
+        return
+    if paid is not None:
+        connection.execute("DELETE FROM paid_nodes WHERE address = :its_address", **its)
+        for month, hours in by_month(paid.since, now):
+            more = {"its_month": month, "its_dollars": hours * paid.price}
+            add = "UPDATE spent_months SET dollars = dollars + :its_dollars WHERE month = :its_month"
+            if not connection.execute(add, **more).rowcount:
+                connection.insert("spent_months", {"month": month, "dollars": more["its_dollars"]})
+        since = now
+    if price:
+        connection.insert("paid_nodes", {"address": address, "since": since, "price": price})
+
+
+def count_all(connection: Connection, records: Mapping[Address, Record], now: float) -> None:
+    """The nodes of a state that was written as a whole."""
+    nodes = {str(r.address): price_of(r) for r in records.values() if r.address.kind == rows.NODE}
+    for row in connection.select("paid_nodes", "ORDER BY address").all():
+        if row.address not in nodes:
+            count(connection, row.address, None, now, now)
+    for address, price in sorted(nodes.items()):
+        count(connection, address, price, now, now)
