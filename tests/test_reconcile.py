@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.cli import Process, Project, ended, events_of, fleet, hold, kill_ranks, lines, task, until, volume
+from tests.cli import (
+    Process,
+    Project,
+    ended,
+    events_of,
+    fleet,
+    hold,
+    kill_ranks,
+    lines,
+    release,
+    task,
+    until,
+    volume,
+)
 
 FAST = {"interval": "1s"}
 
@@ -195,6 +208,27 @@ def test_the_loop_runs_until_it_is_told_to_stop(project: Project):
     until(lambda: project.ranks("hello")[0]["state"] == "succeeded")
     assert log.stop() == 0
     project.no_changes()
+
+
+def test_a_gang_stops_at_its_first_failure_long_before_the_next_round(project: Project):
+    fails, ran = project.path / "fails", project.path / "ran"
+    commands = f"if [ $FLEETFORM_NODE_RANK = 0 ]; then {release(fails)}; exit 3; fi\n{hold(ran)}"
+    project.declare(project_document(interval="1h"), fleet(nodes=2), task("gang", commands, nodes=2))
+    log = Log(project)
+    until(lambda: lines(ran))
+    fails.touch()
+    until(lambda: [r["state"] for r in project.ranks("gang").values()] == ["failed", "stopped"])
+    assert log.stop() == 0
+
+
+def test_a_task_that_failed_runs_again_when_it_is_time_and_not_at_the_next_round(project: Project):
+    ran = project.path / "ran"
+    again = task("job", f"echo >> {ran}; [ $(wc -l < {ran}) = 2 ]", retry=True)
+    project.declare(project_document(interval="1h"), fleet(nodes=1), again)
+    log = Log(project)
+    until(lambda: project.ranks("job")[0]["state"] == "succeeded")
+    assert len(lines(ran)) == 2
+    assert log.stop() == 0
 
 
 def test_a_file_that_changes_is_taken_up_and_a_broken_one_is_told_once(project: Project):

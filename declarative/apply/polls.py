@@ -119,15 +119,13 @@ def _asking(
 
 def running(state: State) -> dict[str, list[Record]]:
     """Backend → nodes that hold ranks that have not ended."""
-    out: dict[str, list[Record]] = {}
+    out: dict[str, dict[str, Record]] = {}
     for rank in state.of("rank"):
         status = state.ranks.get(rank.address.name)
         node = node_of_rank(state, rank.address.name)
         if node and not (status and status.state.ended):
-            nodes = out.setdefault(node.backend or LOCAL, [])
-            if node not in nodes:
-                nodes.append(node)
-    return out
+            out.setdefault(node.backend or LOCAL, {})[node.address.name] = node
+    return {backend: list(nodes.values()) for backend, nodes in out.items()}
 
 
 @dataclass(slots=True)
@@ -152,6 +150,11 @@ class PollRounds:
         self._backends = backends
         self._clock = clock
         self._paces: dict[str, _Pace] = {}
+
+    def on(self, backends: Backends) -> PollRounds:
+        """The same paces, for backends as they are declared now."""
+        self._backends = backends
+        return self
 
     def poll(self, state: State) -> dict[str, RankStatus]:
         """How every rank that has not ended is doing; ranks of nodes that cannot be asked are left out."""

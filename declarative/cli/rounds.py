@@ -27,6 +27,7 @@ from declarative.store.lock import boottime
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
+    from declarative.apply.polls import PollRounds
     from declarative.model.resource import Desired
     from declarative.model.state import State
     from declarative.planner.types import Plan
@@ -218,6 +219,9 @@ class Rounds:
         """What is wrong with the files as they are now: then what they were before still holds."""
         self._leader: Leader | None = None
         self._again: float | None = None
+        self._polls: PollRounds | None = None
+        self._known: State | None = None
+        """What the last round left; None if it did not come so far."""
 
     # ------------------------------------------------------------------------------------- when
 
@@ -232,7 +236,26 @@ class Rounds:
         if self._again is not None and self.session.clock() >= self._again:
             return True
         self.away.ask_again()
-        return self.away.returned() or self._mark != self._marked()
+        return self.away.returned() or self._mark != self._marked() or self._rank_ended()
+
+    def _rank_ended(self) -> bool:
+        """Whether a rank has ended since the last round. Only nodes that run some are asked, each at its own
+        pace: often at first and after a change, and seldom where nothing changes for long.
+        """
+        if self._polls is None or self._known is None:
+            return False
+        before = self._known.ranks
+        changed = {n: s for n, s in self._polls.poll(self._known).items() if before.get(n) != s}
+        self._known = replace(self._known, ranks={**before, **changed})
+        return any(status.state.ended for status in changed.values())
+
+    def _watch(self, desired: Desired, state: State) -> None:
+        """Ask from now on for the ranks that this state has."""
+        from declarative.apply.polls import PollRounds
+
+        backends = self.session.backends(desired, state)
+        self._polls = self._polls.on(backends) if self._polls else PollRounds(backends)
+        self._known = state
 
     def outdated(self) -> bool:
         """Whether the files, or the branch, may say something else by now. To be asked with the lock in hand:
@@ -270,7 +293,7 @@ class Rounds:
         """One round, and what is told of it."""
         from declarative.store import StateError
 
-        self._again = None
+        self._again = self._known = None
         self.away.ask_again()
         self.stop.halt.clear()
         if self.stop.is_set():
@@ -332,6 +355,10 @@ class Rounds:
         with run:
             self.code = run.converge(destroy=False)
         plan, choice = run.plan, run.choice
+        if run.after:
+            self._watch(desired, run.after)
+        times = (wait.until for wait in (choice.waits if choice else ()) if wait.until is not None)
+        self._again = min(times, default=None) if self._again is None else self._again
         waits = (*(choice.waits if choice else ()), *_unplaced(run.whole))
         waits += tuple(map(_left_alone, self.away.list()))
         self._say_waits(run, waits)
