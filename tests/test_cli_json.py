@@ -63,7 +63,7 @@ DIAGNOSTIC = [
     "end_line",
     "end_column",
 ]
-STATUS = ["format_version", "lineage", "serial", "fleets", "nodes", "volumes", "tasks", "health"]
+STATUS = ["format_version", "lineage", "serial", "fleets", "nodes", "volumes", "tasks", "health", "spent"]
 NODE = [
     "name",
     "fleet",
