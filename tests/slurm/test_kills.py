@@ -1,12 +1,15 @@
 """SIGKILL at any moment of an apply or a stop, and of the controller: nothing is lost or made twice.
 
-`FLEETFORM_SEEDS=0,40` runs other schedules of kills than the few that CI runs; each has five of them.
+`FLEETFORM_SEEDS=0,20` runs other schedules of kills than the few that CI runs; each has up to sixteen of
+them, and every other one kills the controller in the middle as well. How many there were is printed
+(`pytest -rP`).
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -29,6 +32,45 @@ def project(slurm: Daemons, tmp_path: Path):
     made.clean_up()
 
 
+PROGRAM = """#!/bin/sh
+# As {real}, but at the moment that is written down it kills itself and its callers, up to fleetform.
+name="${{0##*/}} $*" pid=$$ callers=''
+die() {{
+  read -r last <"{folder}/pid"
+  while [ "$pid" != "$last" ] && [ "$pid" -gt 1 ]; do
+    pid=$(sed 's/.*) //' "/proc/$pid/stat" | cut -d ' ' -f 2)
+    callers="$callers $pid"
+  done
+  [ "$pid" = "$last" ] && callers="$callers $$" || callers=$last # a rank's are Slurm's, and live
+  kill -9 $callers
+}}
+when=''
+read -r when what 2>/dev/null <"{folder}/moment"
+case $when$name in
+before"$what"*) rm "{folder}/moment" && die ;;
+after"$what"*) rm "{folder}/moment" && {{ "{real}" "$@"; die; }} ;;
+esac
+exec "{real}" "$@"
+"""
+
+
+def killed_at(project: Cluster, moment: str, *args: str) -> None:
+    """Run a command and kill it, with its script on the login node, at a moment: `before sbatch`."""
+    folder = project.path / "programs"
+    if not folder.exists():
+        folder.mkdir()
+        for name in ("sbatch", "scontrol", "squeue", "srun", "scancel"):
+            real = shutil.which(name, path=project.daemons.env["PATH"])
+            (folder / name).write_text(PROGRAM.format(real=real, folder=folder))
+            (folder / name).chmod(0o755)
+    (folder / "pid").write_text("0")
+    process = project.start(*args, env={"PATH": f"{folder}:{project.daemons.env['PATH']}"})
+    (folder / "pid").write_text(f"{process.pid}\n")
+    (folder / "moment").write_text(f"{moment}\n")
+    said, wrong = process.communicate(timeout=60)
+    assert process.returncode == -9, f"{moment} did not come\n{said}{wrong}"
+
+
 def killed(project: Cluster, chance: random.Random, *args: str) -> bool:
     """Run a command and kill it after a while; whether it lived to be killed."""
     process = project.start(*args)
@@ -47,13 +89,27 @@ def ran(project: Cluster, task: str) -> int:
     return len(file.read_text().split()) if file.exists() else 0
 
 
-def cut_short(project: Cluster, chance: random.Random, done: Callable[[], bool], *args: str) -> None:
-    """Kill a command again and again, then let it end."""
+def cut_short(project: Cluster, chance: random.Random, done: Callable[[], bool], *args: str) -> int:
+    """Kill a command again and again, then let it end; how often it was killed."""
+    kills = 0
     for _ in range(KILLS):
-        if not killed(project, chance, *args) and done():
+        if killed(project, chance, *args):
+            kills += 1
+        elif done():
             break
     project.run(*args, code=None)
     project.run(*args)
+    return kills
+
+
+def away_in_the_middle(project: Cluster, *args: str) -> None:
+    """Kill the controller while a command runs, then the command, and let the controller come back."""
+    process = project.start(*args)
+    project.daemons.kill_controller()
+    process.kill()
+    process.communicate()
+    project.daemons.start_controller()
+    until(lambda: "gpu" in project.daemons.run("sinfo", "-h", check=False))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -61,14 +117,36 @@ def test_what_is_killed_is_neither_lost_nor_made_twice(project, seed):
     """One job for each gang, each rank begun once, nothing left in the queue; and all can be stopped."""
     chance = random.Random(seed)
     project.declare(project.backend(), project.fleet(), *(gang(project, n) for n in ("left", "right")))
-    cut_short(project, chance, lambda: False, "apply", "--auto-approve")
+    kills = int(killed(project, chance, "apply", "--auto-approve"))
+    if seed % 2:
+        away_in_the_middle(project, "apply", "--auto-approve")
+    kills += cut_short(project, chance, lambda: False, "apply", "--auto-approve")
     until(lambda: ran(project, "left") >= 2 and ran(project, "right") >= 2)
     assert project.jobs("RUNNING", "PENDING", "COMPLETING") == ["left", "right"]
     assert [r["state"] for n in ("left", "right") for r in project.ranks(n).values()] == ["running"] * 4
     for name in ("left", "right"):
-        cut_short(project, chance, lambda: False, "stop", name)
+        kills += cut_short(project, chance, lambda: False, "stop", name)
+    print(f"seed {seed}: {kills} kills")
     until(lambda: project.jobs("RUNNING", "PENDING", "COMPLETING") == [])
     assert [ran(project, name) for name in ("left", "right")] == [2, 2]
+    assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+    project.run("state", "check")
+
+
+def test_killed_round_each_step_of_submitting_releasing_and_starting(project):
+    """With the script on the login node, so that nobody does what was to follow."""
+    project.declare(project.backend(), project.fleet(), gang(project, "left"))
+    for step in ("sbatch", "scontrol release", "srun"):
+        for when in ("before", "after") if step != "srun" else ("before",):
+            killed_at(project, f"{when} {step}", "apply", "--auto-approve")
+            assert len(project.jobs("RUNNING", "PENDING", "COMPLETING")) <= 1
+    project.apply()
+    until(lambda: ran(project, "left") >= 2)
+    assert project.jobs("RUNNING", "PENDING", "COMPLETING") == ["left"]
+    killed_at(project, "before scancel", "stop", "left")
+    project.run("stop", "left")
+    until(lambda: project.jobs("RUNNING", "PENDING", "COMPLETING") == [])
+    assert ran(project, "left") == 2
     assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
     project.run("state", "check")
 
