@@ -60,6 +60,8 @@ class Job:
     """When it ended, or has to end; None for one without a limit."""
     starts_at: float | None = None
     """When it began; of one that waits, when Slurm expects it to begin."""
+    restarts: int = 0
+    """How often it was requeued."""
 
     @property
     def holds(self) -> bool:
@@ -176,6 +178,8 @@ def jobs_in(listed: str, details: str) -> dict[int, Job]:
         found = lines.get(int(number), [])
         sure = len(found) == 1 and len(set(marks := _ONCE.findall(found[0]))) == len(marks)
         line = found[0] if sure else ""
+        # Between these marks, no text is a user's.
+        facts = line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]
         out[int(number)] = Job(
             id=int(number),
             name=fields_in(line).get("JobName", ""),
@@ -183,10 +187,10 @@ def jobs_in(listed: str, details: str) -> dict[int, Job]:
             state=state,
             reason=_known(reason),
             nodes=tuple(hosts(_known(nodes) or "")),
-            # Between these marks, no text is a user's.
-            shares=_shares(line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]),
+            shares=_shares(facts),
             ended_at=time_of(end),
             starts_at=time_of(start),
+            restarts=_number(fields_in(facts).get("Restarts")),
         )
     return out
 

@@ -205,7 +205,6 @@ _PASSING = (
     "connect failure",
     "socket timed out",
     "connection timed out",
-    "zero bytes were transmitted",
     "slurm backup controller in standby mode",
     "slurm controller not responding",
     "resource temporarily unavailable",
@@ -285,6 +284,10 @@ def fault(said: str, host: str) -> ProviderError:
     if any(word in low for word in _MUNGE):
         summary = f"Slurm on {host} cannot authenticate us: {text}"
         hint = "munge is not running there, or its key or clock differs from the controller's"
+        return TransientError(TransientKind.BUSY, summary, hint=hint)
+    if "zero bytes were transmitted" in low:  # all that it says to a credential that it cannot decode
+        summary = f"Slurm's controller closed the connection of {host}: {text}"
+        hint = "its log says whether munge's key or clock differs; if it only restarts, run this again later"
         return TransientError(TransientKind.BUSY, summary, hint=hint)
     if any(word in low for word in _PASSING):
         summary = f"Slurm's controller does not answer {host}: {text}"

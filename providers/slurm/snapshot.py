@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from declarative.model.diagnostic import and_more
@@ -210,16 +210,13 @@ def _of_job(attempt: Attempt, job: Job) -> RankStatus:
 def _ended(attempt: Attempt, job: Job | None) -> RankStatus:
     assert attempt.ended is not None
     code, reason, at = attempt.ended
-    told = job is not None and job.state in _BY_STATE and not attempt.stopping
-    if reason == "stopped" and told and job is not None:
-        found = _of_job(attempt, job)
-        return RankStatus(
-            state=found.state,
-            cause=found.cause,
-            exit_code=int(code),
-            started_at=attempt.started_at,
-            ended_at=at,
-        )
+    if reason == "stopped" and job is not None and not attempt.stopping:
+        found = _of_job(attempt, job) if job.state in _BY_STATE else None
+        if job.restarts:  # it may run again, and nothing of ours in it
+            cause = f"its job was requeued (job {job.id})"
+            found = RankStatus(state=RankState.LOST, cause=cause, started_at=attempt.started_at)
+        if found is not None:
+            return replace(found, exit_code=int(code), ended_at=at)
     if reason == "refused":
         return RankStatus(
             state=RankState.FAILED,
