@@ -126,6 +126,8 @@ class Snapshot:
                 return _lost(attempt, "Slurm has forgotten its job, and it left no exit code")
             return RankStatus(state=RankState.RUNNING, started_at=attempt.started_at, confinement=confinement)
         if job is not None and self._over(job):
+            if not attempt.opened:
+                return RankStatus(state=RankState.LOST, cause=NOT_RELEASED, ended_at=job.ended_at)
             return _of_job(attempt, job)
         return self._before(attempt, job, confinement)
 

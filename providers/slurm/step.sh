@@ -17,7 +17,8 @@ step_of() { # FOLDER ATTEMPT
   trap 'ends=1' TERM
   read -r since _ </proc/uptime
   while [ ! -e "$d/opened" ]; do
-    if [ -e "$d/stop" ] || [ "$ends" ]; then leave 143 stopped; fi
+    [ ! -e "$d/stop" ] || leave 143 stopped
+    [ -z "$ends" ] || leave 75 gate # its job ends before its gang was complete
     read -r now _ </proc/uptime
     [ $((${now%.*} - ${since%.*})) -lt 600 ] || leave 75 gate
     sleep 0.1

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import RankState
-from declarative.provider import Config, Provider
+from declarative.model.state import NOT_RELEASED, RankState, Record
+from declarative.provider import Config, Gang, Provider, Seat
 from providers.slurm import Slurm
 from providers.testing import NODE, VOLUME, Conformance, Place, Spoilt
-from tests.slurm.daemons import free_ports
+from tests.slurm.daemons import Daemons, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +52,15 @@ class TestSlurm(Conformance):
         begun = place.start(node, "train-2.1", "sleep 60", gpus=(0,))
         assert begun.state in {RankState.STARTING, RankState.RUNNING}
         place.logged(node, "train-2.1", "")
+
+    def test_a_gang_whose_job_is_cancelled_before_its_release_may_be_made_again(
+        self, place: Place, node: Record, slurm: Daemons
+    ) -> None:
+        """It is as one that nobody released, and not as one that somebody stopped."""
+        place.start(node, "train-0.1", "echo ran", gate_seconds=600)
+        provider = place.provider
+        assert isinstance(provider, Slurm)
+        provider.reserve(Gang(task="train", seats=(Seat(node=node, attempt="train-0.1"),)))
+        slurm.run("scancel", "-u", slurm.user)
+        ended = place.ended(node, "train-0.1")
+        assert (ended.state, ended.cause, ended.started_at) == (RankState.LOST, NOT_RELEASED, None)
