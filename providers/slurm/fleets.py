@@ -9,6 +9,7 @@ from typing import Any
 from declarative.model.resource import Taken
 from declarative.model.state import NodeState, Readiness, Record, natural
 from declarative.provider import Member, PermanentError, PermanentKind
+from providers.ownership import key_of
 from providers.slurm.cluster import Cluster, Node, Partition
 from providers.slurm.snapshot import Snapshot, held_by
 
@@ -176,3 +177,11 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
         names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
         said += f" ({', '.join(names)})" if names else ""
     return f"{said}: {node.reason}" if node.reason else said
+
+
+def key_at(node: Record) -> str:
+    """The folder of a node's thing, by the id that its create gave."""
+    key = str(node.outputs.get("id", "")).rpartition(".")[2]
+    if len(key) != len(key_of("")) or not set(key) <= set("0123456789abcdef"):
+        raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} was not made", about=str(node.address))
+    return key

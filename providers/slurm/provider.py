@@ -28,14 +28,14 @@ from declarative.provider import (
     Thing,
 )
 from providers.faults import RUNNING, guarded
-from providers.ownership import Owned, check_update, key_of
+from providers.ownership import Owned, check_update
 from providers.rank_scripts import beside
 from providers.runner import RunnerError, counted
 from providers.slurm import jobs
 from providers.slurm.cluster import Node
-from providers.slurm.fleets import members, readiness, taken
+from providers.slurm.fleets import key_at, members, readiness, taken
 from providers.slurm.login import Place, place_of
-from providers.slurm.snapshot import Attempt, Looks, Snapshot, as_thing, thing_in
+from providers.slurm.snapshot import Looks, as_thing, thing_in
 from providers.ssh.host import terminal
 from providers.ssh.scripts import place_files
 from providers.ssh.transport import SshTransport, command_line
@@ -70,7 +70,7 @@ class Slurm:
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
         """See `provider.Partitions`: what others' jobs hold on nodes."""
         seen = self._looks.get()
-        return {r.address.name: taken(seen, _slurm_name(r)) for r in nodes}
+        return {r.address.name: taken(seen, str(r.node.host.get("slurm", ""))) for r in nodes}
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
@@ -136,11 +136,10 @@ class Slurm:
     def _check_free(self, volume: str, node: str) -> None:
         """Volumes are attached to one node at a time, as everywhere."""
         for found, _ in self._looks.get(fresh=True).things:
-            if found.address.kind == "attachment" and self._mine(found):
-                held = inputs_of("attachment", found.inputs)
-                if held.volume == volume and held.node != node:
-                    summary = f"volume/{volume} is attached to node/{held.node} ({found.address})"
-                    raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}")
+            held, at = _attached(found)
+            if held == volume and at != node and self._mine(found):
+                summary = f"volume/{volume} is attached to node/{at} ({found.address})"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}")
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,13 +168,13 @@ class Slurm:
         folder = ""
         if address.kind == "node":
             self._check_idle(found[0], address)
-            for on in [f for f, _ in self._looks.get().things if self._mine(f) and _is_on(f, address.name)]:
+            things = self._looks.get().things
+            for on in [f for f, _ in things if self._mine(f) and _attached(f)[1] == address.name]:
                 self._place.ask("drop", _file(on.address), on.key)  # as it ends with a host
             folder = f"{self._place.folder}/{found[0].key}"
         elif address.kind == "volume":
-            held = [
-                f.address for f, _ in self._looks.get().things if _holds(f, address.name) and self._mine(f)
-            ]
+            things = self._looks.get().things
+            held = [f.address for f, _ in things if _attached(f)[0] == address.name and self._mine(f)]
             if held:
                 summary, hint = f"{address} is attached: {held[0]}", "detach it first"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
@@ -197,11 +196,11 @@ class Slurm:
         seen = self._looks.get(fresh=True)
         old = [
             a.name
-            for a in self._attempts_of(seen, node)
-            if seen.status(a).state.ended and jobs.is_before(a.name, oldest)
+            for a in seen.attempts.values()
+            if a.node == key_at(node) and seen.status(a).state.ended and jobs.is_before(a.name, oldest)
         ]
         if old:
-            self._place.ask("tidy", _key(node), *sorted(old), seconds=ERASE_SECONDS)
+            self._place.ask("tidy", key_at(node), *sorted(old), seconds=ERASE_SECONDS)
             self._looks.changed()
 
     # -------------------------------------------------------------------------------------- nodes
@@ -225,7 +224,7 @@ class Slurm:
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. Without a gate, a rank is a job of its own."""
-        key, folder = _key(node), f"{self._place.folder}/{_key(node)}"
+        key, folder = key_at(node), f"{self._place.folder}/{key_at(node)}"
         plan = jobs.plan_of(node, folder, launch, self._volumes(launch))
         self._place.bundle()
         if launch.files is not None:
@@ -257,7 +256,7 @@ class Slurm:
 
     def _status(self, node: Record, attempt: str) -> RankStatus:
         seen = self._looks.get(fresh=True)
-        found = seen.attempts.get((_key(node), attempt))
+        found = seen.attempts.get((key_at(node), attempt))
         if found is None:
             raise RunnerError("failed", f"{attempt} was prepared and is not there")
         return seen.status(found)
@@ -268,8 +267,7 @@ class Slurm:
         self._reserve(gang.seats, gang.task)
 
     def _reserve(self, seats: Sequence[Seat], task: str) -> None:
-        answer = self._place.ask("seats", *(f"{_key(s.node)}/{s.attempt}" for s in seats))
-        found = jobs.attempts_of(answer)
+        found = jobs.attempts_of(self._place.ask("seats", *(f"{key_at(s.node)}/{s.attempt}" for s in seats)))
         if all(a.ended is not None for a in found):
             return
         job = jobs.job_of(task, seats, found)
@@ -303,7 +301,7 @@ class Slurm:
     ) -> Mapping[str, RankStatus | None]:
         """See `provider.Gates`. What no gang was reserved for becomes a job of its own."""
         del peers  # a site's MPI goes by Slurm's own ways
-        seen, key = self._looks.get(fresh=True), _key(node)
+        seen, key = self._looks.get(fresh=True), key_at(node)
         for name in attempts:
             found = seen.attempts.get((key, name))
             if found is not None and not found.job and not seen.status(found).state.ended:
@@ -327,7 +325,7 @@ class Slurm:
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port. All nodes share one look."""
-        seen, key = self._looks.get(), _key(node)
+        seen, key = self._looks.get(), key_at(node)
         found = {name: seen.attempts.get((key, name)) for name in attempts}
         return {name: seen.status(a) if a else None for name, a in found.items()}
 
@@ -335,34 +333,31 @@ class Slurm:
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
         """See `provider.Tells`."""
         seen = self._looks.get()
-        return {a.name: seen.status(a) for a in self._attempts_of(seen, node)}
-
-    def _attempts_of(self, seen: Snapshot, node: Record) -> list[Attempt]:
-        return [a for a in seen.attempts.values() if a.node == _key(node)]
+        return {a.name: seen.status(a) for a in seen.attempts.values() if a.node == key_at(node)}
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
         seconds = grace_seconds + 2 * _SPARE_SECONDS
-        self._place.ask("stop", _key(node), attempt, str(grace_seconds), seconds=seconds)
+        self._place.ask("stop", key_at(node), attempt, str(grace_seconds), seconds=seconds)
         self._looks.changed()
         return self.poll(node, [attempt])[attempt]
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port. Slurm's own limit of the job stays as it was: users may only lower theirs."""
-        self._place.ask("limit", _key(node), attempt, "off" if seconds is None else str(seconds))
+        self._place.ask("limit", key_at(node), attempt, "off" if seconds is None else str(seconds))
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port."""
-        answer = self._place.ask("tail", _key(node), attempt, str(offset), str(limit))
+        answer = self._place.ask("tail", key_at(node), attempt, str(offset), str(limit))
         return counted(b"FLEETFORM-LOG ", answer, f"the log of {attempt}")
 
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`."""
-        answer = self._place.ask("ends", _key(node), *attempts).decode(errors="replace")
+        answer = self._place.ask("ends", key_at(node), *attempts).decode(errors="replace")
         body = answer.partition("FLEETFORM-LOGS\n")[2].partition("FLEETFORM-END")[0]
         found = [line.split() for line in body.splitlines()]
         return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
@@ -376,12 +371,12 @@ class Slurm:
             summary = f"{node.address} is Slurm's: nobody logs in there outside of a job"
             hint = "name a task that runs there: `fleetform exec TASK`"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
-        found = self._looks.get(fresh=True).attempts.get((_key(node), attempt))
+        found = self._looks.get(fresh=True).attempts.get((key_at(node), attempt))
         number = found.step.partition(".")[0] if found else ""
         if not found or not number.isdecimal():
             summary = f"{attempt} does not run"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=attempt)
-        inside = beside(f"{self._place.folder}/{_key(node)}/{_key(node)}", attempt, command)
+        inside = beside(f"{self._place.folder}/{key_at(node)}/{key_at(node)}", attempt, command)
         step = (f"--jobid={number}", f"--nodelist={found.host}", "--nodes=1", "--ntasks=1", "--overlap")
         words = ("srun", *step, "--gres=none", "--mpi=none", "--quiet", *(("--pty",) if tty else ()), *inside)
         if isinstance(self._place.login, SshTransport):
@@ -397,27 +392,9 @@ def _file(address: Address) -> str:
     return f"{address.kind}.{address.name}"
 
 
-def _holds(found: Owned, volume: str) -> bool:
-    return found.address.kind == "attachment" and inputs_of("attachment", found.inputs).volume == volume
-
-
-def _is_on(found: Owned, node: str) -> bool:
-    return found.address.kind == "attachment" and inputs_of("attachment", found.inputs).node == node
-
-
-def _slurm_name(node: Record) -> str:
-    return str(node.node.host.get("slurm", ""))
-
-
-def _key(node: Record) -> str:
-    """The folder of a node's thing, by the id that its create gave."""
-    made = str(node.outputs.get("id", ""))
-    key = made.rpartition(".")[2]
-    if not key or key != key_of_checked(key):
-        raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} was not made", about=str(node.address))
-    return key
-
-
-def key_of_checked(key: str) -> str:
-    """A key as `ownership.key_of` makes it; empty for anything else."""
-    return key if len(key) == len(key_of("")) and all(c in "0123456789abcdef" for c in key) else ""
+def _attached(found: Owned) -> tuple[str, str]:
+    """The volume and the node of an attachment."""
+    if found.address.kind != "attachment":
+        return "", ""
+    inputs = inputs_of("attachment", found.inputs)
+    return inputs.volume, inputs.node
