@@ -32,6 +32,7 @@ _SAID: Mapping[str, str] = {
     "REBOOT_ISSUED": "rebooting",
     "REBOOT_REQUESTED": "about to reboot",
     "BLOCKED": "blocked by a job that wants its whole block",
+    "UNKNOWN": "not known to Slurm's controller, which has just started or never heard of it",
     "INVALID_REG": "registered with less than Slurm's configuration says",
     "INVAL": "registered with less than Slurm's configuration says",
 }

@@ -195,7 +195,7 @@ class Daemons:
         """SIGKILL to slurmctld, once it has written down what runs: it does so seconds later, by itself."""
         saved, asked = self.folder / "state" / "job_state", time.time()
         deadline = time.monotonic() + 30
-        while saved.stat().st_mtime < asked and time.monotonic() < deadline:
+        while time.monotonic() < deadline and (not saved.exists() or saved.stat().st_mtime < asked):
             self.run("scontrol", "update", "PartitionName=gpu", "State=UP")
             time.sleep(0.1)
         self._end("slurmctld.pid", signal.SIGKILL)

@@ -109,7 +109,13 @@ def away_in_the_middle(project: Cluster, *args: str) -> None:
     process.kill()
     process.communicate()
     project.daemons.start_controller()
-    until(lambda: "gpu" in project.daemons.run("sinfo", "-h", check=False))
+    # Until its nodes have registered again it gives them no work, and an apply says so.
+    until(lambda: known(project.daemons.run("sinfo", "-h", "-N", "-o", "%T", check=False)))
+
+
+def known(states: str) -> bool:
+    """Whether the controller answers, and knows its nodes."""
+    return bool(states.strip()) and "unk" not in states
 
 
 @pytest.mark.parametrize("seed", SEEDS)
