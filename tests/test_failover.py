@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -558,14 +559,24 @@ def tools(site, writer, desired):
     )
 
 
-def test_nothing_more_is_given_back_after_an_interruption(site, market):
+def killed_when(desired, there):
+    """A project whose apply was killed at the first write after which its state is so, and its cloud."""
+    for step in itertools.count(1):
+        site = Site(Market())
+        with pytest.raises(KilledError):
+            site.apply(desired, die_at=step)
+        if there(site.store.read()):
+            return site, site.market
+        site.close()
+    raise AssertionError
+
+
+def test_nothing_more_is_given_back_after_an_interruption():
     """A cloud may take its time to detach each volume."""
     volumes = [{"name": "data", "count": 3, "backend": "sky", "region": "east", "availability_zone": "za"}]
     tasks = [{**GANG, "nodes": 3, "mounts": {"/data": "data-#"}}]
     desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
-    while len(site.store.read().of("attachment")) < 3:
-        with pytest.raises(KilledError):
-            site.apply(desired, die_at=site.writes + 1)
+    site, market = killed_when(desired, lambda state: len(state.of("attachment")) == 3)
     assert site.store.read().of("rank") == ()
     with site.store.lock("apply") as writer:
         found, delete = tools(site, writer, desired), market.delete
@@ -577,24 +588,23 @@ def test_nothing_more_is_given_back_after_an_interruption(site, market):
         market.delete = interrupted
         give_back(["train"], found)
     assert len(site.store.read().of("reservation")) == len(site.store.read().of("attachment")) == 2
+    site.close()
 
 
-def test_a_place_is_kept_for_a_volume_that_may_still_be_attached(site, market):
+def test_a_place_is_kept_for_a_volume_that_may_still_be_attached():
     """By a command that was killed while it asked for that: once it is there it could not be recorded."""
     volumes = [{"name": "data", "backend": "sky", "region": "east", "availability_zone": "za"}]
     tasks = [{**GANG, "nodes": 1, "mounts": {"/data": "data"}}]
     desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
-    cut = None
-    while cut is None:
-        with pytest.raises(KilledError):
-            site.apply(desired, die_at=site.writes + 1)
-        cut = next((i for i in site.store.read().intents if i.address.kind == "attachment"), None)
+    site, market = killed_when(desired, lambda s: any(i.address.kind == "attachment" for i in s.intents))
+    cut = next(i for i in site.store.read().intents if i.address.kind == "attachment")
     late = market.things.pop((cut.address, cut.token))
     with site.store.lock("apply") as writer:
         give_back(["train"], tools(site, writer, desired))
     market.things[cut.address, cut.token] = late
     assert site.apply(desired)
     assert site.plan(desired).actions == ()
+    site.close()
 
 
 def killed(desired, step, parallelism):

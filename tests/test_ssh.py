@@ -57,7 +57,7 @@ def test_known_hosts_of_a_fleet_are_read_into_keys_once(tmp_path):
     """Each of a thousand hosts would read the keys of all of them."""
     from asyncssh import SSHClientConnectionOptions, generate_private_key
 
-    from providers.ssh.key_pairs import Trust
+    from providers.ssh.known_hosts import Trust
 
     file = tmp_path / "known_hosts"
 

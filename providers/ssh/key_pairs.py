@@ -1,10 +1,7 @@
-"""Keys: the pair of a login, which is made once and kept in a file, host keys that derive from it, and which
-known host keys count for a host.
+"""Key pairs: that of a login, which is made once and kept in a file, and host keys that derive from it.
 
 A host key must be the same for every try of one create, and the state may hold no secret. So it derives from
 the login's private key and a name: only those who may log in can compute it.
-
-Every connection checks the key: `StrictHostKeyChecking no` and `UserKnownHostsFile none` change nothing.
 """
 
 from __future__ import annotations
@@ -15,142 +12,15 @@ import hmac
 import os
 import struct
 import tempfile
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import asyncssh
+from typing import TYPE_CHECKING
 
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:
+    # Otherwise imported with the first key. Not asyncssh, which takes ten times as long to load.
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-
-    from providers.ssh.host import Host
-
-USERS, MACHINES = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
-DECLARED = "the host's `host_keys`"
-
-
-@dataclass(slots=True)
-class Trust:
-    """The keys that count for one host."""
-
-    host: Host
-    name: str
-    """The host's name in a file of known hosts."""
-    where: str
-    """The file or field in which its key belongs."""
-    listed: asyncssh.SSHKnownHosts
-    known: tuple[asyncssh.SSHKey, ...] = ()
-    """The keys that were found for it at the last try."""
-
-    @classmethod
-    def of(cls, host: Host, options: asyncssh.SSHClientConnectionOptions) -> Trust:
-        """By what is declared and what ssh's configuration says."""
-        port = options.port or 22
-        name = options.host_key_alias or (options.host if port == 22 else f"[{options.host}]:{port}")
-        if host.host_keys:
-            text, where = "".join(f"{name} {_key(key)}\n" for key in host.host_keys), DECLARED
-        elif host.known_hosts:
-            text, where = _needed_text(host.known_hosts), host.known_hosts
-        else:
-            # asyncssh takes `UserKnownHostsFile none` for leave to trust everybody.
-            given = options.known_hosts
-            named = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
-            paths = [*(named or [USERS]), MACHINES]
-            text, where = "\n".join(map(_text, paths)), paths[0]
-        return cls(host, name, where, _parsed(text, where))
-
-    def match(self, host: str, address: str, port: int | None) -> Any:
-        """What asyncssh asks for: keys, authorities, revoked keys, and the same of X.509."""
-        found = self.listed.match(host, address, port)
-        self.known = tuple(found[0])
-        return found
-
-
-@dataclass(slots=True)
-class Checked(asyncssh.SSHClient):
-    """Remembers the key that was refused."""
-
-    trust: Trust
-    offered: asyncssh.SSHKey | None = field(default=None)
-
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """The library asks about a key that is not among the known ones."""
-        self.offered = key
-        return False
-
-    def refusal(self, reason: str) -> PermanentError:
-        """The fault for a host with another key, with the line that would make it count."""
-        host, trust = self.trust.host, self.trust
-        if self.offered is None:  # revoked, or a certificate
-            summary = f"{host} is not to be trusted: {reason}"
-            return PermanentError(PermanentKind.AUTH, summary, about="host key")
-        key = " ".join(self.offered.export_public_key().decode().split()[:2])
-        prints = f"{self.offered.get_algorithm()} {self.offered.get_fingerprint()}"
-        line = key if trust.where == DECLARED else f"{trust.name} {key}"
-        if not trust.known:
-            summary = f"the key of {host} is not known: it offers {prints}"
-            also = "" if trust.where == DECLARED else f"declare it in {DECLARED}, or "
-            hint = f"if that is its fingerprint, {also}add this line to {trust.where}: {line}"
-        else:
-            known = ", ".join(f"{k.get_algorithm()} {k.get_fingerprint()}" for k in trust.known)
-            summary = f"the key of {host} has changed: known is {known}, it offers {prints}"
-            hint = (
-                "somebody may be posing as it; if it was set up anew, replace its line in "
-                f"{trust.where} by: {line}"
-            )
-        return PermanentError(PermanentKind.AUTH, summary, about="host key", hint=hint)
-
-
-def _key(text: str) -> str:
-    try:
-        asyncssh.import_public_key(text)
-    except ValueError as error:
-        summary = f"`{text}` is not a public key: {error}"
-        hint = "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`"
-        raise PermanentError(PermanentKind.INVALID, summary, about="host_keys", hint=hint) from error
-    return text.strip()
-
-
-def _text(path: str) -> str:
-    """A file that may be absent."""
-    real = Path(path).expanduser()
-    return real.read_text(errors="replace") if os.access(real, os.R_OK) and real.is_file() else ""
-
-
-def _needed_text(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError as error:
-        raise PermanentError(
-            PermanentKind.INVALID, f"{path}: {error.strerror}", about="known_hosts"
-        ) from error
-
-
-def _first_bad(text: str) -> int:
-    """The line that cannot be read, counted from 1."""
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            asyncssh.import_known_hosts(line)
-        except ValueError:
-            return number
-    return 1
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: str, where: str) -> asyncssh.SSHKnownHosts:
-    try:
-        return asyncssh.import_known_hosts(text)
-    except ValueError as error:
-        # The text is not shown: the path may lead to another file, which may hold secrets.
-        line = "" if where == DECLARED else f": line {_first_bad(text)} is not one of known hosts"
-        summary = f"{where} cannot be read{line}"
-        about = "host_keys" if where == DECLARED else "known_hosts"
-        raise PermanentError(PermanentKind.INVALID, summary, about=about) from error
-
 
 KIND = b"ssh-ed25519"
 _PURPOSE = b"fleetform host key\0"
@@ -259,20 +129,16 @@ def _words(key: PrivateKeyTypes) -> str:
 def _openssh(seed: bytes, point: bytes) -> str:
     """OpenSSH's format, byte for byte the same each time: libraries put random bytes into it."""
     check = hashlib.sha256(point).digest()[:4]
-    inner = check + check + _packed(KIND) + _packed(point) + _packed(seed + point) + _packed(b"")
+    inner = check + check + _text(KIND) + _text(point) + _text(seed + point) + _text(b"")
     inner += bytes(range(1, 1 + -len(inner) % 8))
-    none = _packed(b"none") + _packed(b"none") + _packed(b"")
+    none = _text(b"none") + _text(b"none") + _text(b"")
     body = (
-        b"openssh-key-v1\0"
-        + none
-        + struct.pack(">I", 1)
-        + _packed(_packed(KIND) + _packed(point))
-        + _packed(inner)
+        b"openssh-key-v1\0" + none + struct.pack(">I", 1) + _text(_text(KIND) + _text(point)) + _text(inner)
     )
     text = base64.b64encode(body).decode()
     lines = [text[i : i + _LINE] for i in range(0, len(text), _LINE)]
     return "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *lines, "-----END OPENSSH PRIVATE KEY-----", ""])
 
 
-def _packed(data: bytes) -> bytes:
+def _text(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data

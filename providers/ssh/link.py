@@ -30,7 +30,7 @@ from declarative.provider import (
     reads_only,
 )
 from providers.ssh.host import Host
-from providers.ssh.key_pairs import Checked, Trust
+from providers.ssh.known_hosts import Checked, Trust
 from providers.transport import ConnectionLost, Finished
 
 HANDSHAKES = 16
