@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.language.loader import load
 from declarative.model.blocks import Shape
+from declarative.model.diagnostic import InvalidError
 from declarative.model.resource import Host, Taken
 from declarative.model.state import NodeState, Readiness, State
 from declarative.planner.make import make
@@ -104,6 +107,23 @@ def test_no_block_is_given_twice_and_queueing_only_adds(held, wanted):
     assert {task for task, _ in placed.keys() - before.keys()} == queued
     assert queued | {r.task for r in plan.unplaced.refusals} == {r.task for r in plain.unplaced.refusals}
     assert all(task["queue"] for task in tasks if task["name"] in queued)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "refused"), [("nodes: 1", True), ("partition: gpu\nbackends: [hpc]", False)]
+)
+def test_only_a_cluster_has_a_queue(tmp_path, fleet, refused):
+    (tmp_path / "a.yaml").write_text(
+        "type: backend\nname: hpc\ndriver: slurm\n---\ntype: backend\nname: local\ndriver: local\n---\n"
+        f"type: fleet\nname: gpu\n{fleet}\n---\n"
+        "type: task\nname: train\ncommands: ['true']\nqueue: true\n"
+    )
+    found = []
+    try:
+        load(tmp_path)
+    except InvalidError as error:
+        found = [(d.code, d.address) for d in error.diagnostics if "`queue`" in d.summary]
+    assert found == ([("bad-value", "task/train")] if refused else [])
 
 
 def test_slurms_own_estimate_is_read():

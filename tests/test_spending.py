@@ -61,6 +61,14 @@ def end(store, name: str) -> None:
         writer.finish(intent)
 
 
+def test_nodes_of_a_partition_are_there_anyway(store, clock):
+    with store.lock("apply") as writer:
+        inputs = {**node(2.0), "host": {"partition": "gpu", "slurm": "n0"}}
+        writer.finish(writer.begin("create", Address("node", "a"), "hpc", inputs), {"id": "a"})
+    clock.at += HOUR
+    assert store.spent().dollars == 0.0
+
+
 def test_a_time_is_split_where_months_meet():
     assert list(by_month(MARCH, MARCH + 5 * HOUR)) == [("2026-03", 2.0), ("2026-04", 3.0)]
     assert list(by_month(MARCH, MARCH)) == []

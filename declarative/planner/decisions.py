@@ -136,13 +136,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
         if not fleets.makes_room(retired, launched, placed.refused):
             break  # else what goes may make room below a fleet's maximum
     outcome = placed.outcome(asked.about)
-    waiting = {
-        r.task: _ask(asked, decisions[r.task])
-        for r in outcome.refusals
-        if r.code == "no-capacity"
-        and decisions[r.task].want.spec.queue
-        and not _goes_on(state, decisions[r.task])
-    }
+    waiting = _may_queue(asked, decisions, outcome)
     outcome, queued = behind_others(waiting, board, outcome, _shared(desired), asked.inventory)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
@@ -155,6 +149,14 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
         errors=tuple(errors),
         queued=queued,
     )
+
+
+def _may_queue(
+    asked: Question, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
+) -> dict[str, Ask]:
+    """The refused tasks that may wait in a queue. One that runs goes on instead."""
+    refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
+    return {f.name: _ask(asked, f) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
 
 
 def _shared(desired: Desired) -> frozenset[str]:

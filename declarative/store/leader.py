@@ -43,9 +43,9 @@ class Leader:
                     raise
             with self._database.reading() as connection:  # hinders no writer by looking
                 other = lock.holder(connection, table=LEADER)
-                free = other is None or other.lapsed(self._database.now(connection))
-            # Our own may be there yet, if the connection was lost and not the lease.
-            free = free or (other is not None and other.owner == self._owner)
+                # Our own may be there yet, if the connection was lost and not the lease.
+                ours = other is None or other.owner == self._owner
+                free = ours or (other is not None and other.lapsed(self._database.now(connection)))
             if free:
                 with self._database.writing() as connection:
                     self._lease = lock.take(connection, self._owner, lock.RECONCILING, self._seconds, LEADER)

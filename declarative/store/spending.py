@@ -54,8 +54,10 @@ def _number(found: object) -> float:
 
 
 def price_of(node: Record) -> float | None:
-    """What a node costs an hour, as it is recorded; None if nobody knows."""
-    found = node.inputs.get("price")
+    """What a node costs an hour, as it is recorded; None if nobody knows. So for a node of a partition: it
+    is there anyway, and a site charges for what jobs hold of it.
+    """
+    found = None if "partition" in (node.inputs.get("host") or ()) else node.inputs.get("price")
     return float(found) if isinstance(found, int | float) and 0 <= found < MOST else None
 
 

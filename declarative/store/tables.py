@@ -258,7 +258,8 @@ def _to_10(connection: Connection) -> None:
     )
     now = connection.database.now(connection)
     nodes = connection.execute("SELECT address, inputs FROM resources WHERE kind = 'node'").all()
-    prices = {row.address: row.inputs.get("price") for row in nodes}
+    bought = (row for row in nodes if "partition" not in (row.inputs.get("host") or ()))
+    prices = {row.address: row.inputs.get("price") for row in bought}
     rows = (
         {"address": address, "since": min(launched.get(address, now), now), "price": price}
         for address, price in prices.items()

@@ -311,7 +311,7 @@ class Slurm:
 
     def _open(self, key: str, attempts: Sequence[str]) -> None:
         if attempts:
-            seen = self._looks.get(fresh=True)
+            seen = self._looks.get()
             found = (seen.attempts.get((key, name)) for name in attempts)
             waits = any(a is not None and seen.is_queued(a) for a in found)
             self._place.ask("open", key, "0" if waits else str(self._place.start_seconds), *attempts)
