@@ -9,7 +9,6 @@ Providers hold no retry loops; `retry` has the only one.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -651,12 +650,6 @@ class Gangs(Protocol):
         epoch; None if it does not say. Nothing is held. `seconds` is how long the gang may take.
         """
         ...
-
-
-def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
-    """The idempotency token of a create: the same for every try, another for each generation and zone."""
-    text = "\0".join((lineage, str(address), str(generation), zone or ""))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @functools.cache

@@ -25,6 +25,10 @@ class Policy:
     """For a single machine that cannot be reached at all, from the first try that says so."""
 
 
+PATIENCE = Policy(deadline=30.0, longest=5.0)
+"""Reading waits less long than writing: the user is looking at the screen."""
+
+
 class _Wait(tenacity.wait.wait_base):
     """A jittered exponential wait, or the server's own Retry-After where that is longer."""
 

@@ -32,8 +32,7 @@ from declarative.cli.status import gather
 from declarative.language.loader import Loaded
 from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.state import Address
-from declarative.provider import token
+from declarative.model.state import Address, token
 from declarative.render.data import plan_json, status_json, to_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text

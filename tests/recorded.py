@@ -16,8 +16,8 @@ from declarative.model.state import (
     Readiness,
     Record,
     State,
+    token,
 )
-from declarative.provider import token
 from declarative.store.check import Held
 from tests.model import of_node, of_volume
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import TAGS, Address, Record
-from declarative.provider import Config, PermanentError, PermanentKind, token
+from declarative.model.state import TAGS, Address, Record, token
+from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from providers.cloud import account, cloud, marks
 from providers.cloud.any import labels

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from declarative.model.spec.backend import Network, Reach
-from declarative.model.state import TAGS, Address, NodeState, Record
+from declarative.model.state import TAGS, Address, NodeState, Record, token
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -17,7 +17,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
     load,
-    token,
 )
 from declarative.retry import Policy, call
 from providers.cloud import account, marks

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import pytest
 
-from declarative.model.state import Address, Record
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
+from declarative.model.state import Address, Record, token
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
 from providers.cloud import account
 from providers.cloud.azure import Azure

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, Record
-from declarative.provider import Config, Ended, PermanentError, PermanentKind, Thing, TransientError, token
+from declarative.model.state import Address, Record, token
+from declarative.provider import Config, Ended, PermanentError, PermanentKind, Thing, TransientError
 from declarative.retry import Policy, call
 from providers.cloud import cloud
 from providers.cloud.any import labels

@@ -10,8 +10,8 @@ import pytest
 
 from declarative.model.inputs import inputs_of
 from declarative.model.spec.backend import ImageFilter, Network
-from declarative.model.state import Address, Record
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
+from declarative.model.state import Address, Record, token
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.catalog import catalog

@@ -104,7 +104,7 @@ def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
 
 def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):
     """Also where the others answer: nobody has to find out which of them it is."""
-    shorter = "import declarative.apply.drift as d; object.__setattr__(d.PATIENCE, 'deadline', 0.0)\n"
+    shorter = "import declarative.retry as d; object.__setattr__(d.PATIENCE, 'deadline', 0.0)\n"
     (tmp_path / "sitecustomize.py").write_text(shorter)
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
     project.declare({**backend(line.port), "regions": ["us-east-1", "us-west-2", "eu-west-1"]}, small())

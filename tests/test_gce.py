@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from libcloud.common import google
 
 from declarative.model.spec.backend import Network, Reach
-from declarative.model.state import TAGS, Address, NodeState, Record
+from declarative.model.state import TAGS, Address, NodeState, Record, token
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -23,7 +23,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
     load,
-    token,
 )
 from declarative.retry import Policy, call
 from providers.cloud import account, marks

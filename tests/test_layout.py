@@ -8,11 +8,11 @@ from pathlib import Path
 import grimp
 import pytest
 
-LONGEST = 28
-"""Modules, from one that nobody imports down to one that imports none of ours. The goal is 20."""
+LONGEST = 20
+"""Modules, from one that nobody imports down to one that imports none of ours."""
 
 MOST_ROOMS = 12
-MOST_MODULES = 235
+MOST_MODULES = 222
 """Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason."""
 HOUSE = Path(__file__).parent.parent / "declarative"
 

@@ -29,8 +29,8 @@ from declarative.model.state import (
     State,
     attempt_id,
     made_as,
+    token,
 )
-from declarative.provider import token
 from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.check import Held, check, faults

@@ -29,11 +29,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from declarative import provider
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State, token
 from declarative.planner.types import Inventory
 from declarative.store import (
     FORMAT_VERSION,
@@ -307,7 +306,7 @@ def test_an_intent_is_committed_before_the_call_and_its_result_after(store, writ
     inputs = {"zone": "eu-1a", "blocks": 2, "tags": {"b": [1, 2.5, None, "ü"], "a": True}}
     intent = writer.begin("create", NODE, "local", inputs)
     lineage = writer.ensure_lineage()
-    assert intent.token == provider.token(lineage, NODE, 1, "eu-1a")
+    assert intent.token == token(lineage, NODE, 1, "eu-1a")
     seen = store.read()
     assert seen.intents == (intent,)
     assert (seen.lineage, seen.serial, seen.records) == (lineage, 0, {})
@@ -375,7 +374,7 @@ def test_each_life_of_an_address_has_its_generation(writer) -> None:
 def test_an_update_changes_the_record_in_place(writer) -> None:
     make(writer, VOLUME, size="10GB", zone="a")
     intent = writer.begin("update", VOLUME, "local", {"size": "20GB", "zone": "a"})
-    assert intent.token == provider.token(writer.ensure_lineage(), VOLUME, 1, "a")
+    assert intent.token == token(writer.ensure_lineage(), VOLUME, 1, "a")
     writer.finish(intent)
     found = writer.state().get("volume", "data-0")
     assert found

@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from declarative.model.blocks import Shape
 from declarative.model.state import NodeState
-from declarative.placement import remedies, whatif
+from declarative.placement import place as placing
+from declarative.placement import whatif
 from declarative.placement.place import place
 from declarative.placement.types import VolumeAt
 from tests.model import World
@@ -183,11 +184,11 @@ def test_the_work_is_bounded(monkeypatch):
     alike = run([ask(f"t{i}", resources={"cpu": "8.."}) for i in range(300)], nodes)
     assert len({r.hint for r in alike.refusals}) == 1
     assert len(tries) < 20
-    monkeypatch.setattr(remedies, "MOST_PLANNED", 10**9)
-    monkeypatch.setattr(remedies, "MOST_PLANS", 200)
+    monkeypatch.setattr(placing, "MOST_PLANNED", 10**9)
+    monkeypatch.setattr(placing, "MOST_PLANS", 200)
     different = run([ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(60)], nodes)
     known = [r.changes is not None for r in different.refusals]
-    assert known.count(True) == remedies.MOST_REFUSALS
+    assert known.count(True) == placing.MOST_REFUSALS
     unknown = {r.hint for r in different.refusals if r.changes is None}
     assert unknown == {"`fleetform explain task/NAME` looks for what makes it fit"}
     monkeypatch.setattr(whatif, "MOST_TRIES", 2)
@@ -276,7 +277,7 @@ def test_no_change_takes_the_place_of_another_task():
 @pytest.mark.parametrize("about", [None, "t1"])
 def test_one_task_is_looked_into_more_closely(monkeypatch, about):
     """As many plans as are made for all tasks do not do for one: `explain` makes more of them."""
-    monkeypatch.setattr(remedies, "MOST_PLANS", 1)
+    monkeypatch.setattr(placing, "MOST_PLANS", 1)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(3)]
     rules = {"gpu": fleet()}
     out = place(tasks, [node("gpu-0")], rules, {}, about=about)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from declarative.apply.away import Away
 from declarative.apply.bundles import Bundles
-from declarative.apply.drift import PATIENCE
 from declarative.apply.renames import Learn, RenamedBackend, never
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.manifest import Manifest
@@ -34,7 +33,7 @@ from declarative.provider import (
     load,
     reads_only,
 )
-from declarative.retry import Policy, call
+from declarative.retry import PATIENCE, Policy, call
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
 """Options of backends, and fields of hosts, that name files of ssh's."""

@@ -17,13 +17,10 @@ from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing
-from declarative.retry import Policy, call
+from declarative.retry import PATIENCE, call
 
 AT_ONCE = 16
 """Things that are asked for by their tokens side by side."""
-
-PATIENCE = Policy(deadline=30.0, longest=5.0)
-"""Reading waits less long than writing: the user is looking at the screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
@@ -39,7 +39,9 @@ from declarative.model.state import (
 )
 from declarative.provider import Gang, ProviderError, Seat
 from declarative.retry import Policy, call
-from declarative.store import Writer
+
+if TYPE_CHECKING:
+    from declarative.store import Writer
 
 GATE_SECONDS = 3600
 """How long a prepared rank waits at most; it is longer than any command that would release it."""

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
-from declarative.apply.drift import PATIENCE
 from declarative.apply.offers import of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
@@ -23,7 +22,7 @@ from declarative.model.state import Address, NodeState, Readiness, Record, State
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import Existing, Look, ProviderError, StaleError, Thing, Visit
-from declarative.retry import call
+from declarative.retry import PATIENCE, call
 
 
 def instances(

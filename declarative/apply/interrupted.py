@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import AT_ONCE, PATIENCE
+from declarative.apply.drift import AT_ONCE
 from declarative.apply.gate import Tools
 from declarative.apply.graph_walk import ActionResult, Outcome, code_of
 from declarative.apply.inventory import Seen
@@ -21,7 +21,7 @@ from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Intent, Record, State, made_as
 from declarative.planner.types import Op, Plan
 from declarative.provider import ProviderError
-from declarative.retry import call
+from declarative.retry import PATIENCE, call
 
 
 def unwanted(plan: Plan, state: State) -> list[Intent]:

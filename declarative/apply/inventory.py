@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.apply.answers import PATIENT
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
+from declarative.apply.drift import Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
 from declarative.apply.offers import known_offers, own_gpus, standing, unreadable
 from declarative.apply.polls import node_of_rank, poll
@@ -41,7 +41,7 @@ from declarative.model.state import (
 )
 from declarative.planner.types import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing, Visit
-from declarative.retry import Policy, call
+from declarative.retry import PATIENCE, Policy, call
 from declarative.spans import named
 from declarative.store.check import fault
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
 from declarative.model.spec import Backend
@@ -17,7 +16,7 @@ from declarative.model.state import State
 from declarative.planner.partitions import named
 from declarative.planner.types import Standing
 from declarative.provider import Member, PermanentError, ProviderError
-from declarative.retry import call
+from declarative.retry import PATIENCE, call
 
 MOST_SAID = 1_000
 """Characters of a provider's message."""

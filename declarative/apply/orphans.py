@@ -13,8 +13,8 @@ from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.settle import DEFAULT_GRACE
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
-from declarative.model.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
-from declarative.provider import ProviderError, token
+from declarative.model.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State, token
+from declarative.provider import ProviderError
 from declarative.retry import call
 
 ORDER = ("rank", "attachment", "node", "volume")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from declarative.apply.answers import begin
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE
 from declarative.apply.renames import RenamedBackend
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
@@ -23,7 +22,7 @@ from declarative.model.state import (
     given_up,
 )
 from declarative.provider import ProviderError
-from declarative.retry import call
+from declarative.retry import PATIENCE, call
 
 OFTEN, SELDOM = 0.5, 10.0
 """Seconds between two polls of a node: after a change, and when nothing has changed there for long."""

@@ -26,6 +26,7 @@ from declarative.model.state import (
     Record,
     State,
     made_as,
+    token,
 )
 from declarative.planner.hosts import reached_by
 from declarative.provider import (
@@ -64,7 +65,6 @@ from declarative.provider import (
     Visit,
     Visits,
     reads_only,
-    token,
 )
 from declarative.spans import timed
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE
 from declarative.apply.interrupted import clear, is_node
 from declarative.apply.inventory import Resolution, Seen, look
 from declarative.apply.launch import seconds
@@ -42,7 +41,7 @@ from declarative.model.state import (
 )
 from declarative.planner.observe import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
-from declarative.retry import call
+from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
 
 Note = Callable[[str, RankStatus], None]

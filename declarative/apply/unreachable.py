@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE
 from declarative.apply.polls import node_of_rank
 from declarative.model.state import (
     GIVEN_UP,
@@ -34,11 +33,11 @@ from declarative.model.state import (
 )
 from declarative.planner.health import lost_with, silences
 from declarative.provider import ProviderError
-from declarative.retry import call
-from declarative.store import Writer
+from declarative.retry import PATIENCE, call
 
 if TYPE_CHECKING:
     from declarative.apply.inventory import Seen
+    from declarative.store import Writer
 
 AT_ONCE = 16
 MOST_ASKED = 3

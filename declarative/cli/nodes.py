@@ -287,9 +287,7 @@ def _set_drained(
 
 def _going(state: State, node: Record) -> str:
     """What runs on, as it was last seen."""
-    from declarative.planner.fleets import held_blocks
-
-    ranks = sorted(set(held_blocks(state).get(node.address.name, {}).values()))
+    ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))
     return f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
 
 

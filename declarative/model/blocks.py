@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from declarative.model.codec import ALWAYS
-from declarative.model.spec.values import Count, Gpu, Memory, Resources, show_mib
+from declarative.model.spec.amounts import Count, Memory, show_mib
+
+if TYPE_CHECKING:
+    from declarative.model.spec.values import Gpu, Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,11 @@ class NodeInputs(OfferInputs):
         return found
 
     @property
+    def effective_zone(self) -> str | None:
+        """The zone; a host is one of its own, whether that was recorded or not."""
+        return self.zone or (self.instance_type if "hostname" in self.host else None)
+
+    @property
     def host_key(self) -> str:
         """See `resource.Host.key`."""
         return self.instance_id or self.instance_type

@@ -401,11 +401,6 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def zone_of(node: NodeInputs) -> str | None:
-    """The zone of a node; a host is one of its own, whether that was recorded or not."""
-    return node.zone or (node.instance_type if "hostname" in node.host else None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
     """What is recorded under another address before anything else is done: of `source` each record's old and

@@ -7,6 +7,7 @@ change of the record: they never touch the serial.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -254,6 +255,18 @@ class State:
         """One record, or None."""
         return self.records.get(Address(kind, name))
 
+    def held_blocks(self) -> dict[str, dict[int, str]]:
+        """Node name → block → the rank that holds it, from the reservations: never counted up and down. Ranks
+        that run and are not recorded hold theirs, too.
+        """
+        held: dict[str, dict[int, str]] = {}
+        for record in self.of("reservation"):
+            blocks = held.setdefault(record.reservation.node, {})
+            blocks.update(dict.fromkeys(record.reservation.blocks, f"rank/{record.address.name}"))
+        for node, strays in self.strays.items():
+            held.setdefault(node, {}).update(strays)
+        return held
+
     def without(self, gone: Iterable[Address]) -> State:
         """This state, had `gone` never been recorded."""
         gone = set(gone)
@@ -271,6 +284,12 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 def rank_name(task: str, rank: int) -> str:
     """`train-2`: the name of a rank, and of its reservation."""
     return f"{task}-{rank}"
+
+
+def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
+    """The idempotency token of a create: the same for every try, another for each generation and zone."""
+    text = "\0".join((lineage, str(address), str(generation), zone or ""))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:

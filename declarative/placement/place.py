@@ -1,16 +1,48 @@
-"""Placing: which rank goes to which blocks of which node, and which nodes are launched for it."""
+"""Placing: which rank goes to which blocks of which node, and which nodes are launched for it.
+
+And what would make refused tasks fit, shown only if the plan was made again with it and that was so.
+
+A change is a remedy if all tasks find a place that did before, and with them those that it is for. One that
+several tasks share, the most nodes of a fleet or the limit of an offer, is a remedy for all of them together:
+each by itself would be told of a node that another one takes. None does more than it has to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
+from declarative.placement.ledger import Ledger
 from declarative.placement.refusals import Refusals
-from declarative.placement.remedies import Remedies
 from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
+from declarative.placement.whatif import Change, Changes, Limit
+from declarative.placement.wishes import Job
+
+MOST_REFUSALS = 50
+"""Refusals for which changes are looked for; tasks that are alike count once."""
+
+NAMED = 4
+"""Changes that are named of one task."""
+
+MOST_PLANS = 8
+MOST_PLANNED = 480
+"""How often a plan is made again for all of them, and the tasks in all of these plans together…"""
+
+CLOSER = 8
+"""…and how many times as often if it is about one task."""
+
+ALIKE = 8
+"""Tasks that are alike and count as one more."""
+
+DOMAINS = 8
+"""Places where a cluster may lie that count as one more task."""
+
+OVERHEAD = 40
+"""Tasks that a plan counts for besides its own."""
 
 
 def place(
@@ -56,7 +88,7 @@ class Placed:
         remedies: Sequence[Remedy] = ()
         if found.left:
             sought = Remedies(self.board, found.ledger, found.left, self.effort, about)
-            refusals = Refusals(self.board, found.ledger, finished).of(found.left, sought, found.proved)
+            refusals = Refusals(self.board, found.ledger, finished).of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
             choices=tuple(finished.choices),
@@ -67,3 +99,145 @@ class Placed:
             zones=dict(sorted(finished.zones.items())),
             bound=found.bound,
         )
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A limit that refused tasks share."""
+
+    used: int
+    need: int = 0
+    """How much more all of them would need, each after the other."""
+    jobs: list[Job] = field(default_factory=list)
+
+
+class Remedies:
+    """The remedies of one plan: those that tasks share, and those of each task."""
+
+    def __init__(
+        self, board: Board, ledger: Ledger, left: Sequence[Job], effort: int, about: str | None = None
+    ) -> None:
+        """`left` are the tasks that were refused; with `about` it is only that one that matters."""
+        self.board, self.effort = board, effort
+        self.changes = Changes(board, ledger)
+        self.placed = {job.index for job in board.jobs} - {job.index for job in left}
+        asked = {job.likeness: job.wish for job in board.jobs}
+        work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
+        plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
+        self.plans = max(1, plans) * CLOSER if about else plans if plans > 1 else 0
+        """How many more may be made. One alone finds little."""
+        kinds: dict[object, list[Job]] = {}
+        for job in sorted(left, key=lambda job: job.task.name != about):
+            kinds.setdefault(job.likeness, []).append(job)
+        every = dict(list(kinds.items())[:MOST_REFUSALS])
+        self.kinds = dict(list(every.items())[:1]) if about else every
+        """Refused tasks, those that are alike together."""
+        self.shared: list[Remedy] = []
+        self._own: dict[object, list[str]] = {key: [] for key in self.kinds}
+        self._unknown: set[object] = set()
+        """Tasks of which not all changes were tried."""
+        if self.plans:
+            self._find_shared(every)
+            self._find_own()
+        else:
+            self._unknown.update(self.kinds)
+
+    def of(self, job: Job) -> tuple[str, ...] | None:
+        """What to write, as `with …` or `without …`; empty where nothing is enough, None if not known."""
+        key = job.likeness
+        if key not in self.kinds:
+            return None
+        name = str(job.task.name)
+        shared = [
+            r.text if len(r.tasks) == 1 else f"{r.text} (fits {len(r.tasks)} tasks)"
+            for r in self.shared
+            if name in r.tasks
+        ]
+        found = (*shared, *self._own[key])[:NAMED]
+        return found if found or key not in self._unknown else None
+
+    def _seated(self, asks: Mapping[int, Ask], fleets: Mapping[str, FleetRule]) -> set[int] | None:
+        """The tasks that a plan with other asks, or other fleets, seats; None if too many were made."""
+        self.plans -= 1
+        if self.plans < 0:
+            return None
+        changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
+        board = Board(changed, self.board.nodes, fleets, self.board.volumes)
+        return set(Search(board, self.effort).seated())
+
+    # What tasks share
+
+    def _find_shared(self, every: Mapping[object, list[Job]]) -> None:
+        """Of those tasks too that nobody asks about: they take what a limit leaves."""
+        found: dict[Limit, _Shared] = {}
+        for key, jobs in every.items():
+            for limit, used, value in self.changes.shared(jobs[0]):
+                shared = found.setdefault(limit, _Shared(used))
+                shared.jobs += jobs
+                shared.need += (value - used) * len(jobs)
+            if not self.changes.tries:
+                self._unknown.add(key)
+        mine = {job.index for jobs in self.kinds.values() for job in jobs}
+        for limit, shared in sorted(found.items(), key=lambda item: -len(item[1].jobs)):
+            if mine.isdisjoint(job.index for job in shared.jobs):
+                continue
+            remedy = self._least(limit, shared)
+            if remedy:
+                self.shared.append(remedy)
+
+    def _least(self, limit: Limit, shared: _Shared) -> Remedy | None:
+        """The least value with which as many of the tasks fit as can."""
+        wanted = {job.index for job in shared.jobs}
+
+        def seated(value: int) -> set[int] | None:
+            return self._seated({}, limit.rules(self.board, value))
+
+        low, high = shared.used + 1, shared.used + shared.need
+        best = seated(high) if self.plans >= 1 + (high - low).bit_length() else None
+        if best is None:  # or the least value could not be found any more
+            self._unknown.update(job.likeness for job in shared.jobs)
+        if best is None or not self.placed <= best or not best & wanted:
+            return None
+        helped = best & wanted
+        while low < high:
+            middle = (low + high) // 2
+            now = seated(middle) or set()
+            low, high = (low, middle) if self.placed | helped <= now else (middle + 1, high)
+        names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
+        return Remedy(text=limit.text(self.board, high), tasks=names)
+
+    # What is of one task
+
+    def _find_own(self) -> None:
+        """Look for one more change of each task, turn by turn, while plans may be made."""
+        # The last of those that are alike: of equals a plan seats the first, so it is true of all of them.
+        tried = {key: self.changes.own(jobs[-1]) for key, jobs in self.kinds.items()}
+        while tried:
+            if self.plans <= 0 or not self.changes.tries:
+                self._unknown.update(tried)
+                return
+            for key, changes in list(tried.items()):
+                found = self._next(self.kinds[key][-1], changes)
+                if found is not None:
+                    self._own[key].append(found.text)
+                enough = len(self._own[key]) >= NAMED
+                if found is None or enough:
+                    del tried[key]
+                if self.plans < 0 or not self.changes.tries:
+                    self._unknown.add(key)
+
+    def _next(self, job: Job, changes: Iterator[Change]) -> Change | None:
+        """The next change with which the task fits beside all others, as little of it as will do."""
+        for found in changes:
+            change = found
+            if not self._helps(job, change):
+                continue
+            while change.milder and (less := change.milder()) and self._helps(job, less):
+                change = less
+            # Without the plan that shows that less does not do, it may be more than is needed.
+            return change if self.plans >= 0 else None
+        return None
+
+    def _helps(self, job: Job, change: Change) -> bool:
+        seated = self._seated({job.index: change.ask}, self.board.fleets)
+        return seated is not None and self.placed | {job.index} <= seated

@@ -5,7 +5,7 @@ Worked out from the finished plan, not logged by the search.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
@@ -24,7 +24,6 @@ from declarative.placement.filters import (
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.ledger import Ledger
-from declarative.placement.remedies import Remedies, key_of
 from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
 from declarative.placement.types import (
     Kind,
@@ -101,11 +100,13 @@ class Refusals:
             if name not in offered and not rule.unseen and not (rule.fleet.exists and rule.existing)
         ]
 
-    def of(self, jobs: Sequence[Job], remedies: Remedies, proved: Collection[int]) -> list[Refusal]:
+    def of(
+        self, jobs: Sequence[Job], remedies: Callable[[Job], tuple[str, ...] | None], proved: Collection[int]
+    ) -> list[Refusal]:
         """The refusal of each task. `proved`: tasks that were proved to have no place beside all others."""
         out: list[Refusal] = []
         for job in jobs:
-            key = (key_of(job), remedies.of(job), job.index in proved)
+            key = (job.likeness, remedies(job), job.index in proved)
             if key not in self._alike:
                 self._alike[key] = self._refusal(job, key[1], proved=key[2])
             out.append(replace(self._alike[key], task=str(job.task.name)))

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from declarative.model.inputs import AttachmentInputs, ReservationInputs, differing
 from declarative.model.resource import node_inputs
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, rank_name
 from declarative.placement.types import Choice, Node, PlacementOutcome
-from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import Fleets
 from declarative.planner.steps import Steps
 from declarative.planner.tasks import Course, TaskDecision, changed_fields
 from declarative.planner.types import Action, Op, Reason
 from declarative.planner.volumes import VolumeDecision
+
+if TYPE_CHECKING:
+    from declarative.planner.decisions import Decisions
 
 
 def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:

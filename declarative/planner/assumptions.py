@@ -17,7 +17,7 @@ from typing import Any
 from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
-from declarative.model.resource import Offer, zone_of
+from declarative.model.resource import Offer
 from declarative.model.state import BOOTING, Address, NodeState, Readiness, Record, State
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.planner.observe import effective, rank_of
@@ -170,7 +170,7 @@ def _stayed(plan: Plan, known: State) -> set[str]:
 
 def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
     """What tells offers of one backend apart."""
-    return node.backend, node.region, zone_of(node), node.instance_type, node.spot
+    return node.backend, node.region, node.effective_zone, node.instance_type, node.spot
 
 
 def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFact | None]:

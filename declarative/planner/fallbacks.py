@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from declarative.model.blocks import maker_of
 from declarative.model.resource import Offer, offer_inputs
@@ -18,9 +19,11 @@ from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer
-from declarative.planner.decisions import Decisions
 from declarative.planner.fleets import NodeDecision, offer_of
 from declarative.planner.types import Fallback, Spare
+
+if TYPE_CHECKING:
+    from declarative.planner.decisions import Decisions
 
 MOST_WAYS = 16
 """Ways that are kept for one node or cluster, besides the first that differ from all of these in their place

@@ -14,7 +14,6 @@ from declarative.model.resource import (
     Host,
     Offer,
     fleet_marks,
-    zone_of,
 )
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
@@ -88,7 +87,7 @@ def offer_of(record: Record) -> Offer:
     return Offer(
         backend=inputs.backend,
         region=inputs.region,
-        zone=zone_of(inputs),
+        zone=inputs.effective_zone,
         instance_type=inputs.instance_type,
         shape=inputs.resources,
         price=inputs.price,
@@ -115,19 +114,6 @@ def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> No
         held=held,
         most=record.node.max_price if offer.price is None else None,
     )
-
-
-def held_blocks(state: State) -> dict[str, dict[int, str]]:
-    """Node name → block → the rank that holds it, from the reservations: never counted up and down. Ranks
-    that run and are not recorded hold theirs, too.
-    """
-    held: dict[str, dict[int, str]] = {}
-    for record in state.of("reservation"):
-        blocks = held.setdefault(record.reservation.node, {})
-        blocks.update(dict.fromkeys(record.reservation.blocks, f"rank/{record.address.name}"))
-    for node, strays in state.strays.items():
-        held.setdefault(node, {}).update(strays)
-    return held
 
 
 class Fleets:
@@ -158,7 +144,7 @@ class Fleets:
         self.diagnostics: list[Diagnostic] = []
         self.decisions: dict[str, NodeDecision] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
-        held = held_blocks(state)
+        held = state.held_blocks()
         unknown = Readiness(state=NodeState.UNKNOWN, reason="not observed")
         for record in state.of("node"):
             name = record.address.name

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
 from declarative.placement.suggest import suggest
 from declarative.placement.types import Node, PlacementOutcome, Suggestion
-from declarative.planner.decisions import Decisions
-from declarative.planner.fleets import Fleets, NodeDecision, held_blocks, node_of
+from declarative.planner.fleets import Fleets, NodeDecision, node_of
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus
 from declarative.planner.volumes import VolumeDecision
+
+if TYPE_CHECKING:
+    from declarative.planner.decisions import Decisions
 
 
 def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more: Any) -> Reservation:
@@ -98,7 +100,7 @@ def total_price(prices: Iterable[float | None]) -> float | None:
 def cost(state: State, found: Decisions) -> Cost:
     """Whole nodes, before and after. Of a partition's nodes only what this project holds."""
     fleets, outcome, volumes = found.fleets, found.outcome, found.volumes
-    held, holders = held_blocks(state), _holders(state, found.tasks, outcome)
+    held, holders = state.held_blocks(), _holders(state, found.tasks, outcome)
     before = total_price(_price(f, held.get(f.node.name, {})) for f in fleets.decisions.values())
     staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.decisions.values() if not f.goes]
     after = total_price([*staying, *(n.price for n in outcome.launches)])

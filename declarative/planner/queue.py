@@ -12,7 +12,8 @@ from dataclasses import replace
 from declarative.model.resource import Taken
 from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board
-from declarative.placement.place import Placed
+from declarative.placement.finish import finish
+from declarative.placement.search import Search
 from declarative.placement.types import Ask, Choice, Node, PlacementOutcome, VolumeAt
 from declarative.planner.partitions import busy
 from declarative.planner.types import Inventory, Queued
@@ -43,11 +44,12 @@ def behind_others(
     for moment in _moments(taken.values()):
         nodes = [_at(node, moment, taken, choices) for node in board.nodes if node.fleet in partitions]
         rules = {name: rule for name, rule in board.fleets.items() if name in partitions}
-        placed = Placed(Board([*left.values()], nodes, rules, _volumes(board.volumes, choices)))
+        trial = Board([*left.values()], nodes, rules, _volumes(board.volumes, choices))
+        placed = finish(Search(trial).run().ledger).choices
         found: dict[str, list[str]] = {}
-        for choice in placed.finished.choices:
+        for choice in placed:
             found.setdefault(choice.task, []).append(choice.node)
-        choices += placed.finished.choices
+        choices += placed
         queued += [_queued(task, on, taken) for task, on in found.items()]
         left = {task: ask for task, ask in left.items() if task not in found}
         if not left:

@@ -150,9 +150,7 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
 
     With `now`, nodes have the age of their observations.
     """
-    from declarative.planner.fleets import held_blocks
-
-    held = held_blocks(state)
+    held = state.held_blocks()
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
     attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
     return StatusView(

@@ -22,7 +22,6 @@ from declarative.model.inputs import (
     known,
     zone_asked,
 )
-from declarative.model.resource import zone_of
 from declarative.model.state import (
     DRAINED,
     KINDS,
@@ -36,8 +35,8 @@ from declarative.model.state import (
     State,
     made_as,
     rank_name,
+    token,
 )
-from declarative.provider import token
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
@@ -138,7 +137,7 @@ def _volumes(state: State) -> Iterator[str]:
             yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
     for record in state.of("attachment"):
         disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
-        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.node):
+        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != node.node.effective_zone:
             yield (
                 f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
                 f"{disk.inputs.get('zone')}"

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.model.inputs import zone_asked
-from declarative.model.state import MADE_AS, Address, Intent, Record
-from declarative.provider import token
+from declarative.model.state import MADE_AS, Address, Intent, Record, token
 from declarative.store import events, lock, rows
 from declarative.store.database import Connection, Row
 from declarative.store.faults import StateError

@@ -26,8 +26,7 @@ from declarative.model.resource import Renamed
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name
-from declarative.model.state import MADE_AS, Address, Record, State
-from declarative.provider import token
+from declarative.model.state import MADE_AS, Address, Record, State, token
 from declarative.store.check import Held
 from declarative.store.faults import StateError
 

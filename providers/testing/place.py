@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Record
-from declarative.provider import Archive, Launch, Provider, ProviderError, token
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Record, token
+from declarative.provider import Archive, Launch, Provider, ProviderError
 
 T = TypeVar("T")
 

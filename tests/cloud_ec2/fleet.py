@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from declarative.model.state import Address, Record
-from declarative.provider import PermanentError, PermanentKind, token
+from declarative.model.state import Address, Record, token
+from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from tests.cloud_ec2.run import REGION, provider
 from tests.model import of_attachment, of_kind

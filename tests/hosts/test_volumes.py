@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, Record
-from declarative.provider import Config, PermanentError, PermanentKind, token
+from declarative.model.state import Address, Record, token
+from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.store import open_store
 from providers.ssh import Ssh
 from providers.testing import launch

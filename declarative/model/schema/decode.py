@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from declarative.model.diagnostic import and_more, suggest
 from declarative.model.schema.marks import (
+    MAX_SHOWN,
+    MAX_WORD,
     BadValueError,
     Field,
     Is,
@@ -21,6 +23,7 @@ from declarative.model.schema.marks import (
     Path,
     Problem,
     Syntax,
+    describe,
     fields_of,
     ignored_of,
     raise_all,
@@ -29,11 +32,8 @@ from declarative.model.schema.marks import (
 T = TypeVar("T")
 
 
-MAX_SHOWN = 40
 MOST_FIELDS = 20
 """Of a document that are named where it has an unknown one: a thousand such findings are shown."""
-MAX_WORD = 100
-"""Longer text is no mistyped word: comparing it would only take time."""
 FEW = 8
 """Items of a list that are looked through one by one."""
 MAX_PROBLEMS = 1_000
@@ -92,22 +92,6 @@ def _number_hint(wanted: str, value: object, bounds: Is) -> str:
     if bounds.minimum is not None and bounds.maximum is not None:
         return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
     return "write digits, without quotes"
-
-
-def describe(value: object) -> str:
-    """A value as an error message may show it: its type, and the value itself if it is short."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, Mapping):
-        return "a mapping" if value else "an empty mapping"
-    if isinstance(value, list | tuple):
-        return "a list" if value else "an empty list"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    text = str(value)
-    if not text.strip():
-        return "empty text"
-    return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
 def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:

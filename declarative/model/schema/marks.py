@@ -1,4 +1,4 @@
-"""What a field says about itself: its documentation, and bounds."""
+"""What a field says about itself, its documentation and bounds; and what is said about a bad value."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 Path: TypeAlias = tuple[str | int, ...]
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+
+MAX_SHOWN = 40
+"""Characters of a value that a message shows."""
+MAX_WORD = 100
+"""Longer text is no mistyped word: comparing it would only take time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,22 @@ class Problem:
     at_key: bool = False
     warning: bool = False
     """Whether the value can be used all the same."""
+
+
+def describe(value: object) -> str:
+    """A value as an error message may show it: its type, and the value itself if it is short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    text = str(value)
+    if not text.strip():
+        return "empty text"
+    return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
 def raise_all(faults: Sequence[BadValueError]) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema.decode import MAX_SHOWN, describe
-from declarative.model.schema.marks import BadValueError, Json
+from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Json, describe
 
 _UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")

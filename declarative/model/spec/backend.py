@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.model.schema.decode import decode_part, describe, encode
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.schema.decode import decode_part, encode
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.text import PLACES, WORDS, Name
 from declarative.model.spec.values import MAX_COUNT, Gpu, Size
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema.decode import MAX_SHOWN, describe
-from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json
+from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, InPlace, Is, Json, describe
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags

@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.schema.decode import decode_part, describe, encode
+from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.values import Blocks, Resources, Topology
 
 

@@ -9,10 +9,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema.decode import MAX_WORD, decode_part, describe, encode
-from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is, Json, raise_all
+from declarative.model.schema.decode import decode_part, encode
+from declarative.model.schema.marks import (
+    MAX_WORD,
+    BadValueError,
+    Doc,
+    InPlace,
+    Is,
+    Json,
+    describe,
+    raise_all,
+)
+from declarative.model.spec.amounts import MAX_COUNT, IdleDuration, Size
 from declarative.model.spec.text import Name, Tags
-from declarative.model.spec.values import MAX_COUNT, IdleDuration, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

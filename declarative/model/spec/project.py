@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from declarative.model.schema.decode import decode_part, describe, encode
+from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.reconcile import Limits, Notify, Reconcile
 from declarative.model.spec.text import Name
 

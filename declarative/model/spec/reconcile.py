@@ -13,11 +13,10 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.schema.decode import describe
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.spec.amounts import MAX_COUNT, Duration
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
 from declarative.model.spec.text import Name
-from declarative.model.spec.values import MAX_COUNT, Duration
 
 HOURS_A_MONTH = 730
 _AMOUNT = re.compile(r"(fleet|node|volume)/[a-z0-9*?-]{1,60}")

@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema.decode import MAX_WORD, describe
-from declarative.model.schema.marks import BadValueError, Doc, Json
-from declarative.model.spec.values import Duration
+from declarative.model.schema.marks import MAX_WORD, BadValueError, Doc, Json, describe
+from declarative.model.spec.amounts import Duration
 
 
 class RetryEvent(StrEnum):

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
-from declarative.model.schema.decode import describe
-from declarative.model.schema.marks import BadValueError, Doc, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Json, describe, raise_all
 
 
 @dataclass(frozen=True, slots=True)

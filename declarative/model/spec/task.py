@@ -13,8 +13,10 @@ from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
-from declarative.model.spec.utilization import UtilizationPolicy
 from declarative.model.spec.values import MAX_COUNT, Duration, Level, Placement, Resources, SpotPolicy
+
+SHORTEST_WINDOW = 300
+"""Seconds of the shortest `time_window`: programs load data and write checkpoints."""
 
 
 class CreationPolicy(StrEnum):
@@ -73,6 +75,24 @@ def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
             first += group.nodes
         out.append("\nel".join(branches) + "\nfi")
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilizationPolicy:
+    """How much the GPUs of a rank have to be used."""
+
+    min_gpu_utilization: Annotated[
+        int,
+        Is(minimum=0, maximum=100),
+        Doc("Percent. A rank ends if one of its GPUs was used less by every sample."),
+    ]
+    time_window: Annotated[Duration, Doc("For how long without a break: `30m`, at least `5m`.")]
+
+    def __post_init__(self) -> None:
+        found = self.time_window.seconds
+        if found is None or found < SHORTEST_WINDOW:
+            summary = f"a `time_window` is at least 5m, and this one is `{self.time_window}`"
+            raise BadValueError("out-of-range", summary, "write `5m` or more", ("time_window",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

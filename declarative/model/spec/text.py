@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from declarative.model.schema.decode import describe
-from declarative.model.schema.marks import BadValueError, Is, Json, raise_all
+from declarative.model.schema.marks import BadValueError, Is, Json, describe, raise_all
 
 WORDS = Is(most_items=1_000, longest=255)
 """Lists of names that others gave, such as instance types."""

@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.schema.decode import MAX_SHOWN, describe
-from declarative.model.schema.marks import BadValueError, Doc, Json, raise_all
+from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, describe, raise_all
 from declarative.model.spec.amounts import (
     MAX_COUNT,
     Count,
