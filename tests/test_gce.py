@@ -16,14 +16,8 @@ from libcloud.common import google
 
 from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import TAGS, Address, NodeState, Record, token
-from declarative.provider import (
-    Ended,
-    PermanentError,
-    PermanentKind,
-    TransientError,
-    TransientKind,
-    load,
-)
+from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider.installed import load
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce

@@ -22,7 +22,7 @@ from declarative.model.resource import RankMount
 from declarative.model.schema import Problem, fields_of, validate
 from declarative.model.schema.json_schema import _validator
 from declarative.model.spec import DOCUMENTS, Fleet, Resources
-from declarative.provider import installed
+from declarative.provider.installed import installed
 from tests.cli import clean_env, fleet
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from declarative import provider as provider_port
 from declarative.model.state import Address, NodeState, RankState, Record
 from declarative.provider import (
     Config,
@@ -27,6 +26,7 @@ from declarative.provider import (
     ProviderError,
     TransientError,
     TransientKind,
+    installed,
 )
 from providers import faults
 from providers.local import Local, files, machine
@@ -76,9 +76,9 @@ def broken(*_, **__):
 
 
 def test_the_entry_points_lead_here():
-    found = {e.name: e for e in importlib.metadata.entry_points(group=provider_port.GROUP)}
+    found = {e.name: e for e in importlib.metadata.entry_points(group=installed.GROUP)}
     assert found["local"].load() is Local
-    assert {name: found[name].value for name in provider_port.OWN} == provider_port.OWN
+    assert {name: found[name].value for name in installed.OWN} == installed.OWN
 
 
 def test_the_root_is_in_the_project(tmp_path):

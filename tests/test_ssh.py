@@ -41,7 +41,8 @@ def test_asyncssh_is_loaded_with_the_first_host(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
-from declarative.provider import Config, load
+from declarative.provider import Config
+from declarative.provider.installed import load
 provider = load("ssh", Config(backend="ssh", project_dir=Path({str(tmp_path)!r}), lineage="l"))
 assert provider.offers() == provider.inventory() == ()
 assert not provider.readiness([])

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from declarative.model.state import Address, Record
-from declarative.provider import Config, Gang, Launch, Seat
+from declarative.provider import Config, Launch
+from declarative.provider.optional import Gang, Seat
 from providers.slurm import Slurm
 from tests.slurm.daemons import Daemons, impediment
 

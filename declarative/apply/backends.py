@@ -23,16 +23,8 @@ from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
-from declarative.provider import (
-    Config,
-    Fence,
-    PermanentError,
-    PermanentKind,
-    Provider,
-    UnknownProviderError,
-    load,
-    reads_only,
-)
+from declarative.provider import Config, Fence, PermanentError, PermanentKind, Provider, reads_only
+from declarative.provider.installed import UnknownProviderError, load
 from declarative.retry import PATIENCE, Policy, call
 
 FILES = ("known_hosts", "ssh_config", "identity_file")

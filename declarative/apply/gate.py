@@ -37,7 +37,8 @@ from declarative.model.state import (
     State,
     attempt_id,
 )
-from declarative.provider import Gang, ProviderError, Seat
+from declarative.provider import ProviderError
+from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
-from declarative.provider import Existing, Look, ProviderError, StaleError, Thing, Visit
+from declarative.provider import ProviderError, StaleError, Thing
+from declarative.provider.optional import Existing, Look, Visit
 from declarative.retry import PATIENCE, call
 
 

@@ -40,7 +40,8 @@ from declarative.model.state import (
     rank_of_attempt,
 )
 from declarative.planner.types import Inventory, Standing
-from declarative.provider import Provider, ProviderError, Thing, Visit
+from declarative.provider import Provider, ProviderError, Thing
+from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
 from declarative.spans import named
 from declarative.store.check import fault

@@ -15,7 +15,8 @@ from declarative.model.spec import Backend
 from declarative.model.state import State
 from declarative.planner.partitions import named
 from declarative.planner.types import Standing
-from declarative.provider import Member, PermanentError, ProviderError
+from declarative.provider import PermanentError, ProviderError
+from declarative.provider.optional import Member
 from declarative.retry import PATIENCE, call
 
 MOST_SAID = 1_000

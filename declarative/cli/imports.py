@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
     from declarative.model.resource import Desired
-    from declarative.provider import Look
+    from declarative.provider.optional import Look
 
 SOURCES = ("dstack", "skypilot", "ssh")
 KINDS = {"instances": "node", "volumes": "volume"}

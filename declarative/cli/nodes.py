@@ -39,7 +39,7 @@ from declarative.render.text import is_terminal
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.model.state import Address, Record, Silence, State
-    from declarative.provider import Terminal
+    from declarative.provider.optional import Terminal
 
 
 @click.command("ssh", epilog=examples("fleetform ssh gpu-0", "fleetform ssh gpu-0 -- nvidia-smi"))

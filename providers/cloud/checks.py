@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 from declarative.model.inputs import NodeInputs
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
-from declarative.provider import Existing, PermanentError, PermanentKind, TransientError
+from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.provider.optional import Existing
 from providers.cloud import marks
 from providers.cloud.account import Account, Tagged, gibibytes
 from providers.cloud.marks import Mark

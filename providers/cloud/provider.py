@@ -13,16 +13,14 @@ from declarative.model.state import KINDS, Address, NodeState, RankStatus, Readi
 from declarative.provider import (
     Config,
     Ended,
-    Existing,
     Launch,
-    LogEnd,
     PermanentError,
     PermanentKind,
     ProviderError,
-    Terminal,
     Thing,
     TransientError,
 )
+from declarative.provider.optional import Existing, LogEnd, Terminal
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import theirs

@@ -17,16 +17,8 @@ from declarative.model.diagnostic import suggest
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, NodeState, RankStatus, Readiness, Record
-from declarative.provider import (
-    Config,
-    Launch,
-    LogEnd,
-    PermanentError,
-    PermanentKind,
-    Terminal,
-    Thing,
-    reads_only,
-)
+from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing, reads_only
+from declarative.provider.optional import LogEnd, Terminal
 from providers.faults import RUNNING, guarded
 from providers.local import machine
 from providers.local.files import DamagedError, Epoch, Meta, erase, never_ran, place

@@ -8,7 +8,8 @@ from typing import Any
 
 from declarative.model.resource import Taken
 from declarative.model.state import NodeState, Readiness, Record, natural
-from declarative.provider import Member, PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind
+from declarative.provider.optional import Member
 from providers.ownership import key_of
 from providers.slurm.cluster import Cluster, Node, Partition
 from providers.slurm.snapshot import Snapshot, held_by

@@ -12,7 +12,8 @@ from typing import Any
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
 from declarative.model.state import Record
-from declarative.provider import Launch, PermanentError, PermanentKind, Seat
+from declarative.provider import Launch, PermanentError, PermanentKind
+from declarative.provider.optional import Seat
 from providers import runner
 from providers.rank_scripts import prepared
 from providers.slurm.cluster import time_of

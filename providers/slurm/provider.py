@@ -15,18 +15,8 @@ from declarative.model.blocks import Shape
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer, Taken
 from declarative.model.state import Address, RankStatus, Readiness, Record
-from declarative.provider import (
-    Config,
-    Gang,
-    Launch,
-    LogEnd,
-    Member,
-    PermanentError,
-    PermanentKind,
-    Seat,
-    Terminal,
-    Thing,
-)
+from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
+from declarative.provider.optional import Gang, LogEnd, Member, Seat, Terminal
 from providers.faults import RUNNING, guarded
 from providers.ownership import Owned, check_update
 from providers.rank_scripts import beside

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from declarative.model.diagnostic import suggest
 from declarative.model.spec.hosts import odd_login
-from declarative.provider import Config, PermanentError, PermanentKind, Terminal
+from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.provider.optional import Terminal
 
 T = TypeVar("T")
 

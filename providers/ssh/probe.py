@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape
 from declarative.model.state import NodeState, RankStatus, Readiness
-from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError, Visit
+from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
+from declarative.provider.optional import Visit
 from providers.ranks import launched
 from providers.runner import RunnerError, attempts_in, checked
 from providers.ssh import gpus, scripts

@@ -13,17 +13,8 @@ from declarative.model.blocks import Shape
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, NodeState, RankStatus, Readiness, Record
-from declarative.provider import (
-    Config,
-    Launch,
-    LogEnd,
-    PermanentError,
-    PermanentKind,
-    ProviderError,
-    Terminal,
-    Thing,
-    Visit,
-)
+from declarative.provider import Config, Launch, PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider.optional import LogEnd, Terminal, Visit
 from providers.faults import guarded, raise_all
 from providers.ownership import key_of
 from providers.rank_scripts import beside, prepared

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from declarative.model.state import HARD, NOT_RELEASED, WAITING, RankState, Record
-from declarative.provider import Gates, PermanentError, Tidies, TransientError
+from declarative.provider import PermanentError, TransientError
+from declarative.provider.optional import Gates, Tidies
 from providers.testing.place import Base, Packed, Place
 
 

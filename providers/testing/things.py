@@ -12,16 +12,8 @@ from typing import Any
 import pytest
 
 from declarative.model.state import Address, NodeState, Record
-from declarative.provider import (
-    Checks,
-    Clears,
-    PermanentError,
-    Provider,
-    ProviderError,
-    Recalls,
-    Thing,
-    TransientError,
-)
+from declarative.provider import PermanentError, Provider, ProviderError, Thing, TransientError
+from declarative.provider.optional import Checks, Clears, Recalls
 from providers.testing.place import Base, Place, Spoilt, launch
 
 AT_ONCE = 16

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from declarative.model.state import NOT_RELEASED, RankState, Record
-from declarative.provider import Config, Gang, Provider, Seat
+from declarative.provider import Config, Provider
+from declarative.provider.optional import Gang, Seat
 from providers.slurm import Slurm
 from providers.testing import NODE, VOLUME, Conformance, Place, Spoilt
 from tests.slurm.daemons import Daemons, free_ports

@@ -16,7 +16,7 @@ from typing import Any
 from declarative.language.loader.foreign_formats import Draft, Noted, name_of
 from declarative.model.diagnostic import and_more
 from declarative.model.spec.text import NAME
-from declarative.provider import Existing
+from declarative.provider.optional import Existing
 
 MOST_NAMED = 20
 """Things that are left out and named; more are counted."""

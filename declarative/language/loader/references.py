@@ -54,7 +54,7 @@ def _unknown(driver: str) -> str | None:
     """How to mend the name of a driver that no installed package brings; None if one does."""
     if driver in BUILT_IN:
         return None
-    from declarative.provider import unknown
+    from declarative.provider.installed import unknown
 
     hint = unknown(driver)
     return f"write `driver: {OTHERS[driver]}`" if hint and driver in OTHERS else hint

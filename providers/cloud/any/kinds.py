@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, UnknownProviderError
+from declarative.provider import PermanentError, PermanentKind
+from declarative.provider.installed import UnknownProviderError
 
 USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
 """Keywords of `create_node` that take what cloud-init reads, as a text."""

@@ -15,7 +15,8 @@ from declarative.model.diagnostic import suggest
 from declarative.model.inputs import Placed, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
-from declarative.provider import Config, Existing, PermanentError, PermanentKind, ProviderError
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
+from declarative.provider.optional import Existing
 from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked

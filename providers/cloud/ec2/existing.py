@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from declarative.provider import Existing
+from declarative.provider.optional import Existing
 from providers.cloud import marks
 from providers.cloud.checks import existing, users
 from providers.cloud.ec2 import answers

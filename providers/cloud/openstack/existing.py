@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from declarative.provider import Existing
+from declarative.provider.optional import Existing
 from providers.cloud.checks import existing
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region

@@ -1,0 +1,323 @@
+"""The port: what the tool asks of a place where things are made.
+
+A provider makes and finds nodes, volumes and attachments, and gives access to the ranks of its nodes.
+Every create carries an idempotency token and finds before it makes: called twice with one token it
+makes one thing. What only some places can do is in `optional`; `installed` finds a provider by its name.
+Faults are of two kinds only, `TransientError` (try again) and `PermanentError` (do not). Providers hold
+no retry loops; `retry` has the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from declarative.model.inputs import BadDataError, Inputs, inputs_of
+from declarative.model.resource import Offer
+from declarative.model.spec.backend import Image, Network
+from declarative.model.state import Address, RankStatus, Readiness, Record
+
+
+class TransientKind(StrEnum):
+    """Why trying again may help."""
+
+    THROTTLED = "throttled"
+    NOT_SENT = "not-sent"
+    AMBIGUOUS = "ambiguous"
+    BUSY = "busy"
+
+
+class PermanentKind(StrEnum):
+    """Why trying again does not help."""
+
+    NO_CAPACITY = "no-capacity"
+    QUOTA = "quota"
+    AUTH = "auth"
+    NOT_FOUND = "not-found"
+    CONFLICT = "conflict"
+    INVALID = "invalid"
+    USED_UP = "used-up"
+    """What this token made is gone, and it makes nothing more: another token may."""
+
+
+class ProviderError(Exception):
+    """A fault of a backend; `about` is the zone, field or path that it is about."""
+
+    def __init__(self, summary: str, *, about: str | None = None, hint: str | None = None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.about = about
+        self.hint = hint
+
+
+class TransientError(ProviderError):
+    """Try again, not before `after` seconds if the backend said so.
+
+    `away` is for one machine that cannot be reached at all: it may be off for days, so that nobody asks it
+    for as long as a cloud is asked.
+    """
+
+    def __init__(
+        self,
+        kind: TransientKind,
+        summary: str,
+        *,
+        after: float | None = None,
+        about: str | None = None,
+        hint: str | None = None,
+        away: bool = False,
+    ) -> None:
+        super().__init__(summary, about=about, hint=hint)
+        self.kind = kind
+        self.after = after
+        self.away = away
+
+
+class PermanentError(ProviderError):
+    """Trying again does not help."""
+
+    def __init__(
+        self, kind: PermanentKind, summary: str, *, about: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(summary, about=about, hint=hint)
+        self.kind = kind
+
+
+class StaleError(PermanentError):
+    """Something was told of a later writer: `newest` is the number of that one."""
+
+    def __init__(self, newest: int, summary: str, *, about: str | None = None) -> None:
+        hint = "run the command again: it begins with what is there now"
+        super().__init__(PermanentKind.CONFLICT, summary, about=about, hint=hint)
+        self.newest = newest
+
+
+Fence = Callable[[], int | None]
+"""To be asked before each call that leaves this process, and before it is tried again. It raises what stops
+the command if this is no longer the one that may write: that goes through as it is. Else it gives the number
+of this writer, higher than that of every earlier one, or None for who only reads: what can keep the highest
+that it was told, refuses calls with a lower one.
+"""
+
+
+def reads_only() -> None:
+    """The `Fence` of who never writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a provider is made with: the backend's settings, where the project is, whose things these are."""
+
+    backend: str
+    project_dir: Path
+    lineage: str
+    driver: str = ""
+    """By which name the provider was asked for: one factory may stand for several drivers."""
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    """Regions that are not to be used any more, and have things of this state in them."""
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    """Names of environment variables. The provider reads their values, when it first makes contact."""
+    endpoint: str | None = None
+    image: Mapping[str, Image] = field(default_factory=dict)
+    """Region → the image that nodes start from, by its id or by what it is looked for; under `*` that of all
+    other regions.
+    """
+    ssh_user: str | None = None
+    """Who logs in on nodes that the provider makes."""
+    network: Network = field(default_factory=Network)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""
+    shared: bool = False
+    """Whether the state is kept outside of the project's folder: other checkouts may work on it, too."""
+    fence: Fence = reads_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """A node, volume or attachment as its backend has it. `inputs` are those it was made with."""
+
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    known: bool = True
+    """Whether the backend knows the inputs. Where it can keep no more than a name, those that are recorded
+    hold, and `inputs` is empty.
+    """
+    actual: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that somebody else changed since, as they are now; see also `state.TAGS` and `state.ANOTHERS`.
+
+    Empty where the backend cannot tell, and where all is as it was made.
+    """
+
+    @property
+    def typed(self) -> Inputs | None:
+        """The inputs, by the type of its kind; None if they are not known, or are not of that type."""
+        try:
+            return inputs_of(self.address.kind, self.inputs) if self.known else None
+        except BadDataError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The backend's own word that a thing has ended, and is not only missing from a listing."""
+
+    reason: str
+    """Why, in the backend's words: `Server.SpotInstanceTermination: …`."""
+
+
+class Source(Protocol):
+    """What bytes are read from, one piece after the other."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A tar archive, uncompressed: regular files and symbolic links, none of which leads out of it.
+
+    `size` is in bytes, `sha256` in hex. `source` is the caller's own, at its beginning.
+    """
+
+    source: Source
+    size: int
+    sha256: str
+
+
+class Bundle(Protocol):
+    """Files that a rank finds in its own folder, below which a relative `working_dir` is.
+
+    Each attempt gets its own copy. Whatever has the same `digest` has the same files, so that a host needs to
+    be sent them once.
+    """
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits."""
+
+    def open(self) -> AbstractContextManager[Archive]:
+        """The files, packed when they are first needed; `PermanentError` if that cannot be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A folder or file of the host itself, and where the rank sees it; both paths are absolute.
+
+    Where the host has no `source`, or cannot show it there, an `optional` one is left out, and the rank fails
+    before its first command for any other.
+    """
+
+    source: str
+    target: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One attempt of one rank. `volumes` maps the declared path to the volume's record. Without `commands` it
+    runs what its image is made for.
+    """
+
+    attempt: str
+    commands: tuple[str, ...]
+    env: Mapping[str, str]
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...]
+    working_dir: str | None
+    volumes: Mapping[str, Record]
+    max_seconds: int | None
+    stop_seconds: int
+    binds: tuple[Bind, ...] = ()
+    """Folders of the host itself; no two, and no volume, at one path."""
+    image: str | None = None
+    """The container image that it runs in; None: it is a process of the node."""
+    hostfile: str | None = None
+    """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
+    files: Bundle | None = None
+    memory_mib: int | None = None
+    """The memory that it may have, as strictly as its host can see to that; None for all that there is."""
+    privileged: bool = False
+    """Give its container all rights that its host's runtime can give."""
+    queue: bool = False
+    """For providers that are `Gangs`: where there is no room now, it waits in the place's own queue."""
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password for the registry of its image."""
+    hard: bool = False
+    """Refuse to start it where the kernel would not hold it to its `cpus` and its memory."""
+    gate_seconds: int | None = None
+    """For providers that are `Gates`: prepare it only, up to its first command. It ends by itself if it is
+    not released within this time, and `max_seconds` count from there.
+    """
+    alone_seconds: int | None = None
+    """End it after its host was cut off for so long: no command reaches it, and it reaches no other. For
+    hosts that nobody can end from outside; None for never."""
+    unused: tuple[int, int] | None = None
+    """Percent and seconds: end it once one of its GPUs was used less for so long, by every sample."""
+    near: tuple[str, ...] = ()
+    """Addresses of other nodes of its gang, by which a host tells whether it is cut off."""
+
+
+class Provider(Protocol):
+    """One configured backend. Every method may raise `TransientError` or `PermanentError`, nothing else."""
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What it can launch, apart from the declared catalog. Reads nothing of what is there."""
+        ...
+
+    def inventory(self) -> tuple[Thing, ...]:
+        """Everything of this state's owner that is there: complete, or an error; never a part."""
+        ...
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """The thing that a create with this token made, or None if there is none."""
+        ...
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """Make it, or find what an earlier call with this token made; its outputs. Where that is gone and the
+        token makes nothing more, it is a `PermanentKind.USED_UP`.
+        """
+        ...
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Bring what is there to `inputs` in place; its outputs."""
+        ...
+
+    def delete(self, have: Record) -> None:
+        """Remove it; what is absent already is success."""
+        ...
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """Whether each node (by name) may take work, observed now."""
+        ...
+
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """Start the attempt on the node, at most once however often it is asked; it outlives the caller."""
+        ...
+
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """How the attempts are doing; None for one that never started here."""
+        ...
+
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """Stop the attempt as a whole: TERM, then KILL after the grace. Returns when it is dead."""
+        ...
+
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """Change the `max_duration` of a running attempt; None takes it away."""
+        ...
+
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """Up to `limit` bytes of the attempt's output from byte `offset`; empty where there is no more."""
+        ...
