@@ -30,7 +30,7 @@ class Here:
 
     def __init__(self, directory: Path, clock: Clock, state: str | None = None) -> None:
         self.clock = clock
-        allowed = Allowed(variables=("FLEETFORM_TEST_*",))
+        allowed = Allowed(paths=("/",), variables=("FLEETFORM_TEST_*",))
         self.session = Session(directory, state, (), (), allowed=allowed)
         self.session.clock = self.session.state.clock = clock
         self.rounds = Rounds(self.session, OPTIONS, Stop())

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import Project, fleet
+from tests.cli import fleet
+from tests.places import HOUR, sky
 from tests.rounds import Clock, Here
-from tests.week import BEGIN, DAY, HOUR, played, sky
+from tests.week import BEGIN, DAY, played
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 240])
 def test_hours_end_as_declared(tmp_path: Path, seed: int):
     """More of it: `python benchmarks/reconcile --only week`."""
-    with played(tmp_path, days=0.25, a_day=50, interval=600, seed=seed) as days:
+    with played(tmp_path, sky, days=0.25, a_day=50, interval=600, seed=seed) as days:
         assert days.faults == []
         assert dict(days.errors) == {}
 
@@ -24,17 +25,17 @@ def test_hours_end_as_declared(tmp_path: Path, seed: int):
 def test_nothing_is_launched_once_the_money_of_a_month_is_spent(tmp_path: Path):
     """Ten nodes for four days cost 960 USD. Then 800 are the limit, and it is said once, until April."""
     clock = Clock(BEGIN - 5 * DAY)
-    (tmp_path / "lab").mkdir()
-    project = Project(tmp_path / "lab")
 
     def lab(limit: int, **nodes: int) -> None:
         fleets = (fleet(n, nodes=k, backends=["sky"], resources={"cpu": 8}) for n, k in nodes.items())
         rules = {"allow": ["create", "delete"]}
         project.declare(
-            {"type": "project", "limits": {"cost_per_month": limit}, "reconcile": rules}, sun, *fleets
+            {"type": "project", "limits": {"cost_per_month": limit}, "reconcile": rules},
+            place.backend,
+            *fleets,
         )
 
-    with sky(tmp_path, clock) as (_, sun):
+    with sky(tmp_path, clock) as (place, project):
         lab(10_000, old=10)
         here = Here(project.path, clock)
         here.step()
@@ -53,4 +54,4 @@ def test_nothing_is_launched_once_the_money_of_a_month_is_spent(tmp_path: Path):
         clock.at = BEGIN + 4 * DAY
         assert [n.fleet for n in here.seen().nodes] == ["new"]
         here.close()
-    project.clean_up()
+        project.clean_up()

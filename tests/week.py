@@ -1,20 +1,17 @@
 """Days of a project in fast motion: tasks come and end, nodes are lost, a loop does its rounds.
 
-The loop is the real one, on a real state; its clock is a value. Most nodes are of the rehearsal cloud, which
-runs in this process by the same clock, and whose ranks end as the plan of the days says. A fleet of the
-`local` backend runs real processes, which wait for a file. All that comes follows from a seed.
+The loop is the real one, on a real state; its clock is a value. Where most nodes are is a `Place`: the
+rehearsal cloud of `places`, which runs in this process by the same clock, or the machines of `hosts.days`. A
+fleet of the `local` backend runs real processes, which wait for a file. All that comes follows from a seed.
 """
 
 from __future__ import annotations
 
 import random
 import sqlite3
-import sys
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,19 +20,14 @@ from zoneinfo import ZoneInfo
 
 from declarative.reconcile.round import Round
 from tests.cli import Project, fleet, task
-from tests.cloud.run import SITE
-from tests.cloud.server import Cloud
-from tests.cloud.world import CloudWorld
+from tests.places import HOUR, IDLE, Place
 from tests.rounds import Clock, Here
 
-HOUR = 3600.0
 DAY = 24 * HOUR
 BERLIN = ZoneInfo("Europe/Berlin")
 BEGIN = datetime(2026, 3, 29, tzinfo=UTC).timestamp()
 """A Sunday on which Berlin's clocks change; the month changes in the week after it."""
-IDLE = 600.0
-MOST_AN_HOUR = 12.0
-"""USD: as many nodes."""
+UNREACHABLE = 600.0
 LOST_A_DAY = 4
 REPLACED_AN_HOUR = 3
 
@@ -64,15 +56,15 @@ class Job:
             return "succeeded"
         return "lost" if self.lost else "failed" if self.fails else "succeeded"
 
-    def document(self, folder: Path) -> dict[str, Any]:
-        """As it is declared."""
+    def document(self, folder: Path, cpu: int, command: str) -> dict[str, Any]:
+        """As it is declared, where nodes have so many CPUs; `command` is that of a task that is not local."""
         retry = {"on_events": ["no-capacity", "interruption", "error"], "duration": "24h"}
         more: dict[str, Any] = {"retry": retry if self.retry else {"on_events": ["no-capacity"]}}
         if self.local:
             command = f"while [ ! -e {folder}/{self.name} ]; do sleep 0.2; done"
             return task(self.name, command, fleets=["desk"], resources={"cpu": 1}, **more)
-        want = {"cpu": 8} if self.ranks > 1 else {"cpu": 4}
-        return task(self.name, "train", fleets=["work"], nodes=self.ranks, resources=want, **more)
+        want = {"cpu": cpu if self.ranks > 1 else cpu // 2}
+        return task(self.name, command, fleets=["work"], nodes=self.ranks, resources=want, **more)
 
 
 def jobs(days: float, a_day: int, chance: random.Random) -> list[Job]:
@@ -101,8 +93,7 @@ class Days:
         self,
         project: Project,
         clock: Clock,
-        world: CloudWorld,
-        backend: dict[str, Any],
+        place: Place,
         *,
         days: float,
         a_day: int,
@@ -110,19 +101,22 @@ class Days:
         seed: int,
     ) -> None:
         self.project, self.interval, self.days = project, interval, days
-        self.clock, self.world, self.backend = clock, world, backend
+        self.clock, self.place = clock, place
         self.here = Here(project.path, clock)
         self.chance = random.Random(seed)
         self.jobs = jobs(days, a_day, self.chance)
         self.by_name = {job.name: job for job in self.jobs}
         self.declared: list[Job] = []
         self.faults: list[str] = []
-        self.ran: dict[str, set[str]] = defaultdict(set)
-        """Scheduled task → its attempts."""
-        self.lost_nodes: set[int] = set()
+        self.ran: set[str] = set()
+        """Attempts of the task that has a schedule."""
         self.local_done: dict[str, float] = {}
         self.errors: Counter[str] = Counter()
+        self.acted: Counter[str] = Counter()
+        """What was done with nodes: `create:node/work-0`."""
         self.last: Round | None = None
+        self.happened = 0
+        """How often a node was lost."""
         self.losses = sorted(
             BEGIN + self.chance.uniform(HOUR, days * DAY) for _ in range(round(days * LOST_A_DAY))
         )
@@ -131,28 +125,28 @@ class Days:
 
     def declare(self) -> None:
         """Write the project's file anew."""
+        most, place = self.place.most_an_hour, self.place
         rules = {
             "interval": f"{round(self.interval)}s",
             "budgets": [{"nodes": REPLACED_AN_HOUR, "per": "1h", "reasons": ["replace-lost"]}],
             "replacements_per_day": 100,
         }
-        more = {"backends": ["sky"], "resources": {"cpu": 8}, "idle_duration": round(IDLE)}
-        hours = {"start": "0 8 * * *", "stop": "0 20 * * *", "timezone": "Europe/Berlin"}
-        night = {"start": "30 2 * * *", "timezone": "Europe/Berlin"}
+        night = {
+            "fleets": ["always" if place.launches else "work"],
+            "resources": {"cpu": 1},
+            "schedule": {"start": "30 2 * * *", "timezone": "Europe/Berlin"},
+        }
         self.project.declare(
             {
                 "type": "project",
                 "name": "week",
-                "limits": {"cost_per_hour": MOST_AN_HOUR, "cost_per_month": MOST_AN_HOUR * 730},
+                "limits": {"cost_per_hour": most, "cost_per_month": most * 730},
                 "reconcile": rules,
             },
-            self.backend,
-            fleet("always", nodes=1, **more),
-            fleet("day", nodes=2, schedule=hours, **more),
-            {**fleet("work", nodes="0..10", **more), "blocks": 2},
+            *place.documents(),
             fleet("desk", nodes="0..2", backends=["local"], idle_duration=round(IDLE)),
-            task("nightly", "train", fleets=["always"], resources={"cpu": 1}, schedule=night),
-            *(job.document(self.project.path) for job in self.declared),
+            task("nightly", place.command, **night),
+            *(job.document(self.project.path, place.cpu, place.command) for job in self.declared),
         )
 
     def _come_and_go(self) -> None:
@@ -167,45 +161,40 @@ class Days:
     # ---------------------------------------------------------------------------- what happens
 
     def _ranks_end(self) -> None:
-        """Attempts of the cloud that took as long as they had to."""
-        db, now = self.world._db, self.clock.at
-        for row in db.execute("SELECT * FROM ranks WHERE ended IS NULL").fetchall():
-            rank, generation = row["attempt"].split(".")[:2]
-            name, _, number = rank.rpartition("-")
+        """Attempts that took as long as they had to."""
+        for attempt in self.place.attempts:
+            if attempt.ended is not None:
+                continue
+            name, _, number = attempt.rank.rpartition("-")
             if name == "nightly":
-                self.ran[name].add(row["attempt"])
+                self.ran.add(attempt.name)
                 seconds, fails = 40 * 60.0, False
             else:
-                job = self.by_name[name]
+                job, generation = self.by_name[name], attempt.name.split(".")[1]
                 if generation not in job.fate:
                     job.fate[generation] = sum(job.fate.values()) < job.fails
                 seconds, fails = job.seconds, job.fate[generation] and number == "0"
-            if row["started"] + (seconds * 0.7 if fails else seconds) <= now:
-                state, code = ("failed", 3) if fails else ("succeeded", 0)
-                db.execute(
-                    "UPDATE ranks SET state = ?, code = ?, ended = ? WHERE node = ? AND attempt = ?",
-                    (state, code, now, row["node"], row["attempt"]),
-                )
+            if attempt.started + (seconds * 0.7 if fails else seconds) <= self.clock.at:
+                self.place.end(attempt, 3 if fails else 0)
 
     def _node_lost(self) -> None:
         """One at most in each round: if several are gone at once, a loop asks a person."""
         if not self.losses or self.losses[0] > self.clock.at:
             return
-        db = self.world._db
-        there = db.execute("SELECT * FROM things WHERE kind = 'node' AND gone IS NULL").fetchall()
-        spot = [row for row in there if not row["name"].startswith("always")]
-        if len(there) < 2 or not spot:
+        there = self.place.losable()
+        if not there:
             return
         self.losses.pop(0)
-        row = self.chance.choice(sorted(spot, key=lambda row: row["seq"]))
-        # What ended just now is lost as well: nobody has seen it end.
-        running = "SELECT attempt FROM ranks WHERE node = ? AND coalesce(ended, ?) = ?"
-        for (attempt,) in db.execute(running, (row["seq"], self.clock.at, self.clock.at)).fetchall():
-            job = self.by_name.get(attempt.partition(".")[0].rpartition("-")[0])
+        node, now = self.chance.choice(there), self.clock.at
+        on_it = [a for a in self.place.attempts if a.node == node.key and a.ended in (None, now)]
+        running = [a for a in on_it if a.ended is None]
+        node.lost = now
+        self.happened += 1
+        unseen = self.place.lose(node, self.chance)
+        for attempt in on_it if unseen else running:
+            job = self.by_name.get(attempt.rank.rpartition("-")[0])
             if job:
                 job.lost = True
-        self.lost_nodes.add(row["seq"])
-        self.world.delete(row["owner"], f"i-{row['seq']}")
 
     def _local_ends(self) -> None:
         """Let the real processes end whose time it is."""
@@ -222,16 +211,20 @@ class Days:
     def step(self) -> None:
         """One interval, and one round after it."""
         self.clock.at += self.interval
+        self.place.tick()
         self._ranks_end()
         self._node_lost()
         self._local_ends()
         self._come_and_go()
         found = self.last = self.here.step()
+        self.place.look()
         for error in found.errors:
             self.errors[error.code] += 1
         for result in found.results:
             if result.outcome != "done":
                 self.errors[f"{result.id.partition('/')[0]}: {result.error}"] += 1
+            elif ":node/" in result.id:
+                self.acted[result.id] += 1
         self._note_ends(found)
         self._check_nodes()
 
@@ -247,20 +240,25 @@ class Days:
                     self._wrong(f"{job.name} is {shown.state}, not {job.expected}: {job}")
 
     def _check_nodes(self) -> None:
-        """Money, and idle nodes."""
-        db, now = self.world._db, self.clock.at
-        nodes = db.execute("SELECT * FROM things WHERE kind = 'node' AND gone IS NULL").fetchall()
-        if len(nodes) > MOST_AN_HOUR:
-            self._wrong(f"{len(nodes)} nodes")
-        for row in nodes:
-            if not row["name"].startswith("work"):
-                continue
-            ranks = db.execute("SELECT ended FROM ranks WHERE node = ?", (row["seq"],)).fetchall()
-            if any(rank["ended"] is None for rank in ranks):
-                continue
-            since = max([row["made"], *(rank["ended"] for rank in ranks)])
-            if now - since > IDLE + self.interval:
-                self._wrong(f"{row['name']} is idle for {now - since:.0f} s")
+        """Money, ranks that run twice, and idle nodes."""
+        now = self.clock.at
+        nodes = [node for node in self.place.nodes.values() if node.gone is None]
+        running = [attempt for attempt in self.place.attempts if attempt.ended is None]
+        if (cost := sum(node.price for node in nodes)) > self.place.most_an_hour:
+            self._wrong(f"{len(nodes)} nodes cost {cost:g} USD an hour")
+        for rank, times in Counter(attempt.rank for attempt in running).items():
+            if times > 1:
+                self._wrong(f"{rank} runs {times} times at once")
+        busy = {attempt.node for attempt in running}
+        for node in nodes if self.place.launches else ():
+            if node.lost is not None:
+                if now - node.lost > UNREACHABLE + 2 * self.interval:
+                    self._wrong(f"{node.name} was lost {now - node.lost:.0f} s ago, and is there")
+            elif node.name.startswith("work") and node.key not in busy:
+                ends = [a.ended for a in self.place.attempts if a.node == node.key and a.ended is not None]
+                since = max([node.made, *ends])
+                if now - since > IDLE + self.interval:
+                    self._wrong(f"{node.name} is idle for {now - since:.0f} s")
 
     def _wrong(self, what: str) -> None:
         when = datetime.fromtimestamp(self.clock.at, UTC).strftime("%a %H:%M:%S")
@@ -275,26 +273,29 @@ class Days:
             if not job.local and not job.lost and attempts != most:
                 self._wrong(f"{job.name} had {attempts} attempts, not {most}")
         nights = self._times(2, 30)
-        if len(self.ran["nightly"]) != nights:
-            self._wrong(f"nightly ran {len(self.ran['nightly'])} times, not {nights}")
-        spent, slack = self._spent(), 0.02 + len(self.lost_nodes) * self.interval / HOUR
-        if not -0.01 <= spent - self.node_hours <= slack:
-            self._wrong(f"{spent:.2f} USD were counted, and {self.node_hours:.2f} had to be paid")
+        if len(self.ran) != nights:
+            self._wrong(f"nightly ran {len(self.ran)} times, not {nights}")
+        spent, slack = self._spent(), 0.02 + self.happened * self.interval / HOUR
+        if not -0.01 <= spent - self.cost <= slack:
+            self._wrong(f"{spent:.2f} USD were counted, and {self.cost:.2f} had to be paid")
         self._check_made()
 
     def _check_made(self) -> None:
         """Nothing was made for nothing, and nothing more often than it had to be."""
-        db = self.world._db
-        for row in db.execute("SELECT * FROM things WHERE kind = 'node'").fetchall():
-            ranks = db.execute("SELECT count(*) FROM ranks WHERE node = ?", (row["seq"],)).fetchone()[0]
-            if row["name"].startswith("work") and not ranks and row["seq"] not in self.lost_nodes:
-                self._wrong(f"{row['name']} (i-{row['seq']}) was made for nothing")
-        made = Counter(row["name"] for row in db.execute("SELECT * FROM things WHERE kind = 'node'"))
-        lost = Counter(
-            row["name"] for row in db.execute("SELECT * FROM things") if row["seq"] in self.lost_nodes
-        )
+        nodes = self.place.nodes.values()
+        if not self.place.launches:
+            acted = {f"create:node/{node.name}": 1 for node in nodes}
+            mine = {what: times for what, times in self.acted.items() if "/desk-" not in what}
+            if mine != acted:
+                self._wrong(f"done with hosts: {mine}")
+            return
+        used = {attempt.node for attempt in self.place.attempts}
+        for node in nodes:
+            if node.name.startswith("work") and node.key not in used and node.lost is None:
+                self._wrong(f"{node.name} ({node.key}) was made for nothing")
         mornings = self._times(8, 0)
-        for name, times in made.items():
+        lost = Counter(node.name for node in nodes if node.lost is not None)
+        for name, times in Counter(node.name for node in nodes).items():
             most = {"always": 1, "day": mornings}.get(name.rpartition("-")[0])
             if most is not None and times - lost[name] > most:
                 self._wrong(f"{name} was made {times} times, and lost {lost[name]} times")
@@ -327,41 +328,20 @@ class Days:
         return float(ended) + float(seconds) / HOUR
 
     @property
-    def node_hours(self) -> float:
-        """What was paid for."""
-        rows = self.world._db.execute("SELECT made, gone FROM things WHERE kind = 'node'").fetchall()
-        return float(sum((row["gone"] or self.clock.at) - row["made"] for row in rows)) / HOUR
+    def cost(self) -> float:
+        """USD that had to be paid."""
+        nodes = self.place.nodes.values()
+        return sum(n.price * ((n.gone or self.clock.at) - n.made) for n in nodes) / HOUR
 
 
 @contextmanager
-def sky(folder: Path, clock: Clock) -> Iterator[tuple[CloudWorld, dict[str, Any]]]:
-    """The rehearsal cloud in this process, by that clock; and the document that declares it."""
-    sys.path.insert(0, str(SITE))
-    import cumulus  # type: ignore[import-not-found]
-
-    cumulus.clock = clock
-    world = CloudWorld(folder / "sky.db", clock=clock)
-    cloud = Cloud(world, 0.0, 0.0, 0, 0.0)
-    threading.Thread(target=cloud.serve_forever, daemon=True).start()
-    host, port = cloud.server_address[:2]
-    url = {"options": {"url": f"http://{host!s}:{port}"}}
-    try:
-        yield world, {"type": "backend", "name": "sky", "driver": "cumulus", "regions": ["sky-1"], **url}
-    finally:
-        cloud.shutdown()
-        cloud.server_close()
-        cumulus.clock = time.time
-        sys.path.remove(str(SITE))
-
-
-@contextmanager
-def played(folder: Path, **given: Any) -> Iterator[Days]:
-    """Play so many days in a folder; what came of them."""
+def played(
+    folder: Path, where: Callable[[Path, Clock], AbstractContextManager[tuple[Place, Project]]], **given: Any
+) -> Iterator[Days]:
+    """Play so many days in a folder, on the place that `where` makes; what came of them."""
     clock = Clock(BEGIN)
-    project = Project(folder / "week")
-    project.path.mkdir()
-    with sky(folder, clock) as (world, backend):
-        days = Days(project, clock, world, backend, **given)
+    with where(folder, clock) as (place, project):
+        days = Days(project, clock, place, **given)
         try:
             days.play()
             yield days

@@ -4,6 +4,7 @@
     python benchmarks/reconcile --only leaders --disturbances 500 --replicas 2,3,4
     python benchmarks/reconcile --only calm --nodes 1000 --rounds 10000
     python benchmarks/reconcile --only week --days 7 --seed 3
+    python benchmarks/reconcile --only week --where hosts,ec2 --days 1 --tasks 20 --interval 600   # as root
 
 `leaders`: so many loops on one state in PostgreSQL, which is started here. The one that leads is killed,
 frozen until another one leads, or cut off from the server, each time with a task to start, at any moment of
@@ -18,6 +19,8 @@ of a loop of one node over many rounds, by a clock that is set.
 `week`: days of a project in fast motion, by a clock that is set: tasks that come, fail and end, lost nodes,
 schedules, budgets, a limit of money; on the rehearsal cloud and on the `local` backend. What was to come of
 each task, how long nodes are idle, what they cost, and what is made for nothing is checked (`tests/week.py`).
+`--where hosts` takes real sshd instead of the rehearsal cloud, `--where ec2` moto's EC2 with such machines
+behind its instances: ranks are processes there. A week takes half an hour on hosts, and an hour on EC2.
 
 Exit code 1 if anything was done twice, never done, or above its bound.
 """
@@ -42,13 +45,17 @@ if not __package__:  # run as a folder, which then is first on the path instead 
 
 from tests import postgres
 from tests.cli import Project, fleet
+from tests.hosts.days import hosts, instances
+from tests.hosts.machines import impediment
 from tests.leaders import KINDS, Replicas, Takeover
+from tests.places import sky
 from tests.rounds import Clock, Here
 from tests.week import played
 
 BOUND = 15.0
 CPU_A_MINUTE = 1.0
 GROWTH_MB = 5.0
+PLACES = {"sky": sky, "ec2": instances, "hosts": hosts}
 
 
 @contextmanager
@@ -165,22 +172,25 @@ def growth(rounds: int) -> bool:
     return after - before <= GROWTH_MB
 
 
-def week(days: float, seed: int) -> bool:
+def week(where: str, days: float, a_day: int, interval: float, seed: int) -> bool:
     """Days in fast motion; whether all came as declared."""
     memory = Path("/dev/shm")  # the state is as good there, and quicker
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        begun = time.process_time()
-        given = {"days": days, "a_day": 50, "interval": 300.0, "seed": seed}
+    with tempfile.TemporaryDirectory(
+        prefix="fleetform-week-", dir=memory if memory.is_dir() else None
+    ) as folder:
+        begun, since = time.process_time(), time.monotonic()
+        given = {"days": days, "a_day": a_day, "interval": interval, "seed": seed}
         with (
             (Path(folder) / "said").open("w") as said,
             redirect_stdout(said),
             redirect_stderr(said),
-            played(Path(folder), **given) as found,
+            played(Path(folder), PLACES[where], **given) as found,
         ):
-            used = time.process_time() - begun
+            used, took = time.process_time() - begun, time.monotonic() - since
+    attempts, nodes = len(found.place.attempts), len(found.place.nodes)
     print(
-        f"seed {seed}: {days:g} days, {len(found.jobs)} tasks, {len(found.lost_nodes)} nodes lost, "
-        f"{found.node_hours:.0f} USD, {used:.0f} CPU s",
+        f"{where}, seed {seed}: {days:g} days, {len(found.jobs)} tasks, {attempts} attempts, {nodes} nodes, "
+        f"{found.happened} losses, {found.cost:.0f} USD, {used:.0f} CPU s in {took:.0f} s",
         flush=True,
     )
     for fault in (*found.faults, *(f"{count} times {error}" for error, count in found.errors.items())):
@@ -200,8 +210,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--days", type=float, default=7)
+    parser.add_argument("--where", default="sky", help=f"of a week: {','.join(PLACES)}")
+    parser.add_argument("--tasks", type=int, default=50, help="of a week, each day (default: %(default)s)")
+    parser.add_argument("--interval", type=float, default=300, help="seconds of a week's rounds")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    places = args.where.split(",")
+    if args.only in (None, "week") and places != ["sky"] and (reason := impediment()):
+        parser.error(reason)
     well = True
     if args.only in (None, "leaders"):
         counts = json.loads(f"[{args.replicas}]")
@@ -211,7 +227,8 @@ def main() -> int:
                 each = max(1, args.disturbances // len(counts))
                 well &= disturbed(server, count, each, random.Random(args.seed))
     if args.only in (None, "week"):
-        well &= week(args.days, args.seed)
+        for where in places:
+            well &= week(where, args.days, args.tasks, args.interval, args.seed)
     if args.only in (None, "calm"):
         well &= growth(args.rounds)
         well &= idle(args.nodes, args.minutes)

@@ -12,6 +12,7 @@
   asked. With `python server.py FOLDER` they get those that FOLDER/addresses lists, as long as there are any.
   What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone. Whoever ends
   it may say why in FOLDER/ID.reason: a code of EC2, as that of a spot instance that is wanted back.
+  An address is given again once there is FOLDER/ADDRESS.free.
   FOLDER/disks has the volumes that are attached: `instance`, `device`, `size` in GiB by their ids.
 
 All of it is written from Amazon's public documentation of the API. Started as `python server.py`, it writes
@@ -138,6 +139,9 @@ class Ec2:
         instance.placement.group_name = asked.get("Placement.GroupName", "")
         card = instance.nics[0]
         card.public_ip = None
+        for file in self.folder.glob("*.free") if self.folder else ():
+            self.free.append(file.stem)
+            file.unlink()
         card.private_ip_address = f"127.1.{self.count >> 8 & 255}.{self.count & 255}"
         if self.free:
             card.private_ip_address = self.given[made] = self.free.pop(0)

@@ -37,6 +37,11 @@ for own in root home work builds mnt srv opt var/tmp var/lib/containers; do
 done
 chmod 700 "$root/root"
 chmod 1777 "$root/var/tmp"
+if [ -e "$folder/../clock" ]; then # it is as late as that says, by what scripts ask
+  : >"$root/run/clock"
+  mount --bind "$folder/../clock" "$root/run/clock"
+  cp "${0%/*}/date.sh" "$root/usr/local/bin/date"
+fi
 mkdir -p "$root/run/sshd" "$root/root/.ssh" "$root/home/worker/.ssh"
 cat /proc/sys/kernel/random/uuid >"$folder/boot_id"
 mount --bind "$folder/boot_id" "$root/proc/sys/kernel/random/boot_id"

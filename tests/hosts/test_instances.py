@@ -54,6 +54,9 @@ class Cloud:
         self._server.__exit__()
         self.machines.down()
 
+    def ended(self, made: str) -> None:
+        """An instance has ended, and its machine is off."""
+
     def _watch(self) -> None:
         """Switch on what began, and off what ended."""
         by_address = {m.address: m for m in self.machines}
@@ -80,6 +83,7 @@ class Cloud:
             if file.stem in self.of:  # else it has begun since the look above
                 self.of[file.stem].off()
                 file.unlink()
+                self.ended(file.stem)
         if (self.folder / "disks").exists():
             self.disks.bring(json.loads((self.folder / "disks").read_text()), self.of)
 
