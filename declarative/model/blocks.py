@@ -160,8 +160,7 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
 def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
     """The same of the model, the vendor and the memory of the GPUs that there are."""
     out: list[Shortfall] = []
-    names = {name.lower() for name in want.names}
-    if names and (shape.gpu_name or "").lower() not in names:
+    if not want.allows(shape.gpu_name):
         out.append(Shortfall("gpu_model", ",".join(want.names), shape.gpu_name or UNKNOWN, want.count.min))
     vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
     if want.vendor and vendor != want.vendor:

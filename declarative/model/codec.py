@@ -102,19 +102,23 @@ def reader(hint: Any) -> Reader:
         return functools.partial(_anything, MOST_LEVELS)
     if hint in _PLAIN:
         return _PLAIN[hint]
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        inner = reader(next(a for a in args if a is not types.NoneType))
-        return lambda data: None if data is None else inner(data)
-    if origin is tuple:
-        return functools.partial(_items, reader(args[0]))
-    if origin is Mapping:
-        return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+    if args := typing.get_args(hint):
+        return _generic_reader(typing.get_origin(hint), args)
     if hasattr(hint, "from_data"):
         return functools.partial(_from_text, hint)
     if issubclass(hint, Enum):
         return functools.partial(_member, hint)
     return _whole_of(hint)
+
+
+def _generic_reader(origin: Any, args: tuple[Any, ...]) -> Reader:
+    """The same of `X | None`, `tuple[X, ...]` and `Mapping[K, X]`."""
+    if origin is tuple:
+        return functools.partial(_items, reader(args[0]))
+    if origin is Mapping:
+        return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+    inner = reader(next(a for a in args if a is not types.NoneType))
+    return lambda data: None if data is None else inner(data)
 
 
 def _anything(levels: int, data: Any) -> Any:

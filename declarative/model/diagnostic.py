@@ -151,13 +151,23 @@ def _edits(one: str, other: str, most: int) -> int | None:
         return None
     before: list[int] = []
     row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        last, before, row = before, row, [i]
-        for j, b in enumerate(other, 1):
-            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
-                edits = min(edits, last[j - 2] + 1)
-            row.append(edits)
+    for i in range(1, len(one) + 1):
+        last, before = before, row
+        row = _edits_row(one[:i], other, before, last)
         if min(row) > most:
             return None
     return row[-1] if row[-1] <= most else None
+
+
+def _edits_row(one: str, other: str, before: list[int], last: list[int]) -> list[int]:
+    """The edits from `one` to each beginning of `other`; `before` and `last` are the rows of one letter less
+    and of two.
+    """
+    i = len(one)
+    row = [i]
+    for j, b in enumerate(other, 1):
+        edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (one[-1] != b))
+        if i > 1 and j > 1 and one[-1] == other[j - 2] and b == one[-2]:
+            edits = min(edits, last[j - 2] + 1)
+        row.append(edits)
+    return row

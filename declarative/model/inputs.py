@@ -229,14 +229,7 @@ def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
 
 def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
     found: Inputs = known(KINDS[kind], data)
-    for name, least in _BOUNDS.items():
-        value = getattr(found, name, least)
-        if isinstance(value, int) and not least <= value <= MOST:
-            raise BadDataError(f"a number from {least} to {MOST}").at(name)
-    for name in _NAMED:
-        value = getattr(found, name, None)
-        if isinstance(value, str) and not WORD.fullmatch(value):
-            raise BadDataError("a name").at(name)
+    _check_bounds(found)
     match found:
         case NodeInputs():
             _check_shape(found.resources)
@@ -249,6 +242,17 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
         case AttachmentInputs():
             pass
     return found
+
+
+def _check_bounds(found: Inputs) -> None:
+    for name, least in _BOUNDS.items():
+        value = getattr(found, name, least)
+        if isinstance(value, int) and not least <= value <= MOST:
+            raise BadDataError(f"a number from {least} to {MOST}").at(name)
+    for name in _NAMED:
+        value = getattr(found, name, None)
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            raise BadDataError("a name").at(name)
 
 
 def _check_blocks(found: ReservationInputs) -> None:

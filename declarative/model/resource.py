@@ -321,9 +321,9 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
     return tuple(out)
 
 
-def _zones(offers: tuple[Offer, ...]) -> dict[tuple[str, str], dict[str, None]]:
+def _zones(offers: tuple[Offer, ...]) -> dict[tuple[str, str], dict[str | None, None]]:
     """The zones of each instance type and region, in order; none for what is offered in no zone."""
-    zones: dict[tuple[str, str], dict[str, None]] = {}
+    zones: dict[tuple[str, str], dict[str | None, None]] = {}
     for offer in offers:
         if offer.zone is not None:
             zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
@@ -336,15 +336,21 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
     """
     types = {o.instance_type for o in declared}
+    others = (o for o in reported if o.instance_type not in types and not (declared and o.shaped))
+    return (*_where_reported(declared, reported), *others)
+
+
+def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> list[Offer]:
+    """Declared offers with the zones where backends have them, bidding as those do."""
     zones = _zones(reported)
     bids = {(offer.instance_type, offer.spot) for offer in reported if offer.bids}
-    placed: list[Offer] = []
+    out: list[Offer] = []
     for offer in declared:
         known = zones.get((offer.instance_type, offer.region), {offer.zone: None})
-        for zone in known if offer.zone is None else {offer.zone}.intersection(known):
-            bidding = offer.bids or (offer.instance_type, offer.spot) in bids
-            placed.append(replace(offer, zone=zone, bids=bidding))
-    return (*placed, *(o for o in reported if o.instance_type not in types and not (declared and o.shaped)))
+        bidding = offer.bids or (offer.instance_type, offer.spot) in bids
+        found = known if offer.zone is None else {offer.zone}.intersection(known)
+        out += [replace(offer, zone=zone, bids=bidding) for zone in found]
+    return out
 
 
 def size_order(offer: Offer) -> tuple[object, ...]:

@@ -434,14 +434,12 @@ def attempt_of(intent: Intent) -> str:
 def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:
     """The state of a task from those of its ranks, by rank; None for one that was not started."""
     states = [status.state if status else RankState.PENDING for _, status in sorted(ranks.items())]
-    if not states:
-        return RankState.PENDING
-    if master_done and states[0] is RankState.SUCCEEDED:
-        others = states[1:]
-        return RankState.SUCCEEDED if all(s.ended for s in others) else RankState.RUNNING
+    if master_done and states[:1] == [RankState.SUCCEEDED]:
+        return RankState.SUCCEEDED if all(s.ended for s in states) else RankState.RUNNING
     if set(states) == {RankState.SUCCEEDED}:
         return RankState.SUCCEEDED
-    for state in (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.STARTING, RankState.STOPPED):
-        if state in states:
-            return state
-    return RankState.PENDING
+    return next((state for state in _TELLING if state in states), RankState.PENDING)
+
+
+_TELLING = (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.STARTING, RankState.STOPPED)
+"""What one rank's state says of its task, the first of them that one has."""

@@ -165,19 +165,23 @@ def _with_files(
 
 def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
     """What fleetform keeps in the project: its state, the folders of local backends, and keys to hosts."""
-    places: list[str] = []
-    for url in filter(None, (state, desired.project.state)):
-        if url.startswith(_SQLITE):
-            places += [url.removeprefix(_SQLITE) + suffix for suffix in _BESIDE]
-    for backend in desired.backends.values():
-        folder = backend.options.get("root") if backend.provider == LOCAL else None
-        places += [folder] if isinstance(folder, str) else []
-    for fleet in desired.fleets.values():
-        places += _private_keys(fleet.ssh_config)
-    for place in places:
+    for place in _kept_places(desired, state):
         path = Path(os.path.realpath(root / place))  # `resolve` fails of a link to itself
         if path.is_relative_to(root) and path != root:
             yield path.relative_to(root).as_posix()
+
+
+def _kept_places(desired: Desired, state: str | None) -> Iterator[str]:
+    """The same as they are written, in the project or not."""
+    for url in filter(None, (state, desired.project.state)):
+        if url.startswith(_SQLITE):
+            yield from (url.removeprefix(_SQLITE) + suffix for suffix in _BESIDE)
+    for backend in desired.backends.values():
+        folder = backend.options.get("root") if backend.provider == LOCAL else None
+        if isinstance(folder, str):
+            yield folder
+    for fleet in desired.fleets.values():
+        yield from _private_keys(fleet.ssh_config)
 
 
 def _private_keys(config: SshConfig | None) -> list[str]:

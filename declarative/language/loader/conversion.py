@@ -211,19 +211,23 @@ def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> Non
 def _resources(data: dict[str, Any], task: Draft, fleet: Draft) -> None:
     choices = data.pop("any_of", None) or data.pop("ordered", None) or [{}]
     asked = [{**data, **_mapping(choice)} for choice in choices]
-    first, *others = asked
-    for other in others:
-        more = {key for key in other if other[key] != first.get(key)} - _PLACE
-        if more:
-            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(sorted(more))}")
+    _note_others(asked, task)
     wanted: dict[str, Any] = {}
-    for key, value in first.items():
+    for key, value in asked[0].items():
         if value is not None and key not in _PLACE:
             _resource(key, value, (wanted, task, fleet))
     _places(asked, fleet)
     if wanted:
         task.fields["resources"] = wanted
         fleet.fields["resources"] = dict(wanted)
+
+
+def _note_others(asked: Sequence[Mapping[str, Any]], task: Draft) -> None:
+    first, *others = asked
+    for other in others:
+        more = {key for key in other if other[key] != first.get(key)} - _PLACE
+        if more:
+            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(sorted(more))}")
 
 
 def _resource(key: str, value: Any, out: tuple[dict[str, Any], Draft, Draft]) -> None:
@@ -305,18 +309,26 @@ def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
 
 
 def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
-    """Cloud, region and zone of each choice; `infra` is the three in one."""
+    """Cloud, region and zone of each choice."""
     found: dict[str, list[str]] = {"backends": [], "regions": [], "availability_zones": []}
     for one in asked:
-        infra = str(one.get("infra") or "")
-        three = [*infra.split("/"), "", ""]
-        cloud = str(one.get("cloud") or three[0]).lower()
+        cloud, region, zone = _place(one)
         if cloud in ("k8s", "kubernetes", "ssh"):
-            fleet.lose(f"infra: {infra}", "declare the hosts: `ssh_config: {hosts: […]}`")
+            fleet.lose(f"infra: {one.get('infra') or ''}", "declare the hosts: `ssh_config: {hosts: […]}`")
         elif cloud in ("", "*") or known_backends(fleet, [cloud]):
             found["backends"].append(cloud)
-            found["regions"].append(str(one.get("region") or three[1]))
-            found["availability_zones"].append(str(one.get("zone") or three[2]))
+            found["regions"].append(region)
+            found["availability_zones"].append(zone)
     for key, values in found.items():
         if named := set(values) - {"", "*"}:
             fleet.fields[key] = sorted(named, key=values.index)
+
+
+def _place(choice: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Cloud, region and zone; `infra` is the three in one."""
+    cloud, region, zone, *_ = (*str(choice.get("infra") or "").split("/"), "", "")
+    return (
+        str(choice.get("cloud") or cloud).lower(),
+        str(choice.get("region") or region),
+        str(choice.get("zone") or zone),
+    )

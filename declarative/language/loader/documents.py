@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
@@ -163,8 +163,13 @@ def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | Non
     for key in keys:
         if findings.near(key, ("type",)):
             return (key,), f"write `type:` for `{key}:`"
-    fitting = [kind for kind, cls in DOCUMENTS.items() if set(keys) <= {f.name for f in fields_of(cls)}]
+    fitting = _kinds_with(keys)
     return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
+
+
+def _kinds_with(keys: Iterable[str]) -> list[str]:
+    """The kinds of documents that have all these fields."""
+    return [kind for kind, cls in DOCUMENTS.items() if {f.name for f in fields_of(cls)}.issuperset(keys)]
 
 
 def decode_all(raw: Sequence[Raw], scope: TemplateScope, findings: Findings) -> list[Declaration]:

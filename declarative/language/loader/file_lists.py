@@ -144,11 +144,7 @@ class Sender:
 
     def _look(self, name: str) -> Iterator[_Found]:
         parts = tuple(p for p in name.split("/") if p)
-        if never := next((p for p in parts if p in NEVER), None):
-            raise CannotSendError("never-sent", f"`{name}` is never sent: it lies in `{never}`")
-        if self._is_hidden(name):
-            summary = f"`{name}` is never sent: it is fleetform's own, or a private key to hosts"
-            raise CannotSendError("never-sent", summary)
+        self._refuse_hidden(name, parts)
         if not parts:
             yield from self._folder(parts, ())
             return
@@ -166,6 +162,13 @@ class Sender:
                 yield from self._folder(parts, levels)
             else:
                 yield self._single(parent, name, mode)
+
+    def _refuse_hidden(self, name: str, parts: tuple[str, ...]) -> None:
+        if never := next((p for p in parts if p in NEVER), None):
+            raise CannotSendError("never-sent", f"`{name}` is never sent: it lies in `{never}`")
+        if self._is_hidden(name):
+            summary = f"`{name}` is never sent: it is fleetform's own, or a private key to hosts"
+            raise CannotSendError("never-sent", summary)
 
     def _parent(self, parts: tuple[str, ...], depth: int) -> AbstractContextManager[int]:
         return project_folder.folder(self.root, *parts[:depth])

@@ -163,15 +163,16 @@ class ProjectFiles:
         step, rest = steps[0], steps[1:]
         if step == "**":
             yield from self._expand(folder, rest or ("*",), seen, span)
-            found = self._list(folder, span, links=False)
-            folders = [name for name, is_folder in found if is_folder and not name.startswith(".")]
+            found = [one for one in self._list(folder, span, links=False) if not one[0].startswith(".")]
             rest = steps
         else:
             found = self._matching(folder, step, span, last=not rest)
-            folders = [name for name, is_folder in found if rest and is_folder]
-            yield from (_join(folder, name) for name, _ in found if not rest)
-        for name in folders:
-            yield from self._expand(_join(folder, name), rest, seen, span)
+        if not rest:
+            yield from (_join(folder, name) for name, _ in found)
+            return
+        for name, is_folder in found:
+            if is_folder:
+                yield from self._expand(_join(folder, name), rest, seen, span)
 
     def _matching(self, folder: str, step: str, span: Span, *, last: bool) -> list[tuple[str, bool]]:
         """The entries of a folder that one step of a pattern names: hidden ones and folders only by name."""

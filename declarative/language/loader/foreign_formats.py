@@ -163,10 +163,13 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
             yield from _dashed(item, inner)
     elif isinstance(value, str) and _fits_block(value):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
-        for line in value.removesuffix("\n").split("\n"):
-            yield f"{inner}{line}" if line else ""
+        yield from _indented(value.removesuffix("\n"), inner)
     else:
         yield f"{start} {_scalar(value)}"
+
+
+def _indented(text: str, indent: str) -> Iterator[str]:
+    return (f"{indent}{line}" if line else "" for line in text.split("\n"))
 
 
 def _dashed(item: Any, indent: str) -> Iterator[str]:

@@ -246,15 +246,10 @@ def settle(
             findings.add("undeclared-variable", f"--var {name}: no such variable is declared", hint)
     values: dict[str, Json] = {}
     unset: set[str] = set()
+    sources = _sources(given, from_files, environ)
     for name, variable in declared.items():
         place = project.document.span(("variables", name), key=True) if project.document else None
-        source, span, value = "", place, variable.default
-        if name in given:
-            source, span, value = f"--var {name}: ", None, given[name]
-        elif name in from_files:
-            source, (value, span) = f"`{name}`: ", from_files[name]
-        elif PREFIX + name in environ:
-            source, span, value = f"{PREFIX}{name}: ", None, environ[PREFIX + name]
+        source, span, value = sources.get(name) or ("", place, variable.default)
         try:
             values[name] = _accepted(name, variable, value)
         except BadValueError as bad:
@@ -262,6 +257,19 @@ def settle(
             at, before = (place, "") if value is None else (span, source)
             findings.add(bad.code, before + bad.summary, bad.hint, span=at)
     return TemplateScope(values, frozenset(unset), open=not project.readable)
+
+
+def _sources(
+    given: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
+) -> dict[str, tuple[str, Span | None, Json]]:
+    """The values of variables, with the words before a finding and its place: a later source wins."""
+    found: dict[str, tuple[str, Span | None, Json]] = {
+        key.removeprefix(PREFIX): (f"{key}: ", None, value)
+        for key, value in environ.items()
+        if key.startswith(PREFIX)
+    }
+    found |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
+    return found | {name: (f"--var {name}: ", None, value) for name, value in given.items()}
 
 
 def _accepted(name: str, variable: Variable, value: Json) -> Json:

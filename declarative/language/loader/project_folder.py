@@ -243,11 +243,14 @@ def _part(text: str) -> Part:
             plain += char
     if not pieces and piece == re.escape(plain):
         return plain
-    if not pieces:
-        return re.compile(f"{piece}\\Z", re.DOTALL)
-    # Possessive: where a piece was found first, it may stay, and is not looked for again further on.
-    middle = "".join(f"(?>.*?{found})" for found in pieces[1:])
-    return re.compile(f"{pieces[0]}{middle}.*{piece}\\Z", re.DOTALL)
+    return re.compile(_between_stars([*pieces, piece]), re.DOTALL)
+
+
+def _between_stars(pieces: Sequence[str]) -> str:
+    """The expression of what has anything between its pieces."""
+    first, *middle = [pieces[0]] + [f"(?>.*?{found})" for found in pieces[1:-1]]
+    last = f".*{pieces[-1]}" if len(pieces) > 1 else ""
+    return f"{first}{''.join(middle)}{last}\\Z"
 
 
 _NAMED_CLASS = re.compile(r"\[:(\w*):\]")

@@ -23,7 +23,7 @@ from declarative.model.resource import (
     volume_names,
 )
 from declarative.model.schema import BadValueError
-from declarative.model.spec import Backend, Name, Task, Volume
+from declarative.model.spec import Backend, Name, Volume
 from declarative.model.spec.hosts import host_keys, is_public
 from declarative.model.spec.mounts import Inline
 from declarative.model.spec.text import MAX_NAME, check_name
@@ -143,35 +143,40 @@ class _Assembly:
             self._backend_name(entry, (field, i), name)
 
     def _backend_name(self, entry: Declaration, path: Path, name: str) -> None:
-        if name in self.kinds["backend"]:
-            return
-        if name in BUILT_IN:
-            return
-        self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
+        if name not in self.kinds["backend"] and name not in BUILT_IN:
+            self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
 
     def _of_hosts(self, entry: Declaration) -> None:
         """Hosts are nodes of an ssh backend, and others are not."""
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.partition is not None:
             self._of_partition(entry, names)
-            return
-        if entry.spec.ssh_config is None:
+        elif entry.spec.ssh_config is not None:
+            self._one_backend(entry, names, SSH, "hosts are nodes")
+        else:
             for i, name in enumerate(names):
-                if entry.spec.instance_ids and self._driver(name) in BUILT_IN:
-                    summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
-                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, "name a cloud's backend")
-                elif self._driver(name) == SLURM:
-                    summary = f"the backend `{name}` launches nothing: its nodes are there"
-                    hint = "name a partition of it: `partition: …`, instead of `nodes`"
-                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
-                elif self._is_ssh(name):
-                    summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
-                    hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
-                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
+                self._launches(entry, i, name)
+
+    def _launches(self, entry: Declaration, i: int, name: str) -> None:
+        """Nodes that are made, and instances that were, are a cloud's."""
+        driver = self._driver(name)
+        if entry.spec.instance_ids and driver in BUILT_IN:
+            summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
+            hint = "name a cloud's backend"
+        elif driver == SLURM:
+            summary = f"the backend `{name}` launches nothing: its nodes are there"
+            hint = "name a partition of it: `partition: …`, instead of `nodes`"
+        elif driver == SSH:
+            summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
+            hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
+        else:
             return
+        self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
+
+    def _one_backend(self, entry: Declaration, names: Iterable[str], driver: str, whose: str) -> None:
         for i, name in enumerate(names):
-            if i or not self._is_ssh(name):
-                summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
+            if i or self._driver(name) != driver:
+                summary = f"{whose} of one backend, whose driver is `{driver}`; `{name}` is another"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
     def _of_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
@@ -181,10 +186,7 @@ class _Assembly:
             if others:
                 summary = "a partition is of one cluster, and the fleet names no backend"
                 self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{others[0]}]`")
-        for i, name in enumerate(names):
-            if i or self._driver(name) != SLURM:
-                summary = f"a partition is of one backend, whose driver is `{SLURM}`; `{name}` is another"
-                self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
+        self._one_backend(entry, names, SLURM, "a partition is")
 
     def _reserved(self, entry: Declaration) -> None:
         """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
@@ -229,10 +231,8 @@ class _Assembly:
         if config is None:
             return
         given: list[tuple[Path, str | None]] = [(("ssh_config", "network"), config.network)]
-        given += [
-            (("ssh_config", "hosts", i, "internal_ip"), host.internal_ip)
-            for i, host in enumerate(config.hosts)
-        ]
+        for i, host in enumerate(config.hosts):
+            given.append((("ssh_config", "hosts", i, "internal_ip"), host.internal_ip))
         for path, address in given:
             if address is not None and is_public(address):
                 self.findings.add(
@@ -257,9 +257,8 @@ class _Assembly:
         """Only a Slurm cluster has a queue."""
         if not entry.spec.queue or self.findings.lost or self.findings.full:
             return
-        known = self.kinds["fleet"]
-        found = (known[name].spec for name in entry.spec.fleets or known if name in known)
-        fleets = [spec for spec in found if spec is not None]
+        named = entry.spec.fleets or self.kinds["fleet"]
+        fleets = [e.spec for e in self._good("fleet") if e.name in named]
         if fleets and not any(spec.partition for spec in fleets):
             summary = "`queue` is for Slurm clusters, and no fleet that the task may use has a `partition`"
             hint = "to wait for capacity elsewhere, write `retry: {on_events: [no-capacity], duration: 1d}`"
@@ -280,13 +279,8 @@ class _Assembly:
             self._volume_backend(entry, (), spec)
             total += spec.count or 1
             if total > MAX_VOLUMES:
-                self._say(
-                    entry,
-                    ("count",),
-                    "too-large",
-                    f"more than {MAX_VOLUMES} volumes are declared",
-                    "declare fewer",
-                )
+                summary = f"more than {MAX_VOLUMES} volumes are declared"
+                self._say(entry, ("count",), "too-large", summary, "declare fewer")
                 break
             names = volume_names(spec)
             try:
@@ -301,7 +295,6 @@ class _Assembly:
 
     def _declare(self, entry: Declaration, names: Sequence[str], volumes: Volumes) -> None:
         inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
-        place = entry.span
         for name in names:
             other = volumes.wants.get(name)
             if other is not None:
@@ -312,14 +305,13 @@ class _Assembly:
             volumes.wants[name] = VolumeWant(
                 name=name, inputs=inputs, declared_by=entry.address, cleanup=entry.spec.cleanup
             )
-            volumes.places[name] = place
+            volumes.places[name] = entry.span
 
     def _default_backend(self, name: str | None) -> Backend:
         """The backend named; without a name the only one that is declared, else the built-in `local`."""
         if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
             name = next(iter(self.kinds["backend"]))
-        found = self.backends.get(name or LOCAL)
-        return found if found is not None else Backend(name=Name(name or LOCAL))
+        return self.backends.get(name or LOCAL) or Backend(name=Name(name or LOCAL))
 
     def _chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
         """That the backend of a volume is declared, and named where there are several."""
@@ -381,16 +373,10 @@ class _Assembly:
         out: list[Declaration] = []
         total = 0
         for entry in self._good("task"):
-            task: Task = entry.spec
-            total += task.nodes
+            total += entry.spec.nodes
             if total > MAX_RANKS:
-                self._say(
-                    entry,
-                    ("nodes",),
-                    "too-large",
-                    f"more than {MAX_RANKS} ranks are declared",
-                    "declare fewer",
-                )
+                summary = f"more than {MAX_RANKS} ranks are declared"
+                self._say(entry, ("nodes",), "too-large", summary, "declare fewer")
                 break
             out.append(entry)
         return out

@@ -112,6 +112,12 @@ class _Writer:
         if last.strip():
             self.prefix = last.strip() + " "
 
+    def result(self) -> str:
+        """All lines, without blank ones at the end that mean nothing."""
+        while self.out and not self.out[-1] and len(self.out) != self.after_literal:
+            self.out.pop()
+        return "".join(f"{line}\n" for line in self.out)
+
     def document(self, root: YamlNode, lead: Sequence[Line], data: Any) -> None:
         """One document, with the lines above it."""
         hint = hint_of(data)
@@ -274,9 +280,7 @@ def _rewritten(text: str, documents: Sequence[Document]) -> str:
         layout.root(root)
         writer.document(root, lead, document.data)
     writer.between(text[layout.position :] + "\n")
-    while writer.out and not writer.out[-1] and len(writer.out) != writer.after_literal:
-        writer.out.pop()
-    return "".join(f"{line}\n" for line in writer.out)
+    return writer.result()
 
 
 def _unchanged(old: str, new: str, documents: Sequence[Document], file: str) -> bool:

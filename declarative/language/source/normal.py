@@ -111,15 +111,19 @@ def _moved(old: Sequence[YamlItem], new: list[YamlItem], *, root: bool) -> list[
     for before, entry in itertools.pairwise(old):
         blank = entry.lead.index((0, "")) if (0, "") in entry.lead else 0
         before.behind, entry.lead = entry.lead[:blank], entry.lead[blank:]
-    first = old[0]
-    lead = without_blanks(first.lead)
-    cut = max((i + 1 for i, line in enumerate(lead) if not line[1]), default=len(lead) if root else 0)
-    header, first.lead = lead[:cut], lead[cut:]
+    header, old[0].lead = _split_header(old[0].lead, root=root)
     top = without_blanks(new[0].lead)
     new[0].lead = [*header, *([(0, "")] if header and top else []), *top]
     if root and not any(text for _, text in new[1].lead):
         new[1].lead = []  # `name` directly below `type`
     return new
+
+
+def _split_header(lead: Sequence[Line], *, root: bool) -> tuple[list[Line], list[Line]]:
+    """What is about the whole, up to the last blank line, and the rest."""
+    lines = list(without_blanks(lead))
+    cut = max((i + 1 for i, line in enumerate(lines) if not line[1]), default=len(lines) if root else 0)
+    return lines[:cut], lines[cut:]
 
 
 def without_blanks(lines: Sequence[Line]) -> list[Line]:

@@ -178,6 +178,16 @@ class Text:
         return self.span(start | line << _BITS | column + 1, broken=True)
 
 
+def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
+    """Where a key stands, and the node of its value; of a list's item only that. None if there is none."""
+    _, keys, values = node if isinstance(node, tuple) else (0, None, ())
+    if keys is not None and step in keys:
+        return keys[step], values[step]
+    if isinstance(values, list) and isinstance(step, int) and 0 <= step < len(values):
+        return None, values[step]
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One YAML document: its data, and on request the place of any part of it.
@@ -201,13 +211,10 @@ class Document:
         """Where the value at `path` stands, or with `key` its key; else the nearest thing above it."""
         node, at = self._root, None
         for step in path:
-            _, keys, values = node if isinstance(node, tuple) else (0, None, ())
-            if keys is not None and step in keys:
-                at, node = keys[step], values[step]
-            elif isinstance(values, list) and isinstance(step, int) and 0 <= step < len(values):
-                at, node = None, values[step]
-            else:
+            below = _below(node, step)
+            if below is None:
                 break
+            at, node = below
         if key and at is not None:
             return self._text.span(at)
         return self._text.span(self._title() if node is self._root else where(node))

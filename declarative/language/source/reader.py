@@ -78,10 +78,7 @@ class Reader:
             kind = type(event).__name__
             if odd is not None and kind != "DocumentEndEvent":
                 # Not said before: a mistake right behind it, such as a missing `:`, would be its cause.
-                hint = "write `key: value` lines, beginning with `type:`"
-                if isinstance(odd, tuple):
-                    hint += "; without `- `, and with `---` between documents"
-                self._say("not-a-mapping", "a document is a mapping of fields", odd, hint)
+                self._say_not_a_mapping(odd)
                 odd = None
             if kind != "DocumentStartEvent":
                 continue
@@ -98,6 +95,12 @@ class Reader:
                 continue
             self.lost = True
             odd = node if self.whole else None
+
+    def _say_not_a_mapping(self, odd: Node) -> None:
+        hint = "write `key: value` lines, beginning with `type:`"
+        if isinstance(odd, tuple):
+            hint += "; without `- `, and with `---` between documents"
+        self._say("not-a-mapping", "a document is a mapping of fields", odd, hint)
 
     def _say(
         self, code: str, summary: str, node: Node, hint: str | None = None, *, broken: bool = False

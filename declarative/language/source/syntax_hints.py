@@ -263,21 +263,26 @@ def _odd_line(fault: _Fault) -> _Message:
     mark, opening = fault.at, fault.opening
     if not mark.first:
         return _behind(mark)
-    if mark.rest.startswith("- ") and opening.column == mark.column:
+    beside = opening.column == mark.column
+    if mark.rest.startswith("- ") and beside:
         hint = "write a list below a key of its own: `key:`, then lines with `- …`"
         return _Message("a list stands beside keys", hint, mark)
     if mark.rest.startswith(":"):
         return _Message("a key is missing before `:`", "write `key: value`", mark)
-    if "'-'" in fault.problem and opening.column == mark.column:
+    if "'-'" in fault.problem and beside:
         hint = "begin it with `- `, or indent it as far as the fields of the item or of the list's key"
         return _Message("this line stands between the items of a list", hint, mark)
+    return _odd_indent(mark, opening)
+
+
+def _odd_indent(mark: _Mark, opening: _Mark) -> _Message:
+    """A line that is indented like none above it."""
     above = mark.above()
+    hint = f"indent it like line {opening.line + 1}"
     if above is not None and above != opening.line:
         hint = f"indent it like line {above + 1} or line {opening.line + 1}, whichever it belongs beside"
     elif above is not None and mark.column > opening.column and _VALUED.match(mark.text.line(above)):
         return _too_far(mark, above)
-    else:
-        hint = f"indent it like line {opening.line + 1}"
     return _Message("this line is indented like nothing above it", hint, mark)
 
 

@@ -65,14 +65,12 @@ def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None
 
 def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
     """How this value would be written as what is wanted; None if nothing is known of it."""
-    number = isinstance(value, bool | int | float)
     match wanted:
-        case "a string" if number:
+        case "a string" if isinstance(value, bool | int | float):
             text = str(value).lower() if isinstance(value, bool) else value
             return f'write it in quotes: "{text}"'
-        case "a list" if number or (isinstance(value, str) and value.strip()):
-            shown = describe(value).strip("`")
-            return f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else None
+        case "a list":
+            return _list_hint(value)
         case "a mapping" if isinstance(value, list | tuple):
             return "write `key: value` lines without `- ` before them, or `{key: value}`"
         case "true or false":
@@ -82,6 +80,13 @@ def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
             return _number_hint(wanted, value, bounds)
         case _:
             return None
+
+
+def _list_hint(value: object) -> str | None:
+    if not isinstance(value, bool | int | float) and not (isinstance(value, str) and value.strip()):
+        return None
+    shown = describe(value).strip("`")
+    return f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else None
 
 
 def _number_hint(wanted: str, value: object, bounds: Is) -> str:
@@ -95,10 +100,7 @@ def _number_hint(wanted: str, value: object, bounds: Is) -> str:
 
 
 def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
-    if isinstance(value, str) and hint in _NUMBERS and _NUMBERS[hint].fullmatch(value.strip()):
-        value = hint(value)
-    elif hint is float and type(value) is int:
-        value = float(value)
+    value = _as_number(hint, value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
@@ -109,6 +111,13 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
         if fault is not None:
             out.append(Problem(path, "out-of-range", _field(path) + fault[0], fault[1]))
     return value
+
+
+def _as_number(hint: type, value: Json) -> Any:
+    """The number that is in quotes where one is wanted; other values are as they are."""
+    if isinstance(value, str) and hint in _NUMBERS and _NUMBERS[hint].fullmatch(value.strip()):
+        return hint(value)
+    return float(value) if hint is float and type(value) is int else value
 
 
 def _bad_text(value: str, path: Path, bounds: Is) -> Iterator[Problem]:
@@ -291,7 +300,21 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         out.append(_wrong_type(path, "a mapping", value))
         return None
     before = len(out)
-    fields = _by_name(typing.cast("Any", cls))
+    given = _given(cls, value, path, out)
+    if any(name not in value for name in _required(typing.cast("Any", cls))):
+        out += _missing(cls, value, path)
+    if any(not problem.warning for problem in out[before:]):
+        return None
+    try:
+        return cls(**given)
+    except BadValueError as bad:
+        out += _problems(bad, path)
+        return None
+
+
+def _given(cls: Any, value: Mapping[str, Json], path: Path, out: list[Problem]) -> dict[str, Any]:
+    """The fields that are there, without those that mean their default."""
+    before, fields = len(out), _by_name(cls)
     given: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:
@@ -301,15 +324,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(_unknown(cls, str(key), path))
         elif field.required or not _means_default(item, field.bounds):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    if any(name not in value for name in _required(typing.cast("Any", cls))):
-        out += _missing(cls, value, path)
-    if len(out) > before and any(not problem.warning for problem in out[before:]):
-        return None
-    try:
-        return cls(**given)
-    except BadValueError as bad:
-        out += _problems(bad, path)
-        return None
+    return given
 
 
 @functools.cache
@@ -360,15 +375,20 @@ def encode(value: Any) -> Any:
         return value.value
     if _has_notation(cls):
         return value.plain()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out: dict[str, Any] = {}
-        for field in fields_of(cls):
-            item = getattr(value, field.name)
-            if item is not None and item is not field.default and item != field.default:
-                out[field.name] = encode(item)
-        return out
+    if dataclasses.is_dataclass(cls):
+        return _encoded_fields(value)
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
     return value
+
+
+def _encoded_fields(value: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    cls: Any = type(value)
+    for field in fields_of(cls):
+        item = getattr(value, field.name)
+        if item is not None and item is not field.default and item != field.default:
+            out[field.name] = encode(item)
+    return out

@@ -20,6 +20,9 @@ _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
 _NUMBER_IN_QUOTES = {int: r"^\s*-?\d+\s*$", float: r"^\s*-?\d+(\.\d+)?\s*$"}
 
 
+UNBOUNDED = Is()
+
+
 def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
     if bounds.minimum is not None:
         schema["minimum"] = bounds.minimum
@@ -30,9 +33,8 @@ def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
     return schema
 
 
-def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
+def type_schema(hint: Any, bounds: Is = UNBOUNDED) -> dict[str, Any]:
     """The schema of one type hint: plain type, enum, list, map, syntax or dataclass."""
-    bounds = bounds or Is()
     if hint is typing.Any:
         return {}
     if hint in _PLAIN:
@@ -44,7 +46,7 @@ def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
         return _bounded({"type": "array", "items": type_schema(args[0])}, bounds)
     if origin is Mapping:
         return {"type": "object", "additionalProperties": type_schema(args[1])}
-    if isinstance(hint, type) and issubclass(hint, Enum):
+    if issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
     if dataclasses.is_dataclass(hint) and not issubclass(typing.cast("type", hint), Syntax):
         return object_schema(typing.cast("type", hint))

@@ -37,15 +37,15 @@ class Endpoint(str):
             raise BadValueError("wrong-type", f"expected a URL, found {describe(value)}", cls.HINT)
         try:
             parts = urlsplit(value)
-            port = parts.port
+            usable = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
         except ValueError:
             raise BadValueError("bad-value", f"{describe(value)} is not a URL", cls.HINT) from None
         if "@" in parts.netloc:
             hint = "leave it out, and name the variables that hold it under `credentials`"
             raise BadValueError("bad-credential", "`endpoint` names a user or a password", hint)
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not value.isascii():
+        if not usable or not value.isascii():
             raise BadValueError("bad-value", f"{describe(value)} is not a URL of a server", cls.HINT)
-        if parts.query or parts.fragment or re.search(r"\s", value):
+        if parts.query + parts.fragment or re.search(r"\s", value):
             raise BadValueError("bad-value", f"{describe(value)} is more than a server's URL", cls.HINT)
         return cls(value)
 

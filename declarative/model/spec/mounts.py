@@ -170,18 +170,25 @@ class Mount:
         close = text.rfind("}}") + 2 if "}}" in text else 0
         head, colon, path = text[close:].partition(":")
         name = text[:close] + head
+        if not colon or not name:
+            raise cls._no_mount(text, "" if colon else name)
         target, _, mode = path.rpartition(":")
-        if colon and name and mode in ("ro", "rw"):
+        if mode in ("ro", "rw"):
             hint = f"write `{name}:{target}`; volumes are attached for reading and writing"
             raise BadValueError("bad-mount", f"`:{mode}` cannot be asked for", hint)
-        if colon and name and ":" not in path:
-            return name, path
-        usable = not colon and 0 < len(name) <= MAX_WORD
-        if name.startswith("/") and not colon:
-            hint = f"write `name:{name}`, with the name of a volume" if usable else cls.HINT
-            raise BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
-        hint = f"write `{name}:/{name}`" if usable else cls.HINT
-        raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
+        if ":" in path:
+            raise cls._no_mount(text, "")
+        return name, path
+
+    @classmethod
+    def _no_mount(cls, text: str, word: str) -> BadValueError:
+        """What is wrong with `text`. `word` is all of it where there is no `:`, and empty otherwise."""
+        usable = 0 < len(word) <= MAX_WORD
+        if word.startswith("/"):
+            hint = f"write `name:{word}`, with the name of a volume" if usable else cls.HINT
+            return BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
+        hint = f"write `{word}:/{word}`" if usable else cls.HINT
+        return BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
 
     @classmethod
     def _parse_host(cls, value: Mapping[str, Json]) -> Self:

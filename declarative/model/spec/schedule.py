@@ -58,14 +58,18 @@ class Retry:
                 summary = f"`{key}` is not a field of retry"
                 hint = suggest(key, known) if len(key) <= MAX_WORD else None
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
-        given, duration = value.get("on_events"), Duration(3600)
+        given = value.get("on_events")
         events = tuple(RetryEvent) if given is None else cls._events(given)
-        if value.get("duration") is not None:
-            try:
-                duration = Duration.parse(value["duration"])
-            except BadValueError as bad:
-                raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
-        return cls(events, duration)
+        return cls(events, cls._duration(value.get("duration")))
+
+    @classmethod
+    def _duration(cls, value: Json) -> Duration:
+        if value is None:
+            return Duration(3600)
+        try:
+            return Duration.parse(value)
+        except BadValueError as bad:
+            raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
 
     @property
     def seconds(self) -> float:

@@ -161,13 +161,17 @@ class Repos(tuple[Repo, ...]):
                 raise BadValueError(
                     "bad-value", f"{describe(text)} is not a branch or a commit", cls.HINT, (0,)
                 )
+        cls._check_paths(repo)
+        return repo
+
+    @staticmethod
+    def _check_paths(repo: Repo) -> None:
         if _leads_away(repo.path, ("/", "~") if repo.local else ("~", "-")):
             hint = "leave the path out: what is sent lies where the commands start"
             raise BadValueError("bad-path", f"`{repo.path}` is not below the rank's folder", hint, (0,))
         if repo.local and _leads_away(repo.source, ("/", "~")):
             hint = "make the repository's root the project (`fleetform -C DIR`), and write `files: [.]`"
             raise BadValueError("bad-path", f"`{repo.source}` leads out of the project", hint, (0,))
-        return repo
 
     @classmethod
     def _given(cls, item: Json) -> dict[str, Any]:

@@ -204,6 +204,10 @@ class Gpu:
             return "memory", Memory.parse(part)
         return "count", Count.parse(part)
 
+    def allows(self, model: str | None) -> bool:
+        """Whether a GPU of this model does; without `names` any does."""
+        return not self.names or (model or "").lower() in map(str.lower, self.names)
+
     @classmethod
     def _model(cls, name: str, value: Json) -> str:
         if not name and isinstance(value, str) and "," in value:
@@ -225,15 +229,17 @@ class Gpu:
     def _models(cls, item: Json) -> list[str]:
         """`name:` of the long form: one model, or a list of them."""
         names = [item] if isinstance(item, str) else item
-        if isinstance(names, list | tuple) and len(names) > MAX_MODELS:
-            raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
-        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-            raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
-        if not names:
-            raise BadValueError("bad-gpu", "`name` holds no model", cls.HINT)
-        if not all(name.strip() for name in names):
-            raise BadValueError("bad-gpu", "`name` has an empty model", cls.HINT)
-        return [cls._model(name.strip(), name) for name in names]
+        if not isinstance(names, list | tuple):
+            names = [None]
+        for wrong, summary in (
+            (len(names) > MAX_MODELS, f"more than {MAX_MODELS} models"),
+            (not all(isinstance(n, str) for n in names), "`name` is a model or a list of models"),
+            (not names, "`name` holds no model"),
+            (not all(str(n).strip() for n in names), "`name` has an empty model"),
+        ):
+            if wrong:
+                raise BadValueError("bad-gpu", summary, cls.HINT)
+        return [cls._model(str(name).strip(), str(name)) for name in names]
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
