@@ -39,9 +39,9 @@ from declarative.model.state import (
     State,
     rank_name,
 )
+from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
-from declarative.planner.observe import effective
-from declarative.planner.types import Action, Inventory, Op, Plan
+from declarative.planner.types import Action, Op, Plan
 
 NOW = 1_000_000.0
 T = TypeVar("T")

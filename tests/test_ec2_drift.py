@@ -8,7 +8,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.model.spec import Backend
 from declarative.model.state import Address, RankState, RankStatus, Record, State, token
-from declarative.planner.observe import vanished
+from declarative.planner.inventory import vanished
 from tests.cli import fleet, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line

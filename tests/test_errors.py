@@ -13,8 +13,8 @@ from declarative.language.loader import load
 from declarative.model.codes import CODES, Chapter
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import State
+from declarative.planner.inventory import Inventory
 from declarative.planner.make import make
-from declarative.planner.types import Inventory
 from declarative.render.data import to_json, validate_json
 from declarative.render.diagnostics import diagnostics_text
 from tests.model import NOW, offers_of

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.model.state import BOOTING, KINDS, RETRIES, Address, NodeState, RankState, natural
+from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
-from declarative.planner.observe import effective
 from declarative.planner.partial import addresses_of, group_of, partial
-from declarative.planner.types import Inventory, Op, Reason, ReservationStatus
+from declarative.planner.types import Op, Reason, ReservationStatus
 from declarative.render.data import plan_json, to_json
 from tests.model import World, offers_of, project, set_limits
 from tests.strategies import BACKENDS, happen, pairs, words

@@ -17,8 +17,9 @@ from declarative.model.spec.project import Removals
 from declarative.model.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
 from declarative.placement.refusals import Refusals
 from declarative.placement.search import Search
+from declarative.planner.inventory import Inventory
 from declarative.planner.make import make
-from declarative.planner.types import Inventory, Op, Reason
+from declarative.planner.types import Op, Reason
 from declarative.render.data import plan_json, to_json
 from declarative.render.plan import plan_text
 from tests.model import NOW, World, local_offer, project

@@ -11,8 +11,8 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import InvalidError
 from declarative.model.resource import Host, Taken
 from declarative.model.state import NodeState, Readiness, State
+from declarative.planner.inventory import Inventory, Standing
 from declarative.planner.make import make
-from declarative.planner.types import Inventory, Standing
 from providers.slurm import jobs
 from tests.model import project
 

@@ -27,9 +27,10 @@ from declarative.planner.assumptions import (
     record_difference,
     used,
 )
+from declarative.planner.inventory import Inventory
 from declarative.planner.make import make
 from declarative.planner.saved import FILE_VERSION, Saved, dump, load
-from declarative.planner.types import Inventory, Plan
+from declarative.planner.types import Plan
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.model import World, offers_of, project, set_limits

@@ -18,8 +18,7 @@ from declarative.model.state import (
     State,
 )
 from declarative.planner.health import lost_with, silence_text, silences
-from declarative.planner.observe import effective
-from declarative.planner.types import Inventory
+from declarative.planner.inventory import Inventory, effective
 
 NOW = 10_000.0
 READY = Readiness(state=NodeState.READY, observed_at=NOW)

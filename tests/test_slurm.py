@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
 from declarative.model.resource import Taken
-from declarative.planner.partitions import busy
+from declarative.planner.inventory import busy
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.slurm import cluster
 from providers.slurm.cluster import Share

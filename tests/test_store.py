@@ -33,7 +33,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
 from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State, token
-from declarative.planner.types import Inventory
+from declarative.planner.inventory import Inventory
 from declarative.store import (
     FORMAT_VERSION,
     StateError,

@@ -24,7 +24,7 @@ from declarative.model.inputs import data_of
 from declarative.model.resource import SSH, Desired, Offer, catalog_offers, node_inputs
 from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
 from declarative.planner.hosts import declared_shape, hosts_of, offer_of_host
-from declarative.planner.types import Inventory
+from declarative.planner.inventory import Inventory
 
 Words = dict[str, Any]
 

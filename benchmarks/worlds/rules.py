@@ -18,7 +18,7 @@ from declarative.model.resource import Desired, Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, SpotPolicy, Task
 from declarative.model.spec.values import Count, Gpu, Memory, Resources
 from declarative.model.state import State
-from declarative.planner.types import Inventory
+from declarative.planner.inventory import Inventory
 
 NOW = 1_000_000.0
 """When all worlds are planned, seconds since the epoch."""

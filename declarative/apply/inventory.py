@@ -39,7 +39,7 @@ from declarative.model.state import (
     made_as,
     rank_of_attempt,
 )
-from declarative.planner.types import Inventory, Standing
+from declarative.planner.inventory import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing
 from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call

@@ -13,8 +13,8 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
 from declarative.model.spec import Backend
 from declarative.model.state import State
-from declarative.planner.partitions import named
-from declarative.planner.types import Standing
+from declarative.planner.hosts import named
+from declarative.planner.inventory import Standing
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Member
 from declarative.retry import PATIENCE, call

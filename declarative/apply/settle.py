@@ -39,7 +39,7 @@ from declarative.model.state import (
     first_failure,
     rank_name,
 )
-from declarative.planner.observe import effective, vanished
+from declarative.planner.inventory import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age

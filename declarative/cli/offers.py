@@ -109,9 +109,9 @@ def _find(
     from declarative.apply.offers import known_offers, own_gpus
     from declarative.model.diagnostic import in_order
     from declarative.model.state import State
+    from declarative.planner.inventory import Inventory
     from declarative.planner.launchable import is_local
     from declarative.planner.offers import Asked, backends_of, offered
-    from declarative.planner.types import Inventory
 
     desired = session.load().desired
     fleet = _fleet(desired, name)

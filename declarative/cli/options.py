@@ -298,7 +298,7 @@ def observed(session: Session, desired: Desired | None, state: State) -> State:
     """The state as the backends show it now. Nothing is recorded."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.inventory import look
-    from declarative.planner.observe import effective
+    from declarative.planner.inventory import effective
 
     backends = session.backends(desired, state)
     return effective(state, look(state, backends, offers=False, patience=HURRIED).inventory)

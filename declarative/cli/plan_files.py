@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from declarative.model.manifest import Manifest
     from declarative.model.resource import Desired
     from declarative.model.state import State
-    from declarative.planner.types import Inventory, Plan
+    from declarative.planner.inventory import Inventory
+    from declarative.planner.types import Plan
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
 NAMESPACE = b"fleetform-plan"

@@ -284,8 +284,8 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
 def _check_work(desired: Desired, most: int) -> None:
     """`Failed` if a plan of what is declared takes more work, without offers and what is recorded."""
     from declarative.model.state import State
+    from declarative.planner.inventory import Inventory
     from declarative.planner.limits import too_large
-    from declarative.planner.types import Inventory
 
     large = too_large(desired, State(), Inventory(), most)
     if large:

@@ -104,9 +104,9 @@ class Run(RunOutput):
         from declarative.apply.preflight import foresee
         from declarative.apply.settle import settle
         from declarative.planner.hosts import hosts_of
+        from declarative.planner.inventory import effective
         from declarative.planner.launchable import may_rehearse
         from declarative.planner.make import make
-        from declarative.planner.observe import effective
         from declarative.planner.types import Scope
         from declarative.spans import named
         from declarative.store.rename import as_declared

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
-    from declarative.planner.types import Inventory, Plan, Spent
+    from declarative.planner.inventory import Inventory
+    from declarative.planner.types import Plan, Spent
     from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +70,7 @@ class Session:
         self._var_files = tuple(Path(f) for f in var_files)
         self._named = named
         self.written: Desired | None = None
-        """What was loaded, whatever time it is: see `planner.schedules`."""
+        """What was loaded, whatever time it is: see `planner.tasks`."""
         self._declared: Desired | None = None
         """What was loaded, whatever is to come of it."""
         self.clock: Callable[[], float] = now
@@ -100,7 +101,7 @@ class Session:
 
     def pass_time(self) -> None:
         """Let what was loaded be as it is now."""
-        from declarative.planner.schedules import at
+        from declarative.planner.tasks import at
 
         self._declared = at(self.written, self.clock()) if self.written else None
 
@@ -147,7 +148,7 @@ class Session:
 
     def _load(self, *, look: Look, published: bool) -> Loaded:
         from declarative.language.loader import load
-        from declarative.planner.schedules import at
+        from declarative.planner.tasks import at
 
         state = self.state.named
         loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
@@ -343,7 +344,7 @@ def part_of(
     plan = replace(plan, preview=replace(plan.preview, cost=replace(plan.preview.cost, spent=spent)))
     if not any(asked):
         return limited(plan, desired)
-    from declarative.planner.observe import effective
+    from declarative.planner.inventory import effective
     from declarative.planner.partial import addresses_of, partial
 
     known = {

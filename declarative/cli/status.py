@@ -61,8 +61,8 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.model.resource import Desired, LeftOut
     from declarative.planner.health import of_backends, of_hosts, of_nodes
     from declarative.planner.hosts import hosts_of
+    from declarative.planner.inventory import effective
     from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
-    from declarative.planner.observe import effective
     from declarative.render.views import host_view, status_view
 
     desired = session.declared(warn=True) or Desired()

@@ -20,12 +20,10 @@ from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, R
 from declarative.model.resource import Offer
 from declarative.model.state import BOOTING, Address, NodeState, Readiness, Record, State
 from declarative.placement.filters import lacks_hard, lacks_runtime
-from declarative.planner.observe import effective, rank_of
-from declarative.planner.types import Inventory, Op, Plan
+from declarative.planner.inventory import LOSABLE, Inventory, effective, rank_of
+from declarative.planner.types import Op, Plan
 
 AGAIN = "plan again: `fleetform plan --out FILE`"
-LOSABLE = ("node", "volume")
-"""What is made anew when it is gone. An attachment that is gone only means that its rank has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

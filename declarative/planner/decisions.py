@@ -20,12 +20,11 @@ from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import ANSWERS
-from declarative.planner.hosts import by_name
-from declarative.planner.observe import effective
-from declarative.planner.partitions import with_nodes
+from declarative.planner.hosts import by_name, with_nodes
+from declarative.planner.inventory import Inventory, effective
 from declarative.planner.queue import behind_others
 from declarative.planner.tasks import Course, TaskDecision
-from declarative.planner.types import Inventory, Queued, Reason
+from declarative.planner.types import Queued, Reason
 from declarative.planner.volumes import VolumeDecision, cleaned
 
 

@@ -32,10 +32,10 @@ from declarative.model.state import (
 )
 from declarative.placement.types import FleetRule, Node
 from declarative.planner.health import BOOTS, unfit, usefulness
-from declarative.planner.hosts import declared_hosts, found_offer, offer_of_host, unseen
+from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, offer_of_host, unseen
+from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits
-from declarative.planner.partitions import hosts_in
-from declarative.planner.types import Inventory, Reason
+from declarative.planner.types import Reason
 
 
 @dataclass(slots=True)

@@ -1,25 +1,38 @@
-"""Hosts that exist: which node each of them is or will be, and what a fleet has of them. Pure.
+"""Hosts that exist, and the nodes of partitions: which node each of them is or will be. Pure.
 
 A host keeps its node's name while others come and go; a new one gets the lowest number that is free.
+A partition's nodes are there without being made, and their engine gives shares of them to others, too. One
+that is not recorded yet is planned with as if it were: its record costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.blocks import Shape
-from declarative.model.inputs import NodeInputs
-from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant
+from declarative.model.blocks import Shape, split
+from declarative.model.inputs import NodeInputs, data_of
+from declarative.model.resource import (
+    INSTANCE_ID,
+    SLURM,
+    SSH,
+    Desired,
+    Host,
+    Offer,
+    TaskWant,
+    node_inputs,
+)
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
 from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
 from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
-from declarative.model.state import State
+from declarative.model.state import Address, Record, State
 from declarative.placement.types import Kind, Unseen, of_offer, offer_name
-from declarative.planner.types import Inventory, Op, Plan
+from declarative.planner.inventory import Inventory, Standing, busy
+from declarative.planner.types import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
 """Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
@@ -31,16 +44,9 @@ OF_NODES = ("internal_ip", "network", "resources")
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
     """Every declared host with its node's name, by fleet and in the order of the hosts; and one for the nodes
-    of each partition, which `partitions` names.
+    of each partition, which `named` names.
     """
-    begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
-    nodes = [(r.address.name, r.node) for r in state.of("node")]
-    known = {
-        (node.fleet, node.backend, node.host_key): name
-        for name, node in (*begun, *nodes)
-        if isinstance(node, NodeInputs) and node.host
-    }
-    taken = {name for name, _ in (*begun, *nodes)}
+    known, taken = _names(state)
     out: list[Host] = []
     for fleet in desired.fleets.values():
         free = _free_names(str(fleet.name), taken)
@@ -53,20 +59,37 @@ def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
     return tuple(out)
 
 
+def _names(state: State) -> tuple[dict[tuple[str, str, str], str], set[str]]:
+    """Fleet, backend and key of each host that is a node → that node's name; and the names of all nodes."""
+    begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
+    nodes = [*begun, *((record.address.name, record.node) for record in state.of("node"))]
+    known = {
+        (node.fleet, node.backend, node.host_key): name
+        for name, node in nodes
+        if isinstance(node, NodeInputs) and node.host
+    }
+    return known, {name for name, _ in nodes}
+
+
 def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
     """The task with names of nodes for the addresses in its `instances`; one that no node has stays."""
     pins = want.spec.instances
     if all(pin.host is None for pin in pins):
         return want
+    names = _names_by_address(desired, state)
+    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
+    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
+    return replace(want, spec=replace(want.spec, instances=instances))
+
+
+def _names_by_address(desired: Desired, state: State) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     found = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
     found += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
     for name, address in found:
         if address:
             names.setdefault(str(address), []).append(name)
-    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
-    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
-    return replace(want, spec=replace(want.spec, instances=instances))
+    return names
 
 
 def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
@@ -140,7 +163,7 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
         "proxy_jump": encode(jump) if jump else None,
         "internal_ip": host.internal_ip,
         "network": config.network,
-        "resources": _numbers(host.resources) if host.resources else None,
+        "resources": _numbers(host.resources),
     }
     return {key: value for key, value in found.items() if value}
 
@@ -157,18 +180,20 @@ def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[s
     }
 
 
-def _numbers(declared: Resources) -> dict[str, Any]:
+def _numbers(declared: Resources | None) -> dict[str, Any]:
     """What is declared, as fields of `Shape`: of a range the least, which is certain."""
+    if declared is None:
+        return {}
+    sizes = {"cpu": declared.cpu, "memory_mib": declared.memory, "disk_mib": declared.disk}
+    found: dict[str, Any] = {key: size.min or None for key, size in sizes.items() if size}
     gpu = declared.gpu
-    found = {
-        "cpu": declared.cpu.min if declared.cpu and declared.cpu.min else None,
-        "memory_mib": declared.memory.min if declared.memory and declared.memory.min else None,
-        "disk_mib": declared.disk.min if declared.disk and declared.disk.min else None,
-        "gpus": gpu.count.min if gpu else None,
-        "gpu_name": gpu.names[0] if gpu and gpu.names else None,
-        "gpu_memory_mib": gpu.memory.min if gpu and gpu.memory else None,
-        "gpu_vendor": gpu.vendor if gpu else None,
-    }
+    if gpu:
+        found |= {
+            "gpus": gpu.count.min,
+            "gpu_name": next(iter(gpu.names), None),
+            "gpu_memory_mib": gpu.memory.min if gpu.memory else None,
+            "gpu_vendor": gpu.vendor,
+        }
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -204,9 +229,8 @@ def unseen(
     or its backends can be read.
     """
     if not fleet.exists:
-        unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
         names = [f"backend/{name}" for name in backends]
-        return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in unread)
+        return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in inventory.unread)
     out: list[Unseen] = []
     for item in inventory.left_out:
         host = item.host
@@ -239,3 +263,65 @@ def found_offer(inventory: Inventory, host: Host) -> Offer | None:
         if seen and (seen.fleet, seen.key) == (host.fleet, host.key):
             return replace(offer, host=replace(host, name=seen.name))
     return None
+
+
+# ------------------------------------------------------------------------------------------- partitions
+
+
+def named(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[str, str]:
+    """The node's name of each of a partition's nodes: the recorded one, else by the number in its own name,
+    else the lowest that is free.
+    """
+    known, taken = _names(state)
+    out = {key: name for key in keys if (name := known.get((fleet, backend, key)))}
+    for key in keys:
+        number = re.search(r"[0-9]{1,9}$", key)
+        wanted = f"{fleet}-{int(number[0])}" if number else None
+        if key not in out and wanted and wanted not in taken:
+            out[key] = wanted
+            taken.add(wanted)
+    free = _free_names(fleet, taken)
+    for key in keys:
+        if key not in out:
+            out[key] = next(free)
+    return out
+
+
+def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
+    """The state, were all nodes of the declared partitions recorded."""
+    records = dict(state.records)
+    strays: dict[str, Mapping[int, str]] = dict(state.strays)
+    for name, nodes in inventory.existing.items():
+        fleet = desired.fleets.get(name)
+        for found in nodes if fleet is not None else ():
+            assert fleet is not None
+            record = _new(found, fleet)
+            if record is None or record.address in records:
+                continue
+            records[record.address] = record
+            strays[record.address.name] = busy(found.shape, record.node.blocks, found.taken, ())
+    return replace(state, records=records, strays=strays)
+
+
+def _new(found: Standing, fleet: Fleet) -> Record | None:
+    """The record that a node would have; None if it cannot be split as the fleet says."""
+    if split(found.shape, fleet.blocks.number) is None:
+        return None
+    host = found.host
+    offer = Offer(
+        backend=host.backend,
+        region=SLURM,
+        instance_type=host.key,
+        shape=found.shape,
+        price=found.price,
+        limit=1,
+        host=host,
+        can=found.readiness.can,
+    )
+    inputs = data_of(node_inputs(fleet, offer))
+    return Record(address=Address("node", host.name), backend=host.backend, inputs=inputs)
+
+
+def hosts_in(fleet: Fleet, inventory: Inventory) -> tuple[Host, ...]:
+    """The nodes of a fleet's partition, as they were seen."""
+    return tuple(found.host for found in inventory.existing.get(str(fleet.name), ()))

@@ -16,7 +16,7 @@ from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.state import State
 from declarative.placement.filters import price_reason
 from declarative.planner.hosts import backend_of
-from declarative.planner.types import Inventory
+from declarative.planner.inventory import Inventory
 
 
 def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:

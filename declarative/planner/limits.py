@@ -22,9 +22,10 @@ from declarative.model.spec import Task
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
+from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers
 from declarative.planner.preview import total_price
-from declarative.planner.types import Action, Fallback, Inventory, Op, Plan, Spare
+from declarative.planner.types import Action, Fallback, Op, Plan, Spare
 
 MOST_NAMED = 5
 ROUNDING = 1e-6

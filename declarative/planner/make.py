@@ -18,9 +18,9 @@ from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets, NodeDecision
 from declarative.planner.health import NODE_HINT, SICK, of_hosts, of_nodes, silence_text
+from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
-from declarative.planner.observe import effective, vanished
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
 from declarative.planner.tasks import Course, bad_end
@@ -28,7 +28,6 @@ from declarative.planner.types import (
     Action,
     Basis,
     Drift,
-    Inventory,
     Observed,
     Op,
     Plan,

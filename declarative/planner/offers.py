@@ -14,6 +14,7 @@ from declarative.model.spec import Fleet
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
 from declarative.placement.types import PlacementOutcome
+from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import (
     Rehearsed,
     allowed_backends,
@@ -22,7 +23,6 @@ from declarative.planner.launchable import (
     kept,
     rehearsals,
 )
-from declarative.planner.types import Inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

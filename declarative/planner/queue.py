@@ -15,8 +15,8 @@ from declarative.placement.board import Board
 from declarative.placement.finish import finish
 from declarative.placement.search import Search
 from declarative.placement.types import Ask, Choice, Node, PlacementOutcome, VolumeAt
-from declarative.planner.partitions import busy
-from declarative.planner.types import Inventory, Queued
+from declarative.planner.inventory import Inventory, busy
+from declarative.planner.types import Queued
 
 MOST_STEPS = 8
 """Moments at which it is looked what has become free by then."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.resource import Host, LeftOut, Offer, Renamed, Taken
-from declarative.model.state import Address, RankStatus, Readiness, Record, Silence
+from declarative.model.resource import Renamed
+from declarative.model.state import Address
 from declarative.placement.types import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
 
@@ -361,45 +360,3 @@ class Plan:
         replaced = found[Op.CREATE] & found[Op.DELETE]
         counts = {op.value: len(addresses - replaced) for op, addresses in found.items()}
         return {**counts, "replace": len(replaced)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A node of a partition, as it was seen: it is there without being made, and others use it, too."""
-
-    host: Host
-    shape: Shape
-    readiness: Readiness
-    taken: tuple[Taken, ...] = ()
-    price: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
-
-    readiness: Mapping[str, Readiness] = field(default_factory=dict)
-    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
-    gone: frozenset[Address] = frozenset()
-    unsure: frozenset[Address] = frozenset()
-    """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
-    ended: Mapping[Address, str] = field(default_factory=dict)
-    """Of those, what its backend itself says to have ended, and why: that is no doubt."""
-    altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
-    """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
-    drift: tuple[Drift, ...] = ()
-    recovered: Mapping[Address, Record] = field(default_factory=dict)
-    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """See `State.strays`."""
-    silent: Mapping[str, Silence] = field(default_factory=dict)
-    """The nodes that do not answer."""
-    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
-    existing: Mapping[str, tuple[Standing, ...]] = field(default_factory=dict)
-    """Fleet → all nodes of its partition, recorded or not; without those that nobody could ask for."""
-    taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
-    """Recorded node → what others hold there."""
-    left_out: tuple[LeftOut, ...] = ()
-    """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
-    own_gpus: tuple[str, ...] | None = None
-    """The models of this machine's GPUs, where nodes of the driver `local` are; None if nobody looked."""
-    diagnostics: tuple[Diagnostic, ...] = ()

@@ -1,0 +1,194 @@
+"""What was observed, and what is known once the recorded and the observed are put together. Pure.
+
+Observing is not changing: an ended rank's reservation counts as released from the moment it is seen,
+whoever records it later (docs/architecture.md, "What a change does").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from declarative.model.blocks import Shape, share
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.resource import LOCAL, Host, LeftOut, Offer, Taken
+from declarative.model.state import (
+    GIVEN_UP,
+    Address,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    Silence,
+    State,
+)
+from declarative.planner.health import UNREAD, lost_with
+
+if TYPE_CHECKING:
+    from declarative.planner.types import Drift
+
+LOSABLE = ("node", "volume")
+"""What is made anew when it is gone. An attachment that is gone only means that its rank has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A node of a partition, as it was seen: it is there without being made, and others use it, too."""
+
+    host: Host
+    shape: Shape
+    readiness: Readiness
+    taken: tuple[Taken, ...] = ()
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
+
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
+    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
+    gone: frozenset[Address] = frozenset()
+    unsure: frozenset[Address] = frozenset()
+    """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
+    ended: Mapping[Address, str] = field(default_factory=dict)
+    """Of those, what its backend itself says to have ended, and why: that is no doubt."""
+    altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
+    """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
+    drift: tuple[Drift, ...] = ()
+    recovered: Mapping[Address, Record] = field(default_factory=dict)
+    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """See `State.strays`."""
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    """The nodes that do not answer."""
+    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    existing: Mapping[str, tuple[Standing, ...]] = field(default_factory=dict)
+    """Fleet → all nodes of its partition, recorded or not; without those that nobody could ask for."""
+    taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
+    """Recorded node → what others hold there."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
+    own_gpus: tuple[str, ...] | None = None
+    """The models of this machine's GPUs, where nodes of the driver `local` are; None if nobody looked."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def unread(self) -> frozenset[str | None]:
+        """The addresses of the backends that could not be read."""
+        return frozenset(d.address for d in self.diagnostics if d.code == UNREAD)
+
+
+def rank_of(record: Record) -> str | None:
+    """The rank that a reservation or an attachment is for."""
+    if record.address.kind == "reservation":
+        return record.address.name
+    return record.attachment.rank if record.address.kind == "attachment" else None
+
+
+def _lost(state: State, inventory: Inventory) -> dict[str, str]:
+    """Ranks that hold something that is gone, or on a node that was given up, and what that is."""
+    causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
+    for address in inventory.gone:
+        why = inventory.ended.get(address)
+        causes[address] = f"{address} is gone" + (f": {why}" if why else "")
+    out: dict[str, str] = {}
+    for record in state.records.values() if causes else ():
+        rank, missing = rank_of(record), sorted(record.needs & causes.keys())
+        if rank is not None and missing:
+            out.setdefault(rank, causes[missing[0]])
+    return out
+
+
+def effective(state: State, inventory: Inventory) -> State:
+    """The state as it would be recorded now: recovered things in, vanished ones out, ended ranks released."""
+    records = {**state.records, **inventory.recovered}
+    for address in inventory.gone:
+        records.pop(address, None)
+    ranks = {**state.ranks, **inventory.ranks}
+    for lost, cause in _lost(state, inventory).items():
+        if Address("rank", lost) in records and not (lost in ranks and ranks[lost].state.ended):
+            ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
+    kept = _kept(records, {name for name, status in ranks.items() if status.state.ended}, inventory.gone)
+    return replace(
+        state,
+        records=kept,
+        ranks=ranks,
+        readiness={**state.readiness, **inventory.readiness},
+        strays={**inventory.strays, **_others(kept, inventory)},
+        silent=inventory.silent,
+    )
+
+
+def _kept(
+    records: Mapping[Address, Record], ended: Collection[str], gone: frozenset[Address]
+) -> dict[Address, Record]:
+    """The records without what ranks held that have `ended`, or that is on something `gone`."""
+    out: dict[Address, Record] = {}
+    for address, record in records.items():
+        rank = rank_of(record)
+        if rank is not None and ((rank in ended and Address("rank", rank) in records) or record.needs & gone):
+            continue
+        free = address.kind == "rank" and address.name in ended
+        out[address] = replace(record, needs=frozenset()) if free else record
+    return out
+
+
+def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str, dict[int, str]]:
+    """Node → block → who else holds it, of nodes that are shared with others."""
+    held: dict[str, set[int]] = {name: {*inventory.strays.get(name, ())} for name in inventory.taken}
+    for record in records.values() if held else ():
+        if record.address.kind == "reservation" and record.reservation.node in held:
+            held[record.reservation.node].update(record.reservation.blocks)
+    out: dict[str, dict[int, str]] = {}
+    for name, taken in inventory.taken.items():
+        node = records.get(Address("node", name))
+        if node is not None:
+            found = busy(node.node.resources, node.node.blocks, taken, held[name])
+            out[name] = {**inventory.strays.get(name, {}), **found}
+    return out
+
+
+def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
+    """Nodes and volumes that are missing and that nobody was deleting: several of one backend at once, or any
+    while nothing shows that it was the right place to ask.
+
+    That is more likely a fault than the truth: the user decides whether to believe it (rule 2 of
+    docs/architecture.md, "Rules for backends"). A thing that its backend reports as ended is not missing: any
+    number of spot nodes may be taken away at once.
+    """
+    deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
+    missing = sorted(inventory.gone - deleting - inventory.ended.keys())
+    by_backend: dict[str, list[Address]] = {}
+    for address in missing:
+        record = recorded.records.get(address)
+        if record and address.kind in LOSABLE and not _was_given_up(record):
+            by_backend.setdefault(record.backend or LOCAL, []).append(address)
+    doubtful: list[Address] = []
+    for found in by_backend.values():
+        if len(found) > 1 or inventory.unsure & {*found}:
+            doubtful += found
+    return tuple(doubtful)
+
+
+def _was_given_up(record: Record) -> bool:
+    """Whether its cloud was ending it, for it did not answer."""
+    return record.outputs.get(GIVEN_UP) is not None and not record.node.host
+
+
+def busy(shape: Shape, total: int, taken: Iterable[Taken], held: Collection[int]) -> dict[int, str]:
+    """The blocks of a node that others hold, the last first, each with who does; `held` are ours.
+
+    A share of any of CPUs, memory and GPUs makes a block busy: it cannot be given away whole.
+    """
+    per = share(shape, total, 1)
+    free = [block for block in reversed(range(total)) if block not in held]
+    out: dict[int, str] = {}
+    cpus = memory = gpus = 0
+    for one in taken:
+        cpus, memory, gpus = cpus + one.cpu, memory + one.memory_mib, gpus + one.gpus
+        sums = ((cpus, per.cpu), (memory, per.memory_mib), (gpus, per.gpus))
+        wanted = max(-(-has // each) if each else total if has else 0 for has, each in sums)
+        for block in free[len(out) : wanted]:
+            out[block] = one.holder
+    return out
