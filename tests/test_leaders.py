@@ -9,7 +9,7 @@ from declarative.cli import rounds
 from declarative.reconcile.checkout import unchanged
 from declarative.store import lock, open_store
 from declarative.store.faults import UnreachableError
-from declarative.store.leader import LEASE_SECONDS, RENEWED_EVERY
+from declarative.store.loops import LEASE_SECONDS, RENEWED_EVERY
 from declarative.store.postgres import WRITING_LIMITS
 
 postgres = pytest.importorskip("tests.postgres", reason="no psycopg here", exc_type=ImportError)

@@ -102,7 +102,7 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
     from declarative.apply.orphans import as_rank
 
     rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
-    intent = writer.begun(orphan.id)
+    intent = writer.create_with(orphan.id)
     if intent is None:
         summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
         raise failed("usage", summary, f"stop it: `fleetform stop {task}`")

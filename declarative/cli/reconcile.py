@@ -61,8 +61,8 @@ def reconcile_command(
     """
     from declarative.cli.rounds import Rounds, Stop
     from declarative.reconcile.round import Loop
-    from declarative.store.leader import RENEWED_EVERY
     from declarative.store.lock import Renewal
+    from declarative.store.loops import RENEWED_EVERY
 
     stop = Stop()
     rounds = Rounds(session, options, stop, _follow(session, url, branch, within))

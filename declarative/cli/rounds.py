@@ -22,8 +22,8 @@ from declarative.reconcile.checkout import Mark, mark_of, unchanged
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
 from declarative.reconcile.round import Round, Wait
 from declarative.spans import named
-from declarative.store.leader import LEASE_SECONDS
 from declarative.store.lock import boottime
+from declarative.store.loops import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from declarative.planner.types import Plan
     from declarative.reconcile.checkout import Checkout
     from declarative.store import Who, Writer
-    from declarative.store.leader import Leader
+    from declarative.store.loops import Leader
 
 TRIES = 3
 """So often in a row a round begins anew because its files have changed: some folders never rest."""

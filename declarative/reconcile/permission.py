@@ -27,8 +27,8 @@ from declarative.planner.tasks import again
 from declarative.planner.types import Plan, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
-from declarative.store.approvals import Approval
 from declarative.store.journal import Let
+from declarative.store.loops import Approval
 
 
 class Backoff:

@@ -18,9 +18,9 @@ from declarative.render.data import diagnostics_json, iso, iso_ms, plain
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
 from declarative.render.values import one_line, written
-from declarative.store.approvals import Approval
 from declarative.store.events import Event
 from declarative.store.journal import Operation
+from declarative.store.loops import Approval
 
 MOST = 30
 """Rows that are shown unless all are asked for."""

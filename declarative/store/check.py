@@ -4,7 +4,7 @@ that we wrote: every value is of its type, and names and references agree. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -52,6 +52,7 @@ def check(state: State, held: Held) -> list[str]:
         *_reservations(state, held),
         *_ranks(state),
         *_volumes(state),
+        *_disks(state),
         *_needs(state),
         *_intents(state),
     ]
@@ -81,15 +82,19 @@ def _nodes(state: State, held: Held) -> Iterator[str]:
         if not isinstance(total, int) or total < 1:
             yield f"{record.address} is split into {total!r} blocks"
             continue
-        if not 0 <= len(blocks) <= total:
-            yield f"{record.address} has {total} blocks, and {len(blocks)} are busy"
-        for block in blocks:
-            if not 0 <= block < total:
-                yield f"{record.address} has {total} blocks, and block {block} is reserved"
+        yield from _blocks(record.address, total, blocks)
         if blocks and record.address.name in state.idle_since:
             yield f"{record.address} is noted as idle, and {len(blocks)} of its blocks are busy"
     for node in busy:
         yield f"blocks of node/{node} are reserved, which is not recorded"
+
+
+def _blocks(node: Address, total: int, busy: Sequence[int]) -> Iterator[str]:
+    if len(busy) > total:
+        yield f"{node} has {total} blocks, and {len(busy)} are busy"
+    for block in busy:
+        if not 0 <= block < total:
+            yield f"{node} has {total} blocks, and block {block} is reserved"
 
 
 def _reservations(state: State, held: Held) -> Iterator[str]:
@@ -135,6 +140,10 @@ def _volumes(state: State) -> Iterator[str]:
             yield f"volume/{name} is noted as attached to nothing, and is not recorded"
         elif name in holders:
             yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
+
+
+def _disks(state: State) -> Iterator[str]:
+    """A volume on a host's disk is attached on that host alone."""
     for record in state.of("attachment"):
         disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
         if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != node.node.effective_zone:

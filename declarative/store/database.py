@@ -59,9 +59,6 @@ class Opening:
     """What a project may name; None where the user named the state."""
 
 
-# ------------------------------------------------------------------------------------------ databases
-
-
 class Database(ABC):
     """Where one state is kept. Its threads may share it: each transaction has a connection of its own."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.model.spec import StopCriteria
-from declarative.model.state import Address, Intent, RankState, RankStatus, task_state
+from declarative.model.state import Address, Intent, RankState, RankStatus, Record, rank_name, task_state
 from declarative.store import rows
 from declarative.store.database import Connection, Row
 from declarative.store.tables import dumps
@@ -131,15 +131,18 @@ def _task_seen(
     record = rows.record(connection, Address(rows.RANK, one))
     if record is None:
         return
-    # Untyped: what is wrong with a record must not keep a rank from being observed.
-    nodes = record.inputs.get("nodes")
-    names = {rank: f"{task}-{rank}" for rank in range(nodes if isinstance(nodes, int) else 1)}
-    known = rows.statuses(connection, list(names.values()))
+    names = _names_of_ranks(task, record)
+    known = rows.statuses(connection, names)
+    latest = {**known, **changed}
     master_done = record.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value
-    before = task_state({rank: known.get(name) for rank, name in names.items()}, master_done)
-    latest = {rank: changed.get(name) or known.get(name) for rank, name in names.items()}
-    state = task_state(latest, master_done)
-    if state is before or not (state.ended or state is RankState.FAILED):
-        return
-    first = next((s for s in latest.values() if s and s.state is state and s.cause), None)
-    tell(connection, now, f"task.{state.value}", Address("task", task), {"cause": first and first.cause})
+    before, state = (task_state(dict(enumerate(map(s.get, names))), master_done) for s in (known, latest))
+    if state is not before and (state.ended or state is RankState.FAILED):
+        alike = (s for s in map(latest.get, names) if s and s.state is state)
+        cause = next(filter(None, (status.cause for status in alike)), None)
+        tell(connection, now, f"task.{state.value}", Address("task", task), {"cause": cause})
+
+
+def _names_of_ranks(task: str, one: Record) -> list[str]:
+    # Untyped: what is wrong with a record must not keep a rank from being observed.
+    nodes = one.inputs.get("nodes")
+    return [rank_name(task, rank) for rank in range(nodes if isinstance(nodes, int) else 1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -163,13 +163,7 @@ def parse(data: object) -> tuple[State, Held]:
     if lineage is not None and not LINEAGE.fullmatch(lineage):
         raise _bad("`lineage` is not one")
     _least(top["serial"], 0, "`serial`")
-    records: dict[Address, Record] = {}
-    for index, value in enumerate(top["records"]):
-        known = value.get("address") if isinstance(value, dict) else None
-        record = _read_record(value, f"records[{index}]" + (f" ({known})" if isinstance(known, str) else ""))
-        if record.address in records:
-            raise _bad(f"{record.address} is recorded twice")
-        records[record.address] = record
+    records = _read_records(top["records"])
     readiness, idle = _read_nodes(top["nodes"])
     generations = {
         _address(text, "generations"): _least(number, 1, f"generations.{text}")
@@ -189,6 +183,17 @@ def parse(data: object) -> tuple[State, Held]:
         intents=_read_intents(top["intents"]),
     )
     return state, _read_blocks(top["reserved_blocks"])
+
+
+def _read_records(values: Sequence[object]) -> dict[Address, Record]:
+    records: dict[Address, Record] = {}
+    for index, value in enumerate(values):
+        known = value.get("address") if isinstance(value, dict) else None
+        record = _read_record(value, f"records[{index}]" + (f" ({known})" if isinstance(known, str) else ""))
+        if record.address in records:
+            raise _bad(f"{record.address} is recorded twice")
+        records[record.address] = record
+    return records
 
 
 def _bad(what: str) -> StateError:

@@ -221,17 +221,22 @@ def _fault(cause: Exception, where: object) -> StateError:
 
 def _of_postgres(cause: BaseException, where: object) -> StateError:
     state, said = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
-    for length in (5, 2):
-        if len(state) == 5 and state[:length] in _STATES:
-            return _said(_STATES[state[:length]], said)
     if state:
-        return StateError("database", f"the state's database failed: {said} ({state})")
+        return _of_sqlstate(state, said)
     # All tries are told (each host, with TLS and without): whatever says more than "away" counts.
     everything = str(cause).lower()
     fault = next((fault for words, fault in _WORDS if words in everything), None)
     if fault is None and type(cause).__name__ != "OperationalError":
         return StateError("database", f"the state's database failed: {said}")
-    return _said(fault or _AWAY, "; ".join(part for part in (str(where or ""), said) if part))
+    return _said(fault or _AWAY, "; ".join(filter(None, (str(where or ""), said))))
+
+
+def _of_sqlstate(state: str, said: str) -> StateError:
+    """By the five letters of a SQLSTATE, or by the two of its class."""
+    fault = _STATES.get(state) or _STATES.get(state[:2])
+    if fault is None or len(state) != 5:
+        return StateError("database", f"the state's database failed: {said} ({state})")
+    return _said(fault, said)
 
 
 def _said(fault: Fault, detail: str) -> StateError:

@@ -108,19 +108,22 @@ def target_of(url: str) -> Target:
     if "@" in url:
         raise StateError("bad-url", "the state's URL names a user or a password", WHERE_FROM)
     parts = urlsplit(url)
-    options = _options(parts.query)
+    options, hosts = _options(parts.query), _hosts(parts.netloc)
     database = unquote(parts.path.removeprefix("/"))
     if parts.fragment or "/" in database or not (database or "service" in options):
         raise StateError("bad-url", "the state's URL names no database", FORM)
-    parameters = {**options, **_hosts(parts.netloc)}
-    if set(options) & set(_hosts(parts.netloc)):
+    if options.keys() & hosts.keys():
         raise StateError("bad-url", "the state's URL names its host twice", FORM)
+    parameters = {**options, **hosts}
     if database:
         parameters["dbname"] = database
-    where = ", ".join(f"{host}{':' + port if port else ''}" for host, port in _pairs(parameters))
-    return Target(
-        name=f"`{database or options['service']}`" + (f" on {where}" if where else ""), parameters=parameters
-    )
+    name = f"`{database or options['service']}`"
+    return Target(name=name + _on_hosts(parameters), parameters=parameters)
+
+
+def _on_hosts(parameters: Mapping[str, str]) -> str:
+    where = ", ".join(f"{host}:{port}".removesuffix(":") for host, port in _pairs(parameters))
+    return f" on {where}" if where else ""
 
 
 def _options(query: str) -> dict[str, str]:
@@ -143,16 +146,16 @@ def _options(query: str) -> dict[str, str]:
 
 def _hosts(netloc: str) -> dict[str, str]:
     """`host`, `host:port`, `[::1]:port`, or several of them with commas, as libpq takes them."""
-    found: list[tuple[str, str]] = []
-    for text in netloc.split(",") if netloc else ():
+    if not netloc:
+        return {}
+    hosts, ports = [], []
+    for text in netloc.split(","):
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", text)
         if match is None or int(match[2] or 1) not in range(1, 65536):
             raise StateError("bad-url", "the state's URL names no host that can be read", FORM)
-        found.append((unquote(match[1].strip("[]")), match[2] or ""))
-    if not found:
-        return {}
-    out = {"host": ",".join(host for host, _ in found)}
-    return {**out, "port": ",".join(port for _, port in found)} if any(port for _, port in found) else out
+        hosts.append(unquote(match[1].strip("[]")))
+        ports.append(match[2] or "")
+    return {"host": ",".join(hosts), **({"port": ",".join(ports)} if any(ports) else {})}
 
 
 def _pairs(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -190,13 +193,11 @@ def trusted(target: Target, policy: OperatorPolicy | None) -> Target:
     if policy is None:
         return replace(target, parameters=given)
     hosts = [host for host, _ in _pairs(given)] or [""]
-    hosts += [given["hostaddr"]] if "hostaddr" in given else []
-    for host in hosts:
-        if why := policy.refused_state(host):
-            hint = (
-                "name it yourself (`--state URL` or FLEETFORM_STATE), or see docs/security.md (`state_hosts`)"
-            )
-            raise StateError("not-allowed", why, hint)
+    if "hostaddr" in given:
+        hosts.append(given["hostaddr"])
+    if why := next(filter(None, map(policy.refused_state, hosts)), None):
+        hint = "name it yourself (`--state URL` or FLEETFORM_STATE), or see docs/security.md (`state_hosts`)"
+        raise StateError("not-allowed", why, hint)
     if policy.state_hosts is None and not os.environ.get("PGREQUIREAUTH"):
         given["require_auth"] = NO_CLEAR_TEXT
     return replace(target, parameters=given)

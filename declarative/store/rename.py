@@ -30,8 +30,9 @@ from declarative.model.state import MADE_AS, Address, Record, State, token
 from declarative.store.check import Held
 from declarative.store.faults import StateError
 
-GROUPS = ("volume", "node", "fleet", "task")
-PARTS = {"rank": "task", "reservation": "task", "attachment": "task"}
+PARTS = ("rank", "reservation", "attachment")
+GROUPS = {"volume": ("volume",), "node": (), "fleet": ("node",), "task": PARTS}
+"""What can be renamed, and the kinds of the records that it may stand for."""
 KNOWN_TO_BACKENDS = ("node", "attachment")
 """Kinds whose backend was told names of other things: `MADE_AS` keeps these."""
 
@@ -44,6 +45,10 @@ class Names:
     node: Mapping[str, str] = field(default_factory=dict)
     fleet: Mapping[str, str] = field(default_factory=dict)
     task: Mapping[str, str] = field(default_factory=dict)
+
+    def with_(self, other: Names) -> Names:
+        """These and others."""
+        return Names(*({**getattr(self, part.name), **getattr(other, part.name)} for part in fields(self)))
 
     def rank(self, name: str) -> str:
         """The new name of a rank, and of its reservation."""
@@ -61,6 +66,10 @@ class Names:
             return Address(kind, self.rank(name))
         rank, dot, volume = name.partition(".")
         return Address(kind, f"{self.rank(rank)}{dot}{self.volume.get(volume, volume)}")
+
+    def changes(self, addresses: Iterable[Address]) -> tuple[tuple[str, str], ...]:
+        """Those of the addresses that become others, each with its new one."""
+        return tuple((str(a), str(new)) for a in addresses if (new := self.address(a)) != a)
 
     def inputs(self, record: Record) -> dict[str, Any]:
         """Those of a record's inputs that get new names, with them."""
@@ -114,22 +123,25 @@ def members(state: State, wanted: Address) -> tuple[Address, ...]:
 
     `StateError` unknown-address if that is nothing.
     """
-    kind, name = wanted
     if wanted in state.records:
         return (wanted,)
-    found: list[Address] = []
-    if kind == "volume":
-        found = [r.address for r in state.of(kind) if _is_of(r.address.name, name)]
-    elif kind == "fleet":
-        found = [r.address for r in state.of("node") if r.node.fleet == name]
-    elif kind == "task":
-        found = [r.address for part in PARTS for r in state.of(part) if r.task == name]
+    kinds = GROUPS.get(wanted.kind, ())
+    found = tuple(r.address for kind in kinds for r in state.of(kind) if _is_member(r, wanted))
     if found:
-        return tuple(found)
+        return found
     near = suggest(str(wanted), [str(a) for a in state.records])
     raise StateError(
         "unknown-address", f"`{wanted}` is not recorded", near or "`fleetform state list` shows what is"
     )
+
+
+def _is_member(record: Record, group: Address) -> bool:
+    """Whether a record of a kind of `GROUPS` is one of a volume's count, a node of a fleet, or a task's."""
+    if group.kind == "fleet":
+        return record.node.fleet == group.name
+    if group.kind == "task":
+        return record.task == group.name
+    return group.kind == "volume" and _is_of(record.address.name, group.name)
 
 
 def users(state: State, addresses: Iterable[Address]) -> set[Address]:
@@ -149,6 +161,21 @@ def _is_of(name: str, family: str) -> bool:
 
 def plan(state: State, source: Address, target: Address) -> Names:
     """Which names become which; `StateError` where they cannot."""
+    _check_kinds(source, target)
+    kind = source.kind
+    found = members(state, source)
+    exact = found == (source,)
+    _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
+    if kind == "task":
+        return Names(task={source.name: target.name})
+    old, new = source.name, target.name
+    names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in found}
+    if kind == "volume":
+        return Names(volume=names)
+    return Names(node=names, fleet={} if exact else {old: new})
+
+
+def _check_kinds(source: Address, target: Address) -> None:
     kind = source.kind
     if kind in PARTS:
         task = source.name.partition(".")[0].rpartition("-")[0]
@@ -163,16 +190,6 @@ def plan(state: State, source: Address, target: Address) -> Names:
         raise StateError("usage", f"{source} cannot become a {target.kind}", f"write `{kind}/NAME`")
     if source == target:
         raise StateError("usage", f"{source} has that name already", "name another one")
-    found = members(state, source)
-    exact = found == (source,)
-    _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
-    if kind == "task":
-        return Names(task={source.name: target.name})
-    old, new = source.name, target.name
-    names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in found}
-    if kind == "volume":
-        return Names(volume=names)
-    return Names(node=names, fleet={} if exact else {old: new})
 
 
 def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> None:
@@ -223,10 +240,7 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
             if error.code == "unknown-address":
                 continue
             return _refused(state, error, move.target, place)
-        both = {
-            part.name: {**getattr(names, part.name), **getattr(found, part.name)} for part in fields(found)
-        }
-        names = Names(**both)
+        names = names.with_(found)
         moved.append((move.source, str(end), found))
     if not moved:
         return Declared(state=state)
@@ -235,11 +249,7 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
     except StateError as error:
         return _refused(state, error, moved[-1][1], None)
     by_move = tuple(
-        Renamed(
-            source=source,
-            target=target,
-            addresses=tuple((str(a), str(new)) for a in sorted(addresses) if (new := found.address(a)) != a),
-        )
+        Renamed(source=source, target=target, addresses=found.changes(sorted(addresses)))
         for source, target, found in moved
     )
     return Declared(state=replace(made, serial=state.serial), names=names, moved=by_move)
@@ -261,26 +271,28 @@ def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[A
     moves = {a: new for a in state.records if (new := names.address(a)) != a}
     _check_free(state, moves)
     _check_settled(state, names, moves)
-    records: dict[Address, Record] = {}
-    for record in state.records.values():
-        under = _renamed(state.lineage or "", record, names)
-        records[under.address] = under
-    used = dict(state.generations)
-    for address, number in state.generations.items():
-        new_address = names.address(address)
-        used[new_address] = max(number, used.get(new_address, 0))
+    records = [_renamed(state.lineage, record, names) for record in state.records.values()]
     made = replace(
         state,
         serial=state.serial + 1,
-        records=records,
+        records={record.address: record for record in records},
         ranks={names.rank(name): status for name, status in state.ranks.items()},
         readiness={names.node.get(name, name): seen for name, seen in state.readiness.items()},
         idle_since={names.node.get(name, name): since for name, since in state.idle_since.items()},
         detached_since={names.volume.get(name, name): at for name, at in state.detached_since.items()},
-        generations=used,
+        generations=_used(state, names),
     )
     blocks = {(names.node.get(node, node), block): names.rank(who) for (node, block), who in held.items()}
     return made, blocks, moves
+
+
+def _used(state: State, names: Names) -> dict[Address, int]:
+    """The generations that are used up, under the old names and the new ones."""
+    used = dict(state.generations)
+    for address, number in state.generations.items():
+        new_address = names.address(address)
+        used[new_address] = max(number, used.get(new_address, 0))
+    return used
 
 
 def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
@@ -307,23 +319,30 @@ def _check_settled(state: State, names: Names, moves: Mapping[Address, Address])
             )
 
 
-def _renamed(lineage: str, record: Record, names: Names) -> Record:
-    address, new = names.address(record.address), names.inputs(record)
-    inputs = {**record.inputs, **new}
-    outputs = dict(record.outputs)
+def _renamed(lineage: str | None, record: Record, names: Names) -> Record:
+    inputs, outputs = {**record.inputs, **names.inputs(record)}, dict(record.outputs)
     if record.address.kind == "rank" and "node" in outputs:
         outputs["node"] = names.node.get(str(outputs["node"]), outputs["node"])
-    changed = new if address.kind in KNOWN_TO_BACKENDS else ()
-    known = outputs.pop(MADE_AS, None)
-    if address.kind != "reservation" and (known or changed or address != record.address):
-        old = known or {
-            "address": str(record.address),
-            "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),
-            "inputs": {},
-        }
-        was = {**{key: record.inputs[key] for key in changed}, **old["inputs"]}
-        was = {key: value for key, value in was.items() if inputs.get(key) != value}
-        if was or old["address"] != str(address):  # else it has the names of its making again
-            outputs[MADE_AS] = {**old, "inputs": was}
-    needs = frozenset(map(names.address, record.needs))
-    return replace(record, address=address, inputs=inputs, outputs=outputs, needs=needs)
+    outputs.pop(MADE_AS, None)
+    renamed = replace(
+        record,
+        address=names.address(record.address),
+        inputs=inputs,
+        outputs=outputs,
+        needs=frozenset(map(names.address, record.needs)),
+    )
+    if record.address.kind != "reservation" and (made := _made_as(lineage or "", record, renamed)):
+        outputs[MADE_AS] = made
+    return renamed
+
+
+def _made_as(lineage: str, record: Record, renamed: Record) -> dict[str, Any] | None:
+    """What its backend knows a record by; None if it has the names of its making, still or again."""
+    old = record.outputs.get(MADE_AS) or {
+        "address": str(record.address),
+        "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),
+        "inputs": {},
+    }
+    told = record.inputs if record.address.kind in KNOWN_TO_BACKENDS else {}
+    was = {key: value for key, value in {**told, **old["inputs"]}.items() if renamed.inputs.get(key) != value}
+    return {**old, "inputs": was} if was or old["address"] != str(renamed.address) else None

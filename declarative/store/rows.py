@@ -60,6 +60,12 @@ def load(connection: Connection, *, checked: bool = False) -> State:
 MOST_NAMED = 5
 
 
+def named(connection: Connection, what: str) -> str | None:
+    """The `lineage` or the `project` of the state; None if it has none yet."""
+    found: str | None = connection.execute(f"SELECT {what} FROM meta").one()[0]
+    return found
+
+
 def _load(connection: Connection) -> State:
     try:
         meta = connection.execute("SELECT lineage, serial FROM meta").one()
@@ -307,7 +313,7 @@ def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
     return {row.op: intent_of(row) for row in rows}
 
 
-def begun(connection: Connection, its_token: str) -> Intent | None:
+def create_with(connection: Connection, its_token: str) -> Intent | None:
     """The create that was last begun with a token, ended or not."""
     last = "WHERE token = :its_token AND op = 'create' ORDER BY id DESC LIMIT 1"
     row = connection.select("operations", last, its_token=its_token).first()

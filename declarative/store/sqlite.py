@@ -136,16 +136,9 @@ class Sqlite(Database):
 
 def open_file(path: Path, opening: Opening) -> Database | None:
     """The database of the state in `path`; None when there is none and it must not be made."""
-    create, read_only, clock = opening.create, opening.read_only, opening.clock
-    with translated(path):
-        there = _is_there(path)
-    if not there:
-        if read_only:
-            return None
-        if not create:
-            raise StateError("no-state", f"there is no state in {path}", "`fleetform apply` makes one")
-        with translated(path):
-            _make(path, clock)
+    read_only = opening.read_only
+    if not _is_made(path, opening):
+        return None
     if path.stat().st_size == 0:
         # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
         raise StateError("damaged", f"the state {path} is empty", FROM_BACKUP)
@@ -154,7 +147,7 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     if not writable and not read_only:
         raise StateError("read-only", f"the state {path} cannot be written by this user")
     # A reader opens for writing too where it may: only such a connection clears up after itself.
-    made = Sqlite(path, mode="rw" if writable else "ro", clock=clock)
+    made = Sqlite(path, mode="rw" if writable else "ro", clock=opening.clock)
     try:
         with translated(path):
             _check_plain(made, path)
@@ -166,6 +159,18 @@ def open_file(path: Path, opening: Opening) -> Database | None:
         made.close()
         raise
     return made
+
+
+def _is_made(path: Path, opening: Opening) -> bool:
+    """Whether the state is there now; it is made where it may be, and a writer is refused otherwise."""
+    with translated(path):
+        if _is_there(path) or opening.read_only:
+            return _is_there(path)
+    if not opening.create:
+        raise StateError("no-state", f"there is no state in {path}", "`fleetform apply` makes one")
+    with translated(path):
+        _make(path, opening.clock)
+    return True
 
 
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")

@@ -10,22 +10,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
 from declarative.planner.types import Spent
-from declarative.store import approvals, checksum, events, export, hooks, journal, rows, spending, steps
-from declarative.store.approvals import Approval
+from declarative.store import checksum, events, export, journal, loops, rows, spending, steps
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Connection, Database, Opening
 from declarative.store.events import Event
 from declarative.store.faults import Resume, StateError, once, resumed
-from declarative.store.hooks import Hook
 from declarative.store.journal import Operation, Who
-from declarative.store.leader import Leader
 from declarative.store.lock import (
     LEASE_SECONDS,
     LockInfo,
@@ -37,7 +34,10 @@ from declarative.store.lock import (
     release,
     unlock,
 )
+from declarative.store.loops import Approval, Hook, Leader
 from declarative.store.writer import Writer
+
+T = TypeVar("T")
 
 PROJECT_SINCE = 7
 """The format that knows whose state it is."""
@@ -126,39 +126,32 @@ class Store:
         if self._database:
             self._database.close()
 
+    def _ask(self, ask: Callable[[Connection], T], otherwise: T, *, since: int = 0) -> T:
+        """What `ask` finds in one snapshot; `otherwise` without a database, or in a format before `since`."""
+        if self._database is None or self._database.format < since:
+            return otherwise
+        with self._database.reading() as connection:
+            return ask(connection)
+
     @resumed
     def read(self) -> State:
         """Everything that is known, as one consistent snapshot; never waits for a writer."""
-        if self._database is None:
-            return self._pulled[0]
-        with self._database.reading() as connection:
-            return checksum.load(connection)
+        return self._ask(checksum.load, self._pulled[0])
 
     @resumed
     def lineage(self) -> str | None:
         """The id of this state; None before its first write."""
-        if self._database is None:
-            return self._pulled[0].lineage
-        with self._database.reading() as connection:
-            found: str | None = connection.execute("SELECT lineage FROM meta").one().lineage
-            return found
+        return self._ask(lambda c: rows.named(c, "lineage"), self._pulled[0].lineage)
 
     @resumed
     def project(self) -> str | None:
         """The name of the project whose state this is; None if nobody said."""
-        if self._database is None or self._database.format < PROJECT_SINCE:
-            return None
-        with self._database.reading() as connection:
-            name: str | None = connection.execute("SELECT project FROM meta").one().project
-            return name
+        return self._ask(lambda c: rows.named(c, "project"), None, since=PROJECT_SINCE)
 
     @resumed
     def damage(self) -> list[str]:
         """What the database finds wrong with itself."""
-        if self._database is None:
-            return []
-        with self._database.reading() as connection:
-            return self._database.damage(connection)
+        return self._ask(lambda c: c.database.damage(c), [])
 
     @property
     def exists(self) -> bool:
@@ -179,18 +172,12 @@ class Store:
     @resumed
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
-        if self._database is None:
-            return export.dump(*self._pulled)
-        with self._database.reading() as connection:
-            return export.dump(rows.load(connection), rows.blocks(connection))
+        return self._ask(lambda c: export.dump(rows.load(c), rows.blocks(c)), export.dump(*self._pulled))
 
     @resumed
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
         """What was done, newest first; with `addresses`, to them alone."""
-        if self._database is None:
-            return []
-        with self._database.reading() as connection:
-            return journal.read(connection, addresses, limit)
+        return self._ask(lambda c: journal.read(c, addresses, limit), [])
 
     @resumed
     def note(self, op: str, address: Address, doing: str) -> None:
@@ -206,24 +193,18 @@ class Store:
     @resumed
     def approvals(self) -> tuple[Approval, ...]:
         """What a loop waits for a person to approve, and what was approved and is not done yet."""
-        if self._database is None or self._database.format < LOOP_SINCE:
-            return ()
-        with self._database.reading() as connection:
-            return approvals.read(connection)
+        return self._ask(loops.read_approvals, (), since=LOOP_SINCE)
 
     @resumed
     def spent(self) -> Spent | None:
         """What nodes cost in this month until now; None where nobody counts it."""
-        if self._database is None or self._database.format < SPENT_SINCE:
-            return None
-        with self._database.reading() as connection:
-            return spending.read(connection, self._clock())
+        return self._ask(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
 
     @resumed
     def approve(self, digest: str) -> bool:
         """Let a loop do what it waits with; False if nothing of that digest waits. Needs no lock."""
         with self._writable().writing() as connection:
-            return approvals.approve(connection, digest, self._clock())
+            return loops.approve(connection, digest, self._clock())
 
     def leader(self) -> Leader:
         """This process's part in which loop of several acts."""
@@ -231,24 +212,15 @@ class Store:
 
     # ------------------------------------------------------------------------------ events and hooks
 
-    def _has_events(self) -> bool:
-        return self._database is not None and self._database.format >= events.SINCE
-
     @resumed
     def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
         """What happened after a cursor, oldest first."""
-        if self._database is None or not self._has_events():
-            return ()
-        with self._database.reading() as connection:
-            return events.after(connection, cursor, limit)
+        return self._ask(lambda c: events.after(c, cursor, limit), (), since=events.SINCE)
 
     @resumed
     def event_bounds(self) -> tuple[int, int]:
         """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
-        if self._database is None or not self._has_events():
-            return 0, 0
-        with self._database.reading() as connection:
-            return events.bounds(connection)
+        return self._ask(events.bounds, (0, 0), since=events.SINCE)
 
     @resumed
     def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
@@ -268,35 +240,32 @@ class Store:
     @resumed
     def hooks(self) -> tuple[Hook, ...]:
         """How far the webhooks were told of events."""
-        if self._database is None or not self._has_events():
-            return ()
-        with self._database.reading() as connection:
-            return hooks.read(connection)
+        return self._ask(loops.read_hooks, (), since=events.SINCE)
 
     @resumed
     def claim_hook(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
-        """See `hooks.claim`. A new one is told of what happens from now on."""
+        """See `loops.claim_hook`. A new one is told of what happens from now on."""
         with self._hooks() as (connection, now):
             start = events.bounds(connection)[1]
-            return hooks.claim(connection, name, start=start, seconds=seconds, now=now, at_once=at_once)
+            return loops.claim_hook(connection, name, start=start, seconds=seconds, now=now, at_once=at_once)
 
     @resumed
     def advance_hook(self, name: str, cursor: int, *, more: float | None = None) -> None:
         """Events up to `cursor` were taken; `more` keeps the claim for so many seconds."""
         with self._hooks() as (connection, now):
-            hooks.advance(connection, name, cursor, until=None if more is None else now + more)
+            loops.advance_hook(connection, name, cursor, until=None if more is None else now + more)
 
     @resumed
     def fail_hook(self, name: str, error: str, wait: float) -> None:
         """An event was not taken; it is tried again after `wait` seconds."""
         with self._hooks() as (connection, now):
-            hooks.fail(connection, name, error, now + wait)
+            loops.fail_hook(connection, name, error, now + wait)
 
     @resumed
     def keep_hooks(self, names: Iterable[str]) -> None:
         """Forget the hooks that are not among `names` any more."""
         with self._hooks() as (connection, _):
-            hooks.keep(connection, list(names))
+            loops.keep_hooks(connection, list(names))
 
     def _writable(self) -> Database:
         if self._database is None or self._read_only:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import approvals, checksum, events, journal, lock, manual_edits, rows, steps
+from declarative.store import checksum, events, journal, lock, loops, manual_edits, rows, steps
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database
 from declarative.store.export import OPS
@@ -74,6 +74,15 @@ class Writer:
         finally:
             self._version += 1
 
+    def _write_counted(self, step: Callable[[Connection], bool], *, observed: bool) -> None:
+        """A step that tells whether it changed a record: the serial goes up then, if not `observed`."""
+
+        def counted(connection: Connection) -> None:
+            if step(connection) and not observed:
+                steps.count_up(connection)
+
+        self._write(counted)
+
     def _begin(self, connection: Connection) -> None:
         """The lock is ours, and nobody takes it before the transaction ends."""
         lock.check(connection, self.lease)
@@ -121,10 +130,10 @@ class Writer:
         return known[1]
 
     @resumed
-    def begun(self, its_token: str) -> Intent | None:
+    def create_with(self, its_token: str) -> Intent | None:
         """The create that was begun with a token, ended or not; None where the journal knows of none."""
         with self._database.reading() as connection:
-            return rows.begun(connection, its_token)
+            return rows.create_with(connection, its_token)
 
     @resumed
     def part(self, wanted: Iterable[Address]) -> State:
@@ -197,9 +206,9 @@ class Writer:
 
     @resumed
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
-        """Write down what waits for a person, by digest; see `approvals.write`."""
+        """Write down what waits for a person, by digest; see `loops.await_approval`."""
         now = self._clock()
-        self._write(lambda connection: approvals.write(connection, wanted, now))
+        self._write(lambda connection: loops.await_approval(connection, wanted, now))
 
     # ------------------------------------------------------------------------------------ the journal
 
@@ -245,12 +254,7 @@ class Writer:
         from `idle_since` on.
         """
         now = self._clock()
-
-        def step(connection: Connection) -> None:
-            if steps.finish(connection, intent, outputs, idle_since, now):
-                _count(connection, observed=observed)
-
-        self._write(step)
+        self._write_counted(lambda c: steps.finish(c, intent, outputs, idle_since, now), observed=observed)
 
     def fail(self, intent: Intent, error: str) -> None:
         """Close it without a change of the record: it is certain that nothing was made or changed.
@@ -282,12 +286,7 @@ class Writer:
 
         `observed`: its rank ended by itself, so the serial stays. One that is not there is no harm.
         """
-
-        def step(connection: Connection) -> None:
-            if steps.release(connection, reservation, now):
-                _count(connection, observed=observed)
-
-        self._write(step)
+        self._write_counted(lambda c: steps.release(c, reservation, now), observed=observed)
 
     # ------------------------------------------------------------------------------------ recovery
 
@@ -304,29 +303,21 @@ class Writer:
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
         now = self._clock()
-
-        def step(connection: Connection) -> None:
-            if steps.remove(connection, address, now):
-                _count(connection, observed=observed)
-
-        self._write(step)
+        self._write_counted(lambda c: steps.remove(c, address, now), observed=observed)
 
     # ------------------------------------------------------------------------------------ by hand
 
     def log(self, op: str, address: Address) -> None:
         """Write into the journal that a user did something to that; the serial stays."""
-        now = self._clock()
-        self._write(lambda connection: journal.note(connection, op, address, now))
+        self._write(lambda connection: journal.note(connection, op, address, self._clock()))
 
     def drop(self, addresses: Iterable[Address]) -> None:
         """Forget records, without a backend call: what they stand for stays. All of them, or none."""
-        now = self._clock()
-        self._write(lambda connection: manual_edits.drop(connection, addresses, now))
+        self._write(lambda connection: manual_edits.drop(connection, addresses, self._clock()))
 
     def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
         """Record that a node takes no new work or, with None, that it takes some again."""
-        now = self._clock()
-        self._write(lambda connection: manual_edits.drain(connection, node, drain, reason, now))
+        self._write(lambda connection: manual_edits.drain(connection, node, drain, reason, self._clock()))
 
     def move(self, names: Names) -> dict[Address, Address]:
         """Rename what is recorded, without a backend call; which addresses became which."""
@@ -366,10 +357,8 @@ class Writer:
         readiness = {name: seen for name, seen in readiness.items() if _is_news(before.get(name), seen)}
         if not readiness:
             return
-        now, states = (
-            self._clock(),
-            {name: (seen.state.value, seen.reason) for name, seen in readiness.items()},
-        )
+        now = self._clock()
+        states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
 
         def step(connection: Connection) -> None:
             events.nodes_seen(connection, now, states)
@@ -388,8 +377,7 @@ class Writer:
         """Volumes of which it is not known since when they are attached to nothing are so from now on; the
         serial stays.
         """
-        now = self._clock()
-        self._write(lambda connection: steps.note_detached(connection, now))
+        self._write(lambda connection: steps.note_detached(connection, self._clock()))
 
     @resumed
     def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
@@ -410,8 +398,3 @@ def _is_news(before: Readiness | None, seen: Readiness) -> bool:
     if seen.observed_at is None or before.observed_at is None:
         return seen.observed_at != before.observed_at
     return not 0 <= seen.observed_at - before.observed_at < SEEN_ANEW
-
-
-def _count(connection: Connection, *, observed: bool) -> None:
-    if not observed:
-        steps.count_up(connection)

@@ -1,0 +1,210 @@
+"""What loops keep in a state beside its records: which of several acts, what waits for a person to approve,
+and how far each webhook was told of events.
+
+Which one acts is a lease beside the lock, by the same clock and the same rules. Who writes holds the lock all
+the same, and each write is fenced by that. The lease only keeps the other loops from looking and planning in
+turn, and it is held between rounds, when the lock is free for people.
+
+How far a webhook was told is a cursor that only moves once an event was taken. Whoever delivers claims the
+hook first, for a time by the clock that all share, so that of several processes one delivers. One that dies
+leaves a claim that lapses; the event is then sent again, with the same id.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.store import lock
+from declarative.store.database import Connection, Database
+from declarative.store.faults import StateError
+from declarative.store.lock import LEADER, LockInfo
+
+LEASE_SECONDS = 10.0
+"""Of the leader's lease, and of the lock in its rounds: others take over after that and one look."""
+RENEWED_EVERY = LEASE_SECONDS / 3
+
+ERROR_LENGTH = 300
+
+
+# --------------------------------------------------------------------------------------- who leads
+
+
+class Leader:
+    """One loop's part in who leads. Its threads may share it."""
+
+    def __init__(self, database: Database, seconds: float = LEASE_SECONDS) -> None:
+        self._database = database
+        self._seconds = seconds
+        self._owner = str(uuid.uuid4())
+        self._turn = threading.Lock()
+        self._lease: LockInfo | None = None
+
+    def lead(self) -> bool:
+        """Take the lease or renew it; whether this loop leads now. `StateError` if the state is away."""
+        with self._turn:
+            try:
+                if self._lease is not None:
+                    lock.renew(self._database, self._lease, self._seconds, LEADER)
+                    return True
+            except StateError as error:
+                self._lease = None
+                if error.code != "stale-lease":
+                    raise
+            with self._database.reading() as connection:  # hinders no writer by looking
+                other = lock.holder(connection, table=LEADER)
+                # Our own may be there yet, if the connection was lost and not the lease.
+                ours = other is None or other.owner == self._owner
+                free = ours or (other is not None and other.lapsed(self._database.now(connection)))
+            if free:
+                with self._database.writing() as connection:
+                    self._lease = lock.take(connection, self._owner, lock.RECONCILING, self._seconds, LEADER)
+            return self._lease is not None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it led when it last looked."""
+        return self._lease is not None
+
+    def holder(self) -> LockInfo | None:
+        """Who leads, as far as the state says."""
+        with self._database.reading() as connection:
+            return lock.holder(connection, table=LEADER)
+
+    def resign(self) -> None:
+        """Let another one lead at once."""
+        with self._turn, suppress(StateError):
+            if self._lease is not None:
+                lock.release(self._database, self._lease, LEADER)
+            self._lease = None
+
+
+# --------------------------------------------------------------------------------------- approvals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """Some actions that belong together. Times are seconds since the epoch."""
+
+    digest: str
+    steps: tuple[str, ...]
+    """The ids of the actions: `delete:node/gpu-1`."""
+    since: float
+    approved_at: float | None = None
+    actor: str | None = None
+    """Who approved it."""
+
+
+def read_approvals(connection: Connection) -> tuple[Approval, ...]:
+    """All of them, the oldest first."""
+    rows = connection.select("approvals", "ORDER BY since, digest")
+    return tuple(
+        Approval(
+            digest=row.digest,
+            steps=tuple(row.steps),
+            since=row.since,
+            approved_at=row.approved_at,
+            actor=row.actor,
+        )
+        for row in rows
+    )
+
+
+def await_approval(connection: Connection, wanted: Mapping[str, Sequence[str]], now: float) -> None:
+    """What waits now, by digest. What does not any more is forgotten, with its approval."""
+    known = {found.digest for found in read_approvals(connection)}
+    gone = sorted(known - wanted.keys())
+    if gone:
+        connection.execute("DELETE FROM approvals WHERE digest IN (:its_digests)", its_digests=gone)
+    new = [
+        {"digest": digest, "steps": list(steps), "since": now}
+        for digest, steps in wanted.items()
+        if digest not in known
+    ]
+    connection.insert("approvals", *new)
+
+
+def approve(connection: Connection, digest: str, now: float) -> bool:
+    """Whether that waits; it is approved from now on."""
+    who = connection.database.who
+    values = {"approved_at": now, "actor": who.actor if who else None}
+    return bool(connection.update("approvals", values, "digest = :its_digest", its_digest=digest))
+
+
+# ---------------------------------------------------------------------------------------- webhooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """How far one webhook was told."""
+
+    name: str
+    cursor: int
+    failures: int = 0
+    """Tries in a row that were of no use."""
+    next_at: float | None = None
+    """When it is tried again after that; seconds since the epoch."""
+    error: str | None = None
+    rests: bool = False
+    """That it is not to be told now: after a failure, or since another process tells it."""
+
+
+def claim_hook(
+    connection: Connection, name: str, *, start: int, seconds: float, now: float, at_once: bool
+) -> Hook | None:
+    """The hook, for this process alone for so long; None if another one has it, or if it is to rest after a
+    failure, unless it is to be told `at_once`. One that is new begins after the event `start`.
+    """
+    row = connection.select("hooks", f"WHERE name = :its_name{connection.database.for_update}", its_name=name)
+    found = row.first()
+    if found is None:
+        connection.insert(
+            "hooks", {"name": name, "cursor": start, "failures": 0, "busy_until": now + seconds}
+        )
+        return Hook(name=name, cursor=start)
+    if (found.busy_until or 0.0) > now or (not at_once and (found.next_at or 0.0) > now):
+        return None
+    connection.update("hooks", {"busy_until": now + seconds}, "name = :its_name", its_name=name)
+    return _hook(found, now)
+
+
+def advance_hook(connection: Connection, name: str, cursor: int, *, until: float | None = None) -> None:
+    """Events up to `cursor` were taken; `until` keeps the claim for so long, without it the hook is free."""
+    values = {"cursor": cursor, "failures": 0, "next_at": None, "error": None, "busy_until": until}
+    connection.update(
+        "hooks", values, "name = :its_name AND cursor <= :its_cursor", its_name=name, its_cursor=cursor
+    )
+
+
+def fail_hook(connection: Connection, name: str, error: str, next_at: float) -> None:
+    """An event was not taken; it is tried again from `next_at` on."""
+    values: dict[str, Any] = {"next_at": next_at, "error": error[:ERROR_LENGTH], "busy_until": None}
+    connection.update("hooks", values, "name = :its_name", its_name=name)
+    connection.execute("UPDATE hooks SET failures = failures + 1 WHERE name = :its_name", its_name=name)
+
+
+def keep_hooks(connection: Connection, names: list[str]) -> None:
+    """Forget the hooks that are not declared any more."""
+    connection.execute("DELETE FROM hooks WHERE name NOT IN (:its_names)", its_names=names or [""])
+
+
+def read_hooks(connection: Connection) -> tuple[Hook, ...]:
+    """All of them, by name."""
+    now = connection.database.now(connection)
+    return tuple(_hook(row, now) for row in connection.select("hooks", "ORDER BY name"))
+
+
+def _hook(row: Any, now: float) -> Hook:
+    rests = max(row.busy_until or 0.0, row.next_at or 0.0) > now
+    return Hook(
+        name=row.name,
+        cursor=row.cursor,
+        failures=row.failures,
+        next_at=row.next_at,
+        error=row.error,
+        rests=rests,
+    )
