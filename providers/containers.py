@@ -89,6 +89,22 @@ def qualified(image: str) -> str:
     return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
+def _variables(container: Container, volumes: Sequence[str]) -> dict[str, str]:
+    """What `container.sh` reads."""
+    needed = {"cpuset": container.cpus, "memory": container.memory_mib}
+    return {
+        "image": container.image,
+        "pulled": qualified(container.image),
+        "name": container.name,
+        "cpus": ",".join(map(str, container.cpus)),
+        "memory": str(container.memory_mib or ""),
+        "gpus": ",".join(map(str, container.gpus)),
+        "needed": " ".join(name for name, limit in needed.items() if limit and container.hard),
+        "mounted": mounted(volumes),
+        "outside": text("outside.sh"),
+    }
+
+
 def script(container: Container, begin: Sequence[str], volumes: Sequence[str], inside: str) -> str:
     """The shell script that the runner launches.
 
@@ -103,20 +119,9 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
     """
     folder = container.peers
     peers = mount_flags(Mount(source=folder, target=folder, read_only=True)) if folder else ()
-    needed = {"cpuset": container.cpus, "memory": container.memory_mib}
-    known = {
-        "image": container.image,
-        "pulled": qualified(container.image),
-        "name": container.name,
-        "cpus": ",".join(map(str, container.cpus)),
-        "memory": str(container.memory_mib or ""),
-        "gpus": ",".join(map(str, container.gpus)),
-        "needed": " ".join(name for name, limit in needed.items() if limit and container.hard),
-        "mounted": mounted(volumes),
-        "outside": text("outside.sh"),
-    }
+    variables = _variables(container, volumes)
     lines = [
-        *(f"{name}={shlex.quote(value)}" for name, value in known.items()),
+        *(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
         f"sent() {{ printf %s {shlex.quote(inside)}; }}",
         *_login(container),
         text("gate.sh"),

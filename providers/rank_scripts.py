@@ -88,8 +88,12 @@ def prepared(
         unused=launch.unused,
         gpus=launch.gpus,
     )
-    if launch.image is not None:
-        return plain  # a container has limits and mounts of its own
+    # A container has limits and mounts of its own.
+    return plain if launch.image is not None else _bare(plain, launch, volumes, must=must)
+
+
+def _bare(plain: runner.Launch, launch: Launch, volumes: Mapping[str, str], *, must: bool) -> runner.Launch:
+    """With the limits and mounts that the runner gives to a rank outside of a container."""
     memory = launch.memory_mib * MEBIBYTE if launch.memory_mib else None
     binds = tuple((bind.source, bind.target, bind.optional) for bind in launch.binds)
     plain = replace(plain, memory_bytes=memory, hard=launch.hard, binds=binds)

@@ -236,8 +236,13 @@ def options_of(launch: Launch) -> list[str]:
     ):
         if value not in {None, ""}:
             options += [option, str(value)]
+    return options + _mounts_of(launch)
+
+
+def _mounts_of(launch: Launch) -> list[str]:
     mounts = [(target, "--mount", source) for source, target in launch.mounts]
     mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
+    options: list[str] = []
     for target, option, source in sorted(mounts):  # `/a` before `/a/b`
         options += [option, source, target]
     return options

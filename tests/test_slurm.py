@@ -15,7 +15,7 @@ from declarative.planner.inventory import busy
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.slurm import cluster
 from providers.slurm.cluster import Share
-from providers.slurm.fleets import has
+from providers.slurm.fleets import has, meanings
 from providers.slurm.login import Place, fault
 from providers.slurm.snapshot import Looks, read
 from providers.transport import ConnectionLost
@@ -229,6 +229,20 @@ def test_a_list_of_too_many_hosts_is_refused():
 def test_constraints(constraint, found):
     """One that only Slurm understands turns down no node."""
     assert has(constraint, frozenset({"h100", "ib"})) is found
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ({"DOWN"}, ["down"]),
+        ({"DOWN", "POWERED_DOWN"}, ["powered down"]),
+        ({"DOWN", "DRAIN"}, ["down", "drained"]),
+        ({"BLOCKED", "DOWN"}, ["blocked by a job that wants its whole block", "down"]),
+        ({"DRAIN", "DRAINED"}, ["drained"]),
+    ],
+)
+def test_down_is_said_once(states, words):
+    assert meanings(frozenset(states)) == words
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9000), st.integers(0, 9)), max_size=6))

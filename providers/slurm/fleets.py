@@ -37,20 +37,17 @@ _SAID: Mapping[str, str] = {
     "INVALID_REG": "registered with less than Slurm's configuration says",
     "INVAL": "registered with less than Slurm's configuration says",
 }
+_RESERVED = frozenset({"RESERVED", "MAINT", "MAINTENANCE"})
+"""The states of nodes that a reservation keeps for its own jobs."""
 
 
 def members(seen: Snapshot, settings: Mapping[str, Any]) -> tuple[Member, ...]:
     """The nodes of a fleet's partition that have its features, by name."""
-    partition = _partition(seen.cluster, str(settings["partition"]))
+    names = _partition(seen.cluster, str(settings["partition"])).nodes
+    if settings.get("reservation") is not None:
+        names &= _reserved(seen, str(settings["reservation"]))
     wanted = str(settings.get("constraint") or "")
-    only = settings.get("reservation")
-    if only is not None and str(only) not in seen.reserved:
-        there = ", ".join(sorted(seen.reserved)) or "none"
-        summary = f"Slurm has no active reservation `{only}`"
-        raise PermanentError(
-            PermanentKind.NOT_FOUND, summary, about="reservation", hint=f"there are: {there}"
-        )
-    found = [seen.cluster.nodes[n] for n in sorted(partition.nodes, key=natural) if n in seen.cluster.nodes]
+    found = [seen.cluster.nodes[n] for n in sorted(names, key=natural) if n in seen.cluster.nodes]
     return tuple(
         Member(
             key=node.name,
@@ -60,7 +57,7 @@ def members(seen: Snapshot, settings: Mapping[str, Any]) -> tuple[Member, ...]:
             readiness=_ready(seen, node, settings),
         )
         for node in found
-        if has(wanted, node.features) and (only is None or node.name in seen.reserved[str(only)])
+        if has(wanted, node.features)
     )
 
 
@@ -70,6 +67,18 @@ def _partition(cluster: Cluster, name: str) -> Partition:
         there = ", ".join(sorted(cluster.partitions)) or "none that this user may see"
         summary = f"Slurm has no partition `{name}`"
         raise PermanentError(PermanentKind.NOT_FOUND, summary, about="partition", hint=f"there are: {there}")
+    return found
+
+
+def _reserved(seen: Snapshot, name: str) -> frozenset[str]:
+    """The nodes of a reservation."""
+    found = seen.reserved.get(name)
+    if found is None:
+        there = ", ".join(sorted(seen.reserved)) or "none"
+        summary = f"Slurm has no active reservation `{name}`"
+        raise PermanentError(
+            PermanentKind.NOT_FOUND, summary, about="reservation", hint=f"there are: {there}"
+        )
     return found
 
 
@@ -161,24 +170,28 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
         return f"the partition {partition.name} is {partition.state.lower()}"
     if node.name not in partition.nodes:
         return f"it is not in the partition {partition.name} any more"
-    only = settings.get("reservation")
     odd = node.states - WORKING
-    if only is not None and node.name in seen.reserved.get(str(only), frozenset()):
-        odd -= {"RESERVED", "MAINT", "MAINTENANCE"}
-    elif only is not None:
-        return f"it is not in the reservation {only}"
-    if not odd:
-        return None
-    words = [_SAID.get(state, state.lower()) for state in sorted(odd)]
-    said = ", ".join(
-        dict.fromkeys(
-            w for w in words if not (w == "down" and len(words) > 1 and "down" in "".join(words[1:]))
-        )
-    )
-    if odd & {"RESERVED", "MAINT", "MAINTENANCE"}:
-        names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
-        said += f" ({', '.join(names)})" if names else ""
+    if (only := settings.get("reservation")) is not None:
+        if node.name not in seen.reserved.get(str(only), frozenset()):
+            return f"it is not in the reservation {only}"
+        odd -= _RESERVED
+    return _said(seen, node, odd) if odd else None
+
+
+def _said(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
+    """What these states of a node mean, its reservations, and the reason that an administrator gave."""
+    said = ", ".join(meanings(odd))
+    names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
+    if names and odd & _RESERVED:
+        said += f" ({', '.join(names)})"
     return f"{said}: {node.reason}" if node.reason else said
+
+
+def meanings(states: frozenset[str]) -> list[str]:
+    """What states of a node mean, without `down` where another one says more of it."""
+    words = list(dict.fromkeys(_SAID.get(state, state.lower()) for state in sorted(states)))
+    others = [word for word in words if word != "down"]
+    return others if any("down" in word for word in others) else words
 
 
 def key_at(node: Record) -> str:

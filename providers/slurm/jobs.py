@@ -91,21 +91,11 @@ def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> Job
 
 def options_of(task: str, node: Record, needs: Sequence[Need]) -> tuple[str, ...]:
     """What `sbatch` is given for ranks with these needs; `node` is one of their fleet."""
-    by_host: dict[str, list[Need]] = {}
-    for need in needs:
-        by_host.setdefault(need.host, []).append(need)
-    sums = {host: _sum(found) for host, found in by_host.items()}
-    if len(set(sums.values())) > 1:
-        listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
-        summary = (
-            f"{task}: a job of Slurm takes the same of each of its nodes, and its ranks do not ({listing})"
-        )
-        hint = "let each rank have a node of its own (`exclusive: true`), or give them equal shares"
-        raise PermanentError(PermanentKind.INVALID, summary, about="nodes", hint=hint)
+    sums = _sums(task, needs)
     cpus, memory, gpus = next(iter(sums.values()))
     host = node.node.host
     options = [f"--{key}={_word(key, host[key])}" for key in _OPTIONS if host.get(key)]
-    options += [f"--nodes={len(by_host)}", f"--nodelist={','.join(sorted(by_host))}", "--ntasks-per-node=1"]
+    options += [f"--nodes={len(sums)}", f"--nodelist={','.join(sorted(sums))}", "--ntasks-per-node=1"]
     options += [f"--cpus-per-task={cpus}", f"--mem={memory}", *([f"--gres=gpu:{gpus}"] if gpus else [])]
     options += ["--no-requeue", "--chdir=/", "--output=/dev/null", "--error=/dev/null", "--input=/dev/null"]
     limits = [n.limit for n in needs if n.limit is not None]
@@ -133,6 +123,22 @@ def expected_in(text: str) -> float | None:
     """The time of the start that `sbatch --test-only` tells."""
     found = _EXPECTED.search(text)
     return time_of(found[1]) if found else None
+
+
+def _sums(task: str, needs: Sequence[Need]) -> dict[str, tuple[int, int, str]]:
+    """What ranks need of each node: CPUs, MiB and GPUs; `PermanentError` if it is not the same of all."""
+    by_host: dict[str, list[Need]] = {}
+    for need in needs:
+        by_host.setdefault(need.host, []).append(need)
+    sums = {host: _sum(found) for host, found in by_host.items()}
+    if len(set(sums.values())) > 1:
+        listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
+        summary = (
+            f"{task}: a job of Slurm takes the same of each of its nodes, and its ranks do not ({listing})"
+        )
+        hint = "let each rank have a node of its own (`exclusive: true`), or give them equal shares"
+        raise PermanentError(PermanentKind.INVALID, summary, about="nodes", hint=hint)
+    return sums
 
 
 def _sum(needs: Sequence[Need]) -> tuple[int, int, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from declarative.model.diagnostic import suggest
 from declarative.provider import (
     Config,
     Fence,
@@ -23,14 +24,12 @@ from declarative.provider import (
 from providers.local.machine import inherited
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError, checked
-from providers.ssh.host import Host, host_of
+from providers.ssh.host import Host, Wrong, check_options, host_of, wrong_root
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
 T = TypeVar("T")
 
-OPTIONS = ("root", "login", "start_seconds")
-"""None of them names programs or configuration: a project may be a stranger's."""
 _HERE = Path(__file__).resolve().parent
 HERE = "this machine"
 OWN = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER")
@@ -168,12 +167,7 @@ class Place:
 def place_of(config: Config) -> Place:
     """The place of a backend, or a fault that names the wrong option."""
     options = config.options
-    for key, value in options.items():
-        if key not in OPTIONS:
-            hint = suggest(key, OPTIONS) or f"`slurm` has these options: {', '.join(OPTIONS)}"
-            raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `slurm`", hint)
-        if wrong := _wrong(key, value):
-            raise _invalid(f"options.{key}", f"`{key}` {wrong}")
+    check_options(options, "slurm", _OPTIONS)
     login = options.get("login")
     if login is None:
         return Place(Here(config.fence), options, config.lineage)
@@ -182,125 +176,153 @@ def place_of(config: Config) -> Place:
     return Place(SshTransport(host, config.fence), options, config.lineage)
 
 
-def _wrong(key: str, value: object) -> str | None:
-    if key == "start_seconds":
-        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= ANSWER_SECONDS // 2
-        return None if whole else "is not a whole number of seconds from 1 to 30"
-    if key == "login":
-        return None if isinstance(value, str | Mapping) and value else "is not a host or a mapping"
-    if not isinstance(value, str) or not value or "\0" in value or "\n" in value:
-        return "is not a path"
-    if not (value.startswith("/") and value.strip("/")):
-        return "is not an absolute path below `/`"
-    return None
+def _wrong_login(value: object) -> str | None:
+    return None if isinstance(value, str | Mapping) and value else "is not a host or a mapping"
 
 
-def _invalid(about: str, summary: str, hint: str | None = None) -> PermanentError:
-    return PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+def _wrong_seconds(value: object) -> str | None:
+    fits = type(value) is int and 1 <= value <= ANSWER_SECONDS // 2
+    return None if fits else "is not a whole number of seconds from 1 to 30"
 
 
-_PASSING = (
-    "unable to contact slurm controller",
-    "connection refused",
-    "connect failure",
-    "socket timed out",
-    "connection timed out",
-    "slurm backup controller in standby mode",
-    "slurm controller not responding",
-    "resource temporarily unavailable",
-    "error receiving",
-    "slurmctld is busy",
-)
-_MUNGE = (
-    "munge",
-    "invalid authentication credential",
-    "protocol authentication error",
-    "authentication plugin",
-)
-_LASTING: Sequence[tuple[str, PermanentKind, str, str]] = (
-    ("invalid partition", PermanentKind.INVALID, "partition", "`sinfo -s` lists the partitions"),
-    (
+_OPTIONS: Mapping[str, Wrong] = {
+    "root": wrong_root,
+    "login": _wrong_login,
+    "start_seconds": _wrong_seconds,
+}
+"""None of them names programs or configuration: a project may be a stranger's."""
+
+
+# ------------------------------------------------------------------------------ what Slurm's errors mean
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a text of Slurm's means, if it matches. `{host}` and `{text}` are filled in."""
+
+    pattern: str
+    """In lower case."""
+    kind: PermanentKind | TransientKind
+    about: str | None
+    hint: str
+    summary: str = "Slurm refused: {text}"
+
+    def fault(self, text: str, host: str) -> ProviderError:
+        summary = self.summary.format(host=host, text=text)
+        if isinstance(self.kind, TransientKind):
+            return TransientError(self.kind, summary, about=self.about, hint=self.hint)
+        return PermanentError(self.kind, summary, about=self.about, hint=self.hint)
+
+
+_MEANINGS = (
+    _Meaning(
+        "munge|invalid authentication credential|protocol authentication error|authentication plugin",
+        TransientKind.BUSY,
+        None,
+        "munge is not running there, or its key or clock differs from the controller's",
+        "Slurm on {host} cannot authenticate us: {text}",
+    ),
+    _Meaning(  # all that it says to a credential that it cannot decode
+        "zero bytes were transmitted",
+        TransientKind.BUSY,
+        None,
+        "its log says whether munge's key or clock differs; if it only restarts, run this again later",
+        "Slurm's controller closed the connection of {host}: {text}",
+    ),
+    _Meaning(
+        "unable to contact slurm controller|connection refused|connect failure|socket timed out"
+        "|connection timed out|slurm backup controller in standby mode|slurm controller not responding"
+        "|resource temporarily unavailable|error receiving|slurmctld is busy",
+        TransientKind.BUSY,
+        None,
+        _AWAY,
+        "Slurm's controller does not answer {host}: {text}",
+    ),
+    _Meaning(
+        "(scontrol|sbatch|squeue).*not found|not found.*(scontrol|sbatch|squeue)",
+        PermanentKind.INVALID,
+        "options.login",
+        "name a login node in `options.login`; there, the commands must be in the `PATH` of a login",
+        "{host} has no commands of Slurm: {text}",
+    ),
+    _Meaning(
+        "configuration source|slurm\\.conf",
+        PermanentKind.INVALID,
+        "options.login",
+        "set `SLURM_CONF`, or name a login node in `options.login`",
+        "Slurm on {host} has no configuration: {text}",
+    ),
+    _Meaning("invalid partition", PermanentKind.INVALID, "partition", "`sinfo -s` lists the partitions"),
+    _Meaning(
         "invalid account or account/partition",
         PermanentKind.AUTH,
         "account",
         "`sacctmgr show associations user=$USER` lists the accounts that you may use with a partition",
     ),
-    ("invalid account", PermanentKind.AUTH, "account", "write an `account` of yours in the fleet"),
-    ("invalid qos", PermanentKind.INVALID, "qos", "`sacctmgr show qos` lists them"),
-    ("requested reservation is invalid", PermanentKind.INVALID, "reservation", "`scontrol show reservation`"),
-    ("access denied to requested reservation", PermanentKind.AUTH, "reservation", "ask for access to it"),
-    ("invalid feature", PermanentKind.INVALID, "constraint", "`sinfo -o '%N %f'` lists the features"),
-    (
+    _Meaning("invalid account", PermanentKind.AUTH, "account", "write an `account` of yours in the fleet"),
+    _Meaning("invalid qos", PermanentKind.INVALID, "qos", "`sacctmgr show qos` lists them"),
+    _Meaning(
+        "requested reservation is invalid",
+        PermanentKind.INVALID,
+        "reservation",
+        "`scontrol show reservation`",
+    ),
+    _Meaning(
+        "access denied to requested reservation", PermanentKind.AUTH, "reservation", "ask for access to it"
+    ),
+    _Meaning("invalid feature", PermanentKind.INVALID, "constraint", "`sinfo -o '%N %f'` lists the features"),
+    _Meaning(
         "requested time limit is invalid",
         PermanentKind.INVALID,
         "max_duration",
         "give the task a `max_duration` within the partition's MaxTime",
     ),
-    (
-        "qosmax",
-        PermanentKind.QUOTA,
-        "qos",
-        "ask for less, or for another `qos`",
+    _Meaning("qosmax", PermanentKind.QUOTA, "qos", "ask for less, or for another `qos`"),
+    _Meaning(
+        "association limit", PermanentKind.QUOTA, "account", "ask for less, or wait until jobs of yours end"
     ),
-    ("association limit", PermanentKind.QUOTA, "account", "ask for less, or wait until jobs of yours end"),
-    ("violates accounting", PermanentKind.QUOTA, "qos", "ask for less: `sacctmgr show qos` has the limits"),
-    (
+    _Meaning(
+        "violates accounting", PermanentKind.QUOTA, "qos", "ask for less: `sacctmgr show qos` has the limits"
+    ),
+    _Meaning(
         "node count specification invalid",
         PermanentKind.QUOTA,
         "partition",
         "the partition allows fewer nodes",
     ),
-    (
+    _Meaning(
         "user's group not permitted",
         PermanentKind.AUTH,
         "partition",
         "ask for access to the partition, or name another one",
     ),
-    (
+    _Meaning(
         "not available in this partition",
         PermanentKind.NO_CAPACITY,
         "partition",
         "run this again: it begins with what is there now",
     ),
-    (
+    _Meaning(
         "requested node configuration is not available",
         PermanentKind.NO_CAPACITY,
         "partition",
         "a node may have been drained since the plan was made: run this again",
     ),
-    ("invalid generic resource", PermanentKind.INVALID, "resources", "`sinfo -o '%N %G'` lists them"),
-    (
+    _Meaning("invalid generic resource", PermanentKind.INVALID, "resources", "`sinfo -o '%N %G'` lists them"),
+    _Meaning(
         "access/permission denied",
         PermanentKind.AUTH,
         "partition",
         "the cluster does not let this user do that",
     ),
 )
+"""The first one that matches counts."""
 
 
 def fault(said: str, host: str) -> ProviderError:
     """The port's fault for what a command of Slurm said."""
     low, text = said.lower(), said.strip() or "it said nothing"
-    if any(word in low for word in _MUNGE):
-        summary = f"Slurm on {host} cannot authenticate us: {text}"
-        hint = "munge is not running there, or its key or clock differs from the controller's"
-        return TransientError(TransientKind.BUSY, summary, hint=hint)
-    if "zero bytes were transmitted" in low:  # all that it says to a credential that it cannot decode
-        summary = f"Slurm's controller closed the connection of {host}: {text}"
-        hint = "its log says whether munge's key or clock differs; if it only restarts, run this again later"
-        return TransientError(TransientKind.BUSY, summary, hint=hint)
-    if any(word in low for word in _PASSING):
-        summary = f"Slurm's controller does not answer {host}: {text}"
-        return TransientError(TransientKind.BUSY, summary, hint=_AWAY)
-    if "not found" in low and any(word in low for word in ("scontrol", "sbatch", "squeue")):
-        summary = f"{host} has no commands of Slurm: {text}"
-        hint = "name a login node in `options.login`; there, the commands must be in the `PATH` of a login"
-        return PermanentError(PermanentKind.INVALID, summary, about="options.login", hint=hint)
-    if "configuration source" in low or "slurm.conf" in low:
-        summary = f"Slurm on {host} has no configuration: {text}"
-        hint = "set `SLURM_CONF`, or name a login node in `options.login`"
-        return PermanentError(PermanentKind.INVALID, summary, about="options.login", hint=hint)
-    for words, kind, about, hint in _LASTING:
-        if words in low:
-            return PermanentError(kind, f"Slurm refused: {text}", about=about, hint=hint)
+    for meaning in _MEANINGS:
+        if re.search(meaning.pattern, low, re.DOTALL):
+            return meaning.fault(text, host)
     return PermanentError(PermanentKind.INVALID, f"Slurm refused: {text}")

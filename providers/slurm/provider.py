@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from declarative.model.blocks import Shape
-from declarative.model.inputs import inputs_of
+from declarative.model.inputs import AttachmentInputs, inputs_of
 from declarative.model.resource import Offer, Taken
 from declarative.model.state import Address, RankStatus, Readiness, Record
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
@@ -25,7 +25,7 @@ from providers.slurm import jobs
 from providers.slurm.cluster import Node
 from providers.slurm.fleets import key_at, members, readiness, taken
 from providers.slurm.login import Place, place_of
-from providers.slurm.snapshot import Looks, as_thing, thing_in
+from providers.slurm.snapshot import Looks, Snapshot, as_thing, thing_in
 from providers.ssh.host import terminal
 from providers.ssh.scripts import place_files
 from providers.ssh.transport import SshTransport, command_line
@@ -125,10 +125,9 @@ class Slurm:
 
     def _check_free(self, volume: str, node: str) -> None:
         """Volumes are attached to one node at a time, as everywhere."""
-        for found, _ in self._looks.get(fresh=True).things:
-            held, at = _attached(found)
-            if held == volume and at != node and self._mine(found):
-                summary = f"volume/{volume} is attached to node/{at} ({found.address})"
+        for found, inputs in self._attached(self._looks.get(fresh=True)):
+            if inputs.volume == volume and inputs.node != node:
+                summary = f"volume/{volume} is attached to node/{inputs.node} ({found.address})"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}")
 
     @guarded
@@ -158,19 +157,26 @@ class Slurm:
         folder = ""
         if address.kind == "node":
             self._check_idle(found[0], address)
-            things = self._looks.get().things
-            for on in [f for f, _ in things if self._mine(f) and _attached(f)[1] == address.name]:
-                self._place.ask("drop", _file(on.address), on.key)  # as it ends with a host
+            for on, inputs in self._attached(self._looks.get()):
+                if inputs.node == address.name:
+                    self._place.ask("drop", _file(on.address), on.key)  # as it ends with a host
             folder = f"{self._place.folder}/{found[0].key}"
         elif address.kind == "volume":
-            things = self._looks.get().things
-            held = [f.address for f, _ in things if _attached(f)[0] == address.name and self._mine(f)]
-            if held:
-                summary, hint = f"{address} is attached: {held[0]}", "detach it first"
-                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+            self._check_detached(address)
             folder = str(found[1]["path"])
         self._place.ask("drop", _file(address), found[0].key, folder, seconds=ERASE_SECONDS)
         self._looks.changed()
+
+    def _attached(self, seen: Snapshot) -> list[tuple[Owned, AttachmentInputs]]:
+        """The attachments of this owner."""
+        mine = [f for f, _ in seen.things if f.address.kind == "attachment" and self._mine(f)]
+        return [(found, inputs_of("attachment", found.inputs)) for found in mine]
+
+    def _check_detached(self, volume: Address) -> None:
+        for found, inputs in self._attached(self._looks.get()):
+            if inputs.volume == volume.name:
+                summary, hint = f"{volume} is attached: {found.address}", "detach it first"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(volume), hint=hint)
 
     def _check_idle(self, found: Owned, address: Address) -> None:
         seen = self._looks.get()
@@ -380,11 +386,3 @@ def _text(found: Owned, outputs: Mapping[str, Any]) -> bytes:
 
 def _file(address: Address) -> str:
     return f"{address.kind}.{address.name}"
-
-
-def _attached(found: Owned) -> tuple[str, str]:
-    """The volume and the node of an attachment."""
-    if found.address.kind != "attachment":
-        return "", ""
-    inputs = inputs_of("attachment", found.inputs)
-    return inputs.volume, inputs.node

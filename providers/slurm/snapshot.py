@@ -209,16 +209,19 @@ def _of_job(attempt: Attempt, job: Job) -> RankStatus:
     )
 
 
+def _stopped_by(attempt: Attempt, job: Job) -> RankStatus | None:
+    """The end of an attempt that Slurm stopped, and none of us; None if nobody knows why."""
+    if job.restarts:  # it may run again, and nothing of ours in it
+        return _lost(attempt, f"its job was requeued (job {job.id})")
+    return _of_job(attempt, job) if job.state in _BY_STATE else None
+
+
 def _ended(attempt: Attempt, job: Job | None) -> RankStatus:
     assert attempt.ended is not None
     code, reason, at = attempt.ended
-    if reason == "stopped" and job is not None and not attempt.stopping:
-        found = _of_job(attempt, job) if job.state in _BY_STATE else None
-        if job.restarts:  # it may run again, and nothing of ours in it
-            cause = f"its job was requeued (job {job.id})"
-            found = RankStatus(state=RankState.LOST, cause=cause, started_at=attempt.started_at)
-        if found is not None:
-            return replace(found, exit_code=int(code), ended_at=at)
+    stopped_by = _stopped_by(attempt, job) if reason == "stopped" and job and not attempt.stopping else None
+    if stopped_by is not None:
+        return replace(stopped_by, exit_code=int(code), ended_at=at)
     if reason == "refused":
         return RankStatus(
             state=RankState.FAILED,

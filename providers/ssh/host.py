@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +24,6 @@ from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.provider.optional import Terminal
 
 T = TypeVar("T")
-
-OPTIONS = ("root", "ssh_config", "known_hosts", "connect_timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +82,6 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
         raise _invalid("host", "the node's inputs have no `host`: how it is reached is not known")
     defaults = defaults or Host(hostname="")
     hostname, user = _login(fields)
-    keys = fields.get("host_keys") or ()
-    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-        raise _invalid("host_keys", "`host_keys` is not a list of keys")
     identity, known_hosts = (_field(fields, key, str) for key in ("identity_file", "known_hosts"))
     host = replace(
         defaults,
@@ -94,7 +89,7 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
         port=_field(fields, "port", int),
         user=user,
         identity_file=_path(project, identity),
-        host_keys=tuple(keys),
+        host_keys=_host_keys(fields),
         known_hosts=_path(project, known_hosts) or defaults.known_hosts,
     )
     jump = fields.get("proxy_jump")
@@ -113,15 +108,17 @@ def _login(fields: Mapping[str, Any]) -> tuple[str, str | None]:
     return hostname, user
 
 
+def _host_keys(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = fields.get("host_keys") or ()
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+        raise _invalid("host_keys", "`host_keys` is not a list of keys")
+    return tuple(keys)
+
+
 def options_of(config: Config) -> Options:
     """The options, or a fault that names the wrong one."""
     given = config.options
-    for key, value in given.items():
-        if key not in OPTIONS:
-            hint = suggest(key, OPTIONS) or f"`ssh` has these options: {', '.join(OPTIONS)}"
-            raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `ssh`", hint)
-        if wrong := _wrong(key, value):
-            raise _invalid(f"options.{key}", f"`{key}` {wrong}")
+    check_options(given, "ssh", _OPTIONS)
     root = given.get("root")
     defaults = Host(
         hostname="",
@@ -132,15 +129,41 @@ def options_of(config: Config) -> Options:
     return Options(root=None if root is None else "/" + root.strip("/"), defaults=defaults)
 
 
-def _wrong(key: str, value: object) -> str | None:
-    """What is wrong with the value of an option; None if nothing is."""
-    if key == "connect_timeout":
-        return None if type(value) is int and value >= 1 else "is not a whole number of seconds"
-    if not isinstance(value, str) or not re.fullmatch(r"[^\0\n]+", value):
-        return "is not a path"
-    if key == "root" and not re.fullmatch(r"/.*[^/].*", value):
-        return "is not an absolute path below `/`"
-    return None
+Wrong = Callable[[object], str | None]
+"""What is wrong with the value of an option; None if nothing is."""
+
+
+def check_options(given: Mapping[str, object], driver: str, known: Mapping[str, Wrong]) -> None:
+    """`PermanentError` for an option that a driver does not have, or one with a wrong value."""
+    for key, value in given.items():
+        if key not in known:
+            hint = suggest(key, list(known)) or f"`{driver}` has these options: {', '.join(known)}"
+            raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `{driver}`", hint)
+        if wrong := known[key](value):
+            raise _invalid(f"options.{key}", f"`{key}` {wrong}")
+
+
+def wrong_path(value: object) -> str | None:
+    """See `Wrong`, of a path."""
+    return None if isinstance(value, str) and re.fullmatch(r"[^\0\n]+", value) else "is not a path"
+
+
+def wrong_root(value: object) -> str | None:
+    """See `Wrong`, of a folder for everything on a host."""
+    absolute = isinstance(value, str) and value.startswith("/") and value.strip("/")
+    return wrong_path(value) or (None if absolute else "is not an absolute path below `/`")
+
+
+def _wrong_timeout(value: object) -> str | None:
+    return None if type(value) is int and value >= 1 else "is not a whole number of seconds"
+
+
+_OPTIONS: Mapping[str, Wrong] = {
+    "root": wrong_root,
+    "ssh_config": wrong_path,
+    "known_hosts": wrong_path,
+    "connect_timeout": _wrong_timeout,
+}
 
 
 def _timing(seconds: float) -> Timing:

@@ -45,10 +45,7 @@ class Trust:
         elif host.known_hosts:
             text, where = _needed_text(host.known_hosts), host.known_hosts
         else:
-            # asyncssh takes `UserKnownHostsFile none` for leave to trust everybody.
-            given = options.known_hosts
-            named = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
-            paths = [*(named or [USERS]), MACHINES]
+            paths = [*(_named(options) or [USERS]), MACHINES]
             text, where = "\n".join(map(_text, paths)), paths[0]
         return cls(host, name, where, _parsed(text, where))
 
@@ -57,6 +54,14 @@ class Trust:
         found = self.listed.match(host, address, port)
         self.known = tuple(found[0])
         return found
+
+
+def _named(options: asyncssh.SSHClientConnectionOptions) -> list[str]:
+    """The files that ssh's configuration names. asyncssh takes `UserKnownHostsFile none` for leave to trust
+    everybody.
+    """
+    given = options.known_hosts
+    return [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
 
 
 @dataclass(slots=True)

@@ -314,6 +314,21 @@ def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Hos
 def unsent(host: Host, error: Exception) -> ProviderError:
     """The port's fault for a failed connection."""
     about = host.hostname
+    if refused := _refused(host, error):
+        return refused
+    if isinstance(error, TimeoutError):
+        summary = f"{host} did not answer within {host.timing.connect:g} s"
+        return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
+    reason = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        reason = os.strerror(error.errno)  # the texts of asyncio are about calls
+    summary = f"{host} cannot be reached: {reason}"
+    return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
+
+
+def _refused(host: Host, error: Exception) -> PermanentError | None:
+    """The fault if another try would fail as well."""
+    about = host.hostname
     reason = str(error) or type(error).__name__
     if isinstance(error, asyncssh.PermissionDenied):
         summary = f"{host} refused the login: {reason}"
@@ -321,18 +336,12 @@ def unsent(host: Host, error: Exception) -> ProviderError:
         return PermanentError(PermanentKind.AUTH, summary, about=about, hint=hint)
     if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
         return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {reason}", about=about)
-    if isinstance(error, TimeoutError):
-        summary = f"{host} did not answer within {host.timing.connect:g} s"
-        return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) and error.filename:
         summary = f"{error.filename}: {error.strerror}"
         return PermanentError(PermanentKind.INVALID, summary, about="identity_file")
     if isinstance(error, ValueError):
         return PermanentError(PermanentKind.INVALID, f"{host}: {reason}", about=about)
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        reason = os.strerror(error.errno)  # the texts of asyncio are about calls
-    summary = f"{host} cannot be reached: {reason}"
-    return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
+    return None
 
 
 async def _pour(source: Source, process: asyncssh.SSHClientProcess[bytes]) -> None:

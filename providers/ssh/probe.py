@@ -300,16 +300,17 @@ def _gpus(one: Mapping[str, str], many: Mapping[str, list[str]]) -> tuple[tuple[
 
 def _unfit(facts: Facts, declared: Mapping[str, Any], recorded: Shape | None, node: str | None) -> list[str]:
     """Why a host may not take work."""
-    reasons = [facts.state_fault] if facts.state_fault else _full_disk(facts)
-    if missing := [tool for tool in TOOLS if tool not in facts.tools]:
-        reasons.insert(0, f"not installed: {', '.join(missing)}")
+    reasons = []
     if node and facts.claim != node:
-        reasons.insert(0, "it is not this node any more: its claim is gone or another's")
+        reasons.append("it is not this node any more: its claim is gone or another's")
+    if missing := [tool for tool in TOOLS if tool not in facts.tools]:
+        reasons.append(f"not installed: {', '.join(missing)}")
+    reasons += [facts.state_fault] if facts.state_fault else _full_disk(facts)
     if facts.memory_free_mib < LEAST_MEMORY_MIB:
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
     if facts.gpu_fault and "gpus" not in declared:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
-    return reasons + (_lacks(facts.shape, declared, recorded) if recorded else [])
+    return reasons + _lacks(facts.shape, declared, recorded)
 
 
 def _full_disk(facts: Facts) -> list[str]:
@@ -320,9 +321,11 @@ def _full_disk(facts: Facts) -> list[str]:
     return []
 
 
-def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape) -> list[str]:
-    """What the host had when its node was made, and no longer has."""
-    out = []
+def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape | None) -> list[str]:
+    """What the host had when its node was made, if it was, and no longer has."""
+    out: list[str] = []
+    if recorded is None:
+        return out
     for field, word, part in (
         ("cpu", "CPUs", 1.0),
         ("gpus", "GPUs", 1.0),
