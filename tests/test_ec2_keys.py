@@ -399,11 +399,17 @@ class Places(Pairs):
         super().__init__(Account(Config(backend="lab", project_dir=folder, lineage="us"), {}))
         self.asked = []
 
-    def _import(self, region, login):
+    def _send(self, region, login):
         self.asked.append(f"import {region.name}")
 
-    def there(self, region):
-        raise AssertionError(region)
+    def _find(self, region):
+        raise AssertionError(region)  # the key was made just now
+
+    def _is_of(self, there, login):
+        raise AssertionError(there)
+
+    def _another(self, region, login, there):
+        raise AssertionError(there)
 
     def _remove(self, region):
         self.asked.append(f"remove {region.name}")

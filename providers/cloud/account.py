@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
 from declarative.model.spec.backend import ANYWHERE, ImageFilter, Reach
@@ -22,6 +22,7 @@ from providers.cloud.marks import Mark
 from providers.cloud.settings import write
 from providers.cloud.shared_looks import asking
 
+Q = ParamSpec("Q")
 T = TypeVar("T")
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
@@ -210,6 +211,16 @@ class Account:
         summary = f"the driver `{self.config.driver}` cannot look for {asked} in {region}"
         hint = f"write `image: {{{region}: ID}}`"
         raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+
+
+def if_there(ask: Callable[Q, T], *args: Q.args, **more: Q.kwargs) -> T | None:
+    """An answer; None if what it is about is not there."""
+    try:
+        return ask(*args, **more)
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
+            raise
+        return None
 
 
 def look_up(look: Callable[[], T]) -> T:

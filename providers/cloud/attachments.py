@@ -208,16 +208,21 @@ class Attachments(Generic[V]):
             disk = self._disk(region, made)
             if disk is None or not self._is_ours(have, disk, machine):
                 return
-            holder = next(iter(_on(disk, machine)), None)
-            if holder is None and not disk.attaching:
-                self._driver.erase(disk, machine)
+            if self._ended(disk, machine) or not wait:
                 return
-            if not (holder and holder.leaving):
-                if not self._living(disk, [machine]):
-                    return  # its end is that of its attachments
-                self._detach(disk, machine)
-            if not wait:
-                return
+
+    def _ended(self, disk: Disk, machine: str) -> bool:
+        """Whether an attachment of ours has ended. If not, it is asked to, unless it is about to already."""
+        holder = next(iter(_on(disk, machine)), None)
+        if holder is None and not disk.attaching:
+            self._driver.erase(disk, machine)
+            return True
+        if holder and holder.leaving:
+            return False
+        if not self._living(disk, [machine]):
+            return True  # its end is that of its attachments
+        self._detach(disk, machine)
+        return False
 
     def _is_ours(self, have: Record, disk: Disk, machine: str) -> bool:
         """Whether there is something to detach: a disk of ours, for the recorded attachment."""

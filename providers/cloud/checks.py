@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from declarative.model.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs, Placed, inputs_of
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError
@@ -159,6 +159,17 @@ CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 Look = Callable[[], object]
 Seen = Callable[[Address, str, Mapping[str, Any]], object]
 """Looks at a volume that is to be adopted, given its address, no token and its inputs."""
+
+
+def by_region(
+    wanted: Mapping[Address, Mapping[str, Any]],
+) -> list[tuple[str, dict[Address, Mapping[str, Any]]]]:
+    """What is wanted in each region, by the region's name."""
+    found: dict[str, dict[Address, Mapping[str, Any]]] = {}
+    for address, inputs in wanted.items():
+        place: Placed = inputs_of("node" if address.kind == "node" else "volume", inputs)
+        found.setdefault(place.region, {})[address] = inputs
+    return sorted(found.items())
 
 
 def faults_of(

@@ -123,15 +123,7 @@ class Connection:
         except Exception as error:  # libcloud raises whatever it stumbles over
             if error is self._mine.refused:
                 raise
-            answer = _answer(link.response) if link is not None else None
-            if isinstance(error, TooLongError):
-                answer = None  # there is one of the page before, or one without its content
-            fault: ProviderError
-            if link is not None and answer is None and type(error) in _UNASKED:
-                summary = self._scrub(f"{what}: libcloud refused: {error}")
-                fault = PermanentError(PermanentKind.INVALID, summary, about=about)
-            else:
-                fault = classify(error, answer, what=what, scrub=self._scrub, read=self._read, about=about)
+            fault = self._fault(what, error, link, about)
             if isinstance(fault, TransientError) and fault.kind is TransientKind.THROTTLED:
                 limiter.throttled(fault.after)
             # Without its cause: that one may quote what was sent.
@@ -140,6 +132,16 @@ class Connection:
             _late.fence, _late.answers = before
         limiter.fine()
         return response
+
+    def _fault(self, what: str, error: Exception, link: Any, about: str | None) -> ProviderError:
+        """The fault for what a call raised; `link` is as `_link` found it."""
+        answer = _answer(link.response) if link is not None else None
+        if isinstance(error, TooLongError):
+            answer = None  # there is one of the page before, or one without its content
+        if link is not None and answer is None and type(error) in _UNASKED:
+            summary = self._scrub(f"{what}: libcloud refused: {error}")
+            return PermanentError(PermanentKind.INVALID, summary, about=about)
+        return classify(error, answer, what=what, scrub=self._scrub, read=self._read, about=about)
 
     def _fence_late(self) -> None:
         try:

@@ -208,11 +208,7 @@ def classify(
     if answer is not None and answer.status >= 300:
         # Before anything of it is cut off: half a secret would not be known for one.
         answer = replace(answer, text=scrub.hide(answer.text))
-        said = (
-            _elsewhere(answer)
-            or read(answer)
-            or Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
-        )
+        said = _elsewhere(answer) or read(answer) or _unknown(answer)
         kind = said.kind or by_status(answer.status)
         summary = scrub(f"{what}: {said.text}")
         return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
@@ -223,6 +219,11 @@ def classify(
         # GCE answers the question for an operation with 200, and says inside that the operation failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
     return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
+
+
+def _unknown(answer: Answer) -> Said:
+    """What an answer says that no driver can read."""
+    return Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
 
 
 def _elsewhere(answer: Answer) -> Said | None:

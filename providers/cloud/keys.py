@@ -237,8 +237,16 @@ class Place(Protocol):
 R = TypeVar("R", bound=Place)
 
 
-class Pairs(Keys, ABC, Generic[R]):
-    """The key of one state, and its pairs."""
+T = TypeVar("T")
+
+
+class Pairs(Keys, ABC, Generic[R, T]):
+    """The key of one state: its private half is a file here, its public half a key pair in each region with
+    nodes. `T` is what a cloud tells of a pair.
+
+    No pair is needed to log in (`user_data` says who may). It tells the next machine that makes nodes of this
+    state whether its key is the one that the others have.
+    """
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -251,25 +259,61 @@ class Pairs(Keys, ABC, Generic[R]):
             self._before(region)
             login = self._made()
             if region.name not in self._there:
-                self._import(region, login)
+                self._have(region, login)
                 self._there.add(region.name)
             return login
 
     def _before(self, region: R) -> None:
         """What is to be seen before a key is made."""
 
-    @abstractmethod
-    def _import(self, region: R, login: Login) -> None:
+    def _have(self, region: R, login: Login) -> None:
         """Have the pair in a region; `PermanentError` as above."""
+        there = None if self._fresh else self._find(region)
+        if there is None:
+            try:
+                self._send(region, login)
+            except PermanentError as error:
+                # Another machine was first, or an answer was lost.
+                there = self._find(region)
+                if there is None:
+                    raise self._unsent(error) from None
+        if there is not None and not self._is_of(there, login):
+            raise self._another(region, login, there)
+
+    @abstractmethod
+    def _find(self, region: R) -> T | None:
+        """The pair of this name; None if there is none."""
+
+    @abstractmethod
+    def _send(self, region: R, login: Login) -> None:
+        """Ask once for the pair."""
+
+    def _unsent(self, error: PermanentError) -> ProviderError:
+        """The fault of a pair that was refused and is not there."""
+        return error
+
+    @abstractmethod
+    def _is_of(self, there: T, login: Login) -> bool:
+        """Whether a pair has this key, and is ours."""
+
+    @abstractmethod
+    def _another(self, region: R, login: Login, there: T) -> PermanentError:
+        """The fault of a pair with another key than ours."""
+
+    def _others(self, region: R, what: str) -> PermanentError:
+        """The same, in words; `what` says of the pair what it has."""
+        summary = f"the nodes of this state in {region.name} have another key than {self.said}: {what}"
+        hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
+        return PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
     def forgotten(self, region: R) -> None:
         """Somebody says that the pair is not there any more."""
         with self._turn:
             self._there.discard(region.name)
 
-    @abstractmethod
     def there(self, region: R) -> bool:
-        """Whether a region has the pair."""
+        """Whether a region has the pair: nodes of the state were made there, by this account."""
+        return self._find(region) is not None
 
     @contextmanager
     def changing(self, region: R, living: Callable[[], bool], *, ending: bool) -> Iterator[None]:

@@ -11,17 +11,19 @@ import json
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Config, TransientError, TransientKind
+from providers.cloud import settings
+from providers.cloud.account import Account
 from providers.cloud.bad_answers import Pages, Scrub
-from providers.cloud.connection import Connection
+from providers.cloud.connection import Connection, limiter
+from providers.cloud.faults import Answer, Said
 from providers.cloud.settings import Host
-
-T = TypeVar("T")
 
 SPARE = 300.0
 """Seconds before its end in which a token is not used any more: a request may take a while."""
@@ -110,6 +112,33 @@ class Rest:
         return found
 
 
+class RestAccount(Account, ABC):
+    """One use of a cloud that is asked in this way. No secret is read before something has to be asked."""
+
+    def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
+        """See `Account`."""
+        super().__init__(config, options)
+        self._turn = threading.Lock()
+        self._made: tuple[Rest, str] | None = None
+
+    def _there(self) -> tuple[Rest, str]:
+        """The way to the API, and the project or subscription that is asked about."""
+        with self._turn:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    @abstractmethod
+    def _make(self) -> tuple[Rest, str]:
+        """The same, made."""
+
+    def _connection(self, url: str, read: Callable[[Answer], Said | None], *key: str) -> Connection:
+        """To a host. `read` is what its errors say; `key` is what else its requests are counted by."""
+        host = settings.host(url)
+        own = limiter(self.CLOUD, self.config.backend, host.name, host.port, *key)
+        return Connection(lambda: link(host, self.timeout), own, self.scrub, read, fence=self.config.fence)
+
+
 def link(host: Host, timeout: int) -> Any:
     """What `Connection` makes for a thread: libcloud's transport to a host."""
     from libcloud.common.base import Connection as Transport
@@ -158,13 +187,3 @@ def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -
             raise strange(what, "leads to no page")
         if how := read.fault(more):
             raise strange(what, how)
-
-
-def missing(ask: Callable[[], T]) -> T | None:
-    """An answer; None if what it is about is not there."""
-    try:
-        return ask()
-    except PermanentError as error:
-        if error.kind is not PermanentKind.NOT_FOUND:
-            raise
-        return None

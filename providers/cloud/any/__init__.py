@@ -17,7 +17,7 @@ from declarative.model.resource import Offer
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError
 from providers.cloud import checks, marks
-from providers.cloud.account import look_up, pauses
+from providers.cloud.account import if_there, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
 from providers.cloud.any.site import TAKEN, Machine, Size, Wanted, Written
 from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
@@ -138,11 +138,7 @@ class SiteNodes:
         at = self._account.at(have.node.region)
         found = self._made_for(at, have)
         for machine in found:
-            try:
-                at.site.end(machine)
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+            if_there(at.site.end, machine)
         if found:
             self._leave(at, {machine.id for machine in found})
 

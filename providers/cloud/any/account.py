@@ -137,25 +137,31 @@ class Account(account.Account):
             if found:
                 _MAYBE.pop(key, None)
                 return found[0]
-            try:
-                with reading():
-                    made = make()
-            except TransientError as error:
-                if error.kind is not TransientKind.NOT_SENT:
-                    _MAYBE[key] = time.monotonic()
-                raise
-            except PermanentError as error:
-                # A name that is taken may be taken by an earlier try.
-                again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _MAYBE else ()
-                if not again:
-                    raise
-                return again[0]
-            if not same(made, mark):
+            return self._made(key, mark, make, look)
+
+    def _made(
+        self, key: tuple[str, str], mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
+    ) -> T:
+        """What is made now; `key` is noted in `_MAYBE` as long as nobody knows whether it was."""
+        try:
+            with reading():
+                made = make()
+        except TransientError as error:
+            if error.kind is not TransientKind.NOT_SENT:
                 _MAYBE[key] = time.monotonic()
-                summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
-                raise TransientError(TransientKind.AMBIGUOUS, summary, about=made.id)
-            _MAYBE.pop(key, None)
-            return made
+            raise
+        except PermanentError as error:
+            # A name that is taken may be taken by an earlier try.
+            again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _MAYBE else ()
+            if not again:
+                raise
+            return again[0]
+        if not same(made, mark):
+            _MAYBE[key] = time.monotonic()
+            summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=made.id)
+        _MAYBE.pop(key, None)
+        return made
 
     def _settle(self, site: Site, key: tuple[str, str]) -> None:
         if key in _MAYBE:

@@ -7,20 +7,19 @@ alone, and goes with it. Attaching, detaching and resizing are actions that take
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from declarative.model.blocks import Shape
 from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
+from providers.cloud.account import if_there
 from providers.cloud.any import AnyCloud, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.json_site import JsonSite
+from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import Disk, Found, Machine, Size, Wanted, What, Written, gpu_model
-from providers.cloud.rest import missing
 
 STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "new": (NodeState.PROVISIONING, "it is starting"),
@@ -48,6 +47,11 @@ class DigitalOcean(JsonSite):
     grows = True
     adopts = True
 
+    SIZES = Listing("sizes", "a size")
+    MACHINES = Listing("droplets", "a droplet")
+    DISKS = Listing("volumes", "a volume")
+    MACHINE_ID = re.compile(r"[0-9]+")
+
     def __init__(self, account: Account) -> None:
         def make(key: str) -> Any:
             from libcloud.compute.providers import get_driver
@@ -69,22 +73,28 @@ class DigitalOcean(JsonSite):
 
     # ----------------------------------------------------------------------------------- machines
 
-    def sizes(self) -> Sequence[Size]:
-        """See `Site`."""
-        path = "/v2/sizes"
-        found = self._all(path, "sizes")
-        try:
-            return [_size(item) for item in found if item.get("available", True)]
-        except (KeyError, TypeError, ValueError):
-            raise self._rest.strange(path, "has a size that cannot be read") from None
+    @staticmethod
+    def _size(item: Mapping[str, Any]) -> Size | None:
+        if not item.get("available", True):
+            return None
+        price = item.get("price_hourly")
+        shape = Shape(
+            cpu=int(item["vcpus"]),
+            memory_mib=int(item["memory"]),
+            disk_mib=int(item["disk"]) * 1024,
+            **_gpus(item.get("gpu_info") or {}),
+        )
+        return Size(
+            name=str(item["slug"]),
+            shape=shape,
+            price=float(price) if price and price > 0 else None,
+            regions=tuple(item["regions"]),
+        )
 
-    def machines(self) -> Sequence[Machine]:
-        """See `Site`."""
-        path = "/v2/droplets"
-        found = self._all(path, "droplets", tag_name=labels.owner_tag(self._account.owner))
-        return [m for item in found if (m := self._machine(item, path))]
+    def _narrowed(self) -> dict[str, Any]:
+        return {"tag_name": labels.owner_tag(self._account.owner)}
 
-    def _machine(self, item: Mapping[str, Any], path: str) -> Machine | None:
+    def _machine(self, item: Mapping[str, Any]) -> Machine | None:
         try:
             made, tags = str(item["id"]), item.get("tags") or []
             state, reason = STATES.get(item["status"], (NodeState.NOT_READY, f"it is {item['status']}"))
@@ -95,7 +105,7 @@ class DigitalOcean(JsonSite):
             )
             region, made_at = item["region"]["slug"], item["created_at"]
         except (KeyError, TypeError, AttributeError):
-            raise self._rest.strange(path, "has a droplet that cannot be read") from None
+            raise self._unreadable(self.MACHINES) from None
         written = labels.written(self._account.owner, tags, made)
         if written is None:
             return None
@@ -113,7 +123,6 @@ class DigitalOcean(JsonSite):
 
     def launch(self, wanted: Wanted) -> Machine:
         """See `Site`."""
-        path = "/v2/droplets"
         image = wanted.image
         network = self._account.config.network
         if network.security_groups or network.subnets or network.public_ip is False:
@@ -128,39 +137,27 @@ class DigitalOcean(JsonSite):
             "user_data": wanted.user_data,
             "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
         }
-        try:
-            found = self._rest.ask("POST", path, asked, about=wanted.region)
-        except PermanentError as error:
-            raise self._ring.stale(error) from None
-        machine = self._machine(self._rest.one(found, "droplet", path), path)
-        if machine is None:
-            raise self._rest.strange(path, "has a droplet without its tags")
-        return machine
+        return self._launched(wanted, asked)
 
     def end(self, machine: Machine) -> None:
         """See `Site`. Its volumes are let go; its tags are of no use any more."""
-        self._rest.ask("DELETE", f"/v2/droplets/{machine.id}", about=machine.id)
+        super().end(machine)
         mine = labels.own(machine.written.token, machine.raw)
         with suppress(ProviderError):
             # A droplet that was made twice has the tags of its twin.
-            others = self._all("/v2/droplets", "droplets", tag_name=mine[0]) if mine else []
+            others = self._listed(self.MACHINES, tag_name=mine[0]) if mine else []
             if all(str(item.get("id")) == machine.id for item in others):
                 self._forget(mine)
 
     # -------------------------------------------------------------------------------------- disks
 
-    def disks(self) -> Sequence[Disk]:
-        """See `Site`."""
-        path = "/v2/volumes"
-        return [d for item in self._all(path, "volumes") if (d := self._disk(item, path))]
-
-    def _disk(self, item: Mapping[str, Any], path: str) -> Disk | None:
+    def _disk(self, item: Mapping[str, Any]) -> Disk | None:
         try:
             made, tags = str(item["id"]), item.get("tags") or []
             size, region, name = int(item["size_gigabytes"]), item["region"]["slug"], item["name"]
             on, made_at = tuple(str(d) for d in item["droplet_ids"] or ()), item["created_at"]
         except (KeyError, TypeError, ValueError):
-            raise self._rest.strange(path, "has a volume that cannot be read") from None
+            raise self._unreadable(self.DISKS) from None
         written = labels.written(self._account.owner, tags, made)
         if written is None:
             return None
@@ -177,29 +174,20 @@ class DigitalOcean(JsonSite):
 
     def make(self, wanted: Wanted) -> Disk:
         """See `Site`. Its name is that of this create alone."""
-        path = "/v2/volumes"
         if wanted.volume_type:
             raise self._rest.refused("it has one type of volumes: leave `volume_type` out", "volume_type")
-        found = self._rest.ask(
-            "POST",
-            path,
-            {
-                "name": names.unique(wanted.written),
-                "region": wanted.region,
-                "size_gigabytes": wanted.gib,
-                "description": str(wanted.written.address),
-                "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
-            },
-            about=wanted.region,
-        )
-        disk = self._disk(self._rest.one(found, "volume", path), path)
-        if disk is None:
-            raise self._rest.strange(path, "has a volume without its tags")
-        return disk
+        asked = {
+            "name": names.unique(wanted.written),
+            "region": wanted.region,
+            "size_gigabytes": wanted.gib,
+            "description": str(wanted.written.address),
+            "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
+        }
+        return self._made(wanted, asked, "tags")
 
     def remove(self, disk: Disk) -> None:
         """See `Site`."""
-        self._rest.ask("DELETE", f"/v2/volumes/{disk.id}", about=disk.id)
+        super().remove(disk)
         self._forget(labels.own(disk.written.token, disk.raw))
 
     def attach(self, disk: Disk, machine: Machine) -> None:
@@ -236,18 +224,11 @@ class DigitalOcean(JsonSite):
         have = item.get("tags") or ()
         return Found(id=made, region=region, size=size, said=labels.said(have, made), tags=labels.users(have))
 
-    def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`."""
-        if kind == "disk" or not made.isdecimal() or self._account.owner not in self.owners(kind).values():
-            return None
-        found = missing(partial(self._rest.ask, "GET", f"/v2/droplets/{made}", about=made))
-        return f"DigitalOcean has no droplet {made} any more" if found is None else None
-
     def _volume(self, made: str) -> Mapping[str, Any] | None:
         path = f"/v2/volumes/{made}"
         if not _UUID.fullmatch(made):
             return None
-        found = missing(partial(self._rest.ask, "GET", path, about=made))
+        found = if_there(self._rest.ask, "GET", path, about=made)
         return None if found is None else self._rest.one(found, "volume", path)
 
     def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
@@ -265,7 +246,7 @@ class DigitalOcean(JsonSite):
         for tag in (*labels.of_users(tags), labels.owner_tag(self._account.owner)) if have else ():
             self._on("DELETE", "disk", made, tag)
         for tag in labels.ours(have):
-            missing(partial(self._rest.ask, "DELETE", f"/v2/tags/{quote(tag, safe='')}", about=made))
+            if_there(self._rest.ask, "DELETE", f"/v2/tags/{quote(tag, safe='')}", about=made)
 
     # -------------------------------------------------------------------------------------- marks
 
@@ -290,10 +271,8 @@ class DigitalOcean(JsonSite):
 
     def owners(self, kind: What) -> Mapping[str, str | None]:
         """See `Site`."""
-        name = "droplets" if kind == "machine" else "volumes"
-        return {
-            str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in self._all(f"/v2/{name}", name)
-        }
+        found = self._listed(self.MACHINES if kind == "machine" else self.DISKS)
+        return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`. The owner's tag comes last: what has that is taken to have the others."""
@@ -324,24 +303,12 @@ def _kind(thing: Machine | Disk) -> What:
     return "machine" if isinstance(thing, Machine) else "disk"
 
 
-def _size(item: Mapping[str, Any]) -> Size:
-    told = item.get("gpu_info") or {}
+def _gpus(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The GPUs of a size, as fields of a shape."""
     count = int(told.get("count") or 0)
-    name, vendor = gpu_model(str(told.get("model") or "")) if count else (None, None)
-    vram = (told.get("vram") or {}).get("amount") if count else None
-    price = item.get("price_hourly")
-    shape = Shape(
-        cpu=int(item["vcpus"]),
-        memory_mib=int(item["memory"]),
-        gpus=count,
-        gpu_name=name,
-        gpu_memory_mib=int(vram) * 1024 // count if vram else None,  # that of all of them is told
-        gpu_vendor=vendor,
-        disk_mib=int(item["disk"]) * 1024,
-    )
-    return Size(
-        name=str(item["slug"]),
-        shape=shape,
-        price=float(price) if price and price > 0 else None,
-        regions=tuple(item["regions"]),
-    )
+    if not count:
+        return {"gpus": 0}
+    name, vendor = gpu_model(str(told.get("model") or ""))
+    vram = (told.get("vram") or {}).get("amount")  # that of all of them is told
+    memory = int(vram) * 1024 // count if vram else None
+    return {"gpus": count, "gpu_name": name, "gpu_memory_mib": memory, "gpu_vendor": vendor}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from declarative.provider import (
@@ -21,8 +22,9 @@ from declarative.provider import (
     TransientKind,
 )
 from providers.cloud import rest, settings
+from providers.cloud.account import if_there
 from providers.cloud.any.account import Account
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What
 from providers.cloud.bad_answers import Pages, value_at
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import said
@@ -184,8 +186,32 @@ class Ring:
         return TransientError(TransientKind.BUSY, error.summary, about=error.about)
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Where an API has things of one kind: `droplets` at `/v2/droplets`, each of them `a droplet`."""
+
+    name: str
+    called: str
+
+    @property
+    def path(self) -> str:
+        """Of all of them."""
+        return f"/v2/{self.name}"
+
+    @property
+    def one(self) -> str:
+        """The key of one of them in an answer."""
+        return self.called.partition(" ")[2]
+
+
 class JsonSite(Site):
-    """A cloud that is asked in this way."""
+    """A cloud that is asked in this way, and lists sizes, machines and disks."""
+
+    SIZES: Listing
+    MACHINES: Listing
+    DISKS: Listing
+    MACHINE_ID: re.Pattern[str]
+    """What the id of a machine looks like."""
 
     def __init__(self, account: Account, make: Callable[[str], Any], keys: str = "", word: str = "") -> None:
         """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`; without
@@ -208,6 +234,83 @@ class JsonSite(Site):
 
     def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
         return self._rest.all(path, name, self.following, **params)
+
+    def _listed(self, listing: Listing, **params: Any) -> list[Mapping[str, Any]]:
+        return self._all(listing.path, listing.name, **params)
+
+    def _unreadable(self, listing: Listing) -> TransientError:
+        """The fault of a listing with an element that is not as it should be."""
+        return self._rest.strange(listing.path, f"has {listing.called} that cannot be read")
+
+    def sizes(self) -> Sequence[Size]:
+        """See `Site`."""
+        found = self._listed(self.SIZES)
+        try:
+            return [size for item in found if (size := self._size(item))]
+        except (KeyError, TypeError, ValueError):
+            raise self._unreadable(self.SIZES) from None
+
+    @staticmethod
+    @abstractmethod
+    def _size(item: Mapping[str, Any]) -> Size | None:
+        """One of a listing, None if it cannot be used; `KeyError` and the like for what cannot be read."""
+
+    def machines(self) -> Sequence[Machine]:
+        """See `Site`."""
+        return [m for item in self._listed(self.MACHINES, **self._narrowed()) if (m := self._machine(item))]
+
+    def _narrowed(self) -> dict[str, Any]:
+        """What narrows a listing of machines to the owner's."""
+        return {}
+
+    @abstractmethod
+    def _machine(self, item: Mapping[str, Any]) -> Machine | None:
+        """One of a listing; None if it is not the owner's."""
+
+    def _launched(self, wanted: Wanted, body: Mapping[str, Any]) -> Machine:
+        """Create a machine, and read the answer."""
+        path = self.MACHINES.path
+        try:
+            found = self._rest.ask("POST", path, body, about=wanted.region)
+        except PermanentError as error:
+            raise self._ring.stale(error) from None
+        machine = self._machine(self._rest.one(found, self.MACHINES.one, path))
+        if machine is None:
+            raise self._rest.strange(path, f"has {self.MACHINES.called} without its tags")
+        return machine
+
+    def end(self, machine: Machine) -> None:
+        """See `Site`."""
+        self._rest.ask("DELETE", f"{self.MACHINES.path}/{machine.id}", about=machine.id)
+
+    def disks(self) -> Sequence[Disk]:
+        """See `Site`."""
+        return [d for item in self._listed(self.DISKS) if (d := self._disk(item))]
+
+    @abstractmethod
+    def _disk(self, item: Mapping[str, Any]) -> Disk | None:
+        """One of a listing; None if it is not the owner's."""
+
+    def _made(self, wanted: Wanted, body: Mapping[str, Any], mark: str) -> Disk:
+        """Create a disk, and read the answer; `mark` is what it carries."""
+        path = self.DISKS.path
+        found = self._rest.ask("POST", path, body, about=wanted.region)
+        disk = self._disk(self._rest.one(found, self.DISKS.one, path))
+        if disk is None:
+            raise self._rest.strange(path, f"has {self.DISKS.called} without its {mark}")
+        return disk
+
+    def remove(self, disk: Disk) -> None:
+        """See `Site`."""
+        self._rest.ask("DELETE", f"{self.DISKS.path}/{disk.id}", about=disk.id)
+
+    def ended(self, kind: What, made: str) -> str | None:
+        """See `Site`. Where nothing is the owner's, the account may be another one."""
+        known = kind == "machine" and self.MACHINE_ID.fullmatch(made)
+        if not known or self._account.owner not in self.owners(kind).values():
+            return None
+        found = if_there(self._rest.ask, "GET", f"{self.MACHINES.path}/{made}", about=made)
+        return f"{self._account.CLOUD} has no {self.MACHINES.one} {made} any more" if found is None else None
 
     def bring_key(self, name: str, public: str) -> str | None:
         """See `Site`."""

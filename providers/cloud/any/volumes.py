@@ -14,7 +14,7 @@ from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind
 from providers.cloud import attachment_driver, marks, volumes
-from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.account import gibibytes, if_there, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
 from providers.cloud.any.site import Disk, Machine, Wanted, Written, claim_key
 from providers.cloud.attachment_driver import Claim, parse, text_of
@@ -137,11 +137,7 @@ class SiteVolumes:
         """With those that were made of the same create."""
         at = self._account.at(disk.region)
         for made in (d for d in at.disks() if d.written.token == disk.written.token):
-            try:
-                at.site.remove(made)
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+            if_there(at.site.remove, made)
 
     def holders(self, disk: Disk) -> Sequence[str]:
         """See `volumes.Driver`."""

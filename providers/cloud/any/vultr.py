@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from declarative.model.blocks import Shape
@@ -18,9 +17,8 @@ from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError
 from providers.cloud.any import AnyCloud, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.json_site import JsonSite
+from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
-from providers.cloud.rest import missing
 
 HOURS = 672
 """Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
@@ -41,6 +39,12 @@ class Vultr(JsonSite):
     keeps = frozenset(("machine",))
     grows = True
 
+    SIZES = Listing("plans", "a plan")
+    """Bare metal is not among them: it takes no volumes."""
+    MACHINES = Listing("instances", "an instance")
+    DISKS = Listing("blocks", "a block")
+    MACHINE_ID = _UUID
+
     def __init__(self, account: Account) -> None:
         def make(key: str) -> Any:
             from libcloud.compute.providers import get_driver
@@ -58,21 +62,13 @@ class Vultr(JsonSite):
 
     # ----------------------------------------------------------------------------------- machines
 
-    def sizes(self) -> Sequence[Size]:
-        """See `Site`. Bare metal is not among them: it takes no volumes."""
-        path = "/v2/plans"
-        found = self._all(path, "plans")
-        try:
-            return [_size(item) for item in found]
-        except (KeyError, TypeError, ValueError):
-            raise self._rest.strange(path, "has a plan that cannot be read") from None
+    @staticmethod
+    def _size(item: Mapping[str, Any]) -> Size:
+        return Size(
+            name=str(item["id"]), shape=_shape(item), price=_price(item), regions=tuple(item["locations"])
+        )
 
-    def machines(self) -> Sequence[Machine]:
-        """See `Site`."""
-        path = "/v2/instances"
-        return [m for item in self._all(path, "instances") if (m := self._machine(item, path))]
-
-    def _machine(self, item: Mapping[str, Any], path: str) -> Machine | None:
+    def _machine(self, item: Mapping[str, Any]) -> Machine | None:
         try:
             made, tags = str(item["id"]), item.get("tags") or []
             public = "" if item["main_ip"] in NOWHERE else str(item["main_ip"])
@@ -80,7 +76,7 @@ class Vultr(JsonSite):
             state, reason = _state(item)
             region, made_at = item["region"], item["date_created"]
         except (KeyError, TypeError, AttributeError):
-            raise self._rest.strange(path, "has an instance that cannot be read") from None
+            raise self._unreadable(self.MACHINES) from None
         written = labels.written(self._account.owner, tags, made)
         if written is None:
             return None
@@ -100,7 +96,6 @@ class Vultr(JsonSite):
 
     def launch(self, wanted: Wanted) -> Machine:
         """See `Site`."""
-        path = "/v2/instances"
         network = self._account.config.network
         if len(network.security_groups) > 1 or network.subnets or network.public_ip is False:
             summary = "a node has a public address, one firewall group (`security_groups`), and no subnet"
@@ -118,27 +113,11 @@ class Vultr(JsonSite):
             "enable_ipv6": False,
             **({"firewall_group_id": network.security_groups[0]} if network.security_groups else {}),
         }
-        try:
-            found = self._rest.ask("POST", path, asked, about=wanted.region)
-        except PermanentError as error:
-            raise self._ring.stale(error) from None
-        machine = self._machine(self._rest.one(found, "instance", path), path)
-        if machine is None:
-            raise self._rest.strange(path, "has an instance without its tags")
-        return machine
-
-    def end(self, machine: Machine) -> None:
-        """See `Site`. Its blocks are let go."""
-        self._rest.ask("DELETE", f"/v2/instances/{machine.id}", about=machine.id)
+        return self._launched(wanted, asked)
 
     # -------------------------------------------------------------------------------------- disks
 
-    def disks(self) -> Sequence[Disk]:
-        """See `Site`."""
-        path = "/v2/blocks"
-        return [d for item in self._all(path, "blocks") if (d := self._disk(item, path))]
-
-    def _disk(self, item: Mapping[str, Any], path: str) -> Disk | None:
+    def _disk(self, item: Mapping[str, Any]) -> Disk | None:
         written = names.read("volume", item.get("label"), self._account.owner)
         if written is None:
             return None
@@ -155,25 +134,16 @@ class Vultr(JsonSite):
                 made_at=item["date_created"],
             )
         except (KeyError, TypeError, ValueError):
-            raise self._rest.strange(path, "has a block that cannot be read") from None
+            raise self._unreadable(self.DISKS) from None
 
     def make(self, wanted: Wanted) -> Disk:
         """See `Site`."""
-        path = "/v2/blocks"
         if wanted.tags:
             raise self._rest.refused("a volume has no tags there: leave `tags` out", "tags")
         body = {"region": wanted.region, "size_gb": wanted.gib, "label": names.name(wanted.written)}
         if wanted.volume_type:
             body["block_type"] = wanted.volume_type
-        found = self._rest.ask("POST", path, body, about=wanted.region)
-        disk = self._disk(self._rest.one(found, "block", path), path)
-        if disk is None:
-            raise self._rest.strange(path, "has a block without its label")
-        return disk
-
-    def remove(self, disk: Disk) -> None:
-        """See `Site`."""
-        self._rest.ask("DELETE", f"/v2/blocks/{disk.id}", about=disk.id)
+        return self._made(wanted, body, "label")
 
     def attach(self, disk: Disk, machine: Machine) -> None:
         """See `Site`. Live: the instance goes on running."""
@@ -224,21 +194,10 @@ class Vultr(JsonSite):
     def owners(self, kind: What) -> Mapping[str, str | None]:
         """See `Site`."""
         if kind == "machine":
-            found = self._all("/v2/instances", "instances")
+            found = self._listed(self.MACHINES)
             return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
-        found = self._all("/v2/blocks", "blocks")
+        found = self._listed(self.DISKS)
         return {str(i.get("id")): names.owner_of(i.get("label"), self._account.owner) for i in found}
-
-    def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`."""
-        if (
-            kind == "disk"
-            or not _UUID.fullmatch(made)
-            or self._account.owner not in self.owners(kind).values()
-        ):
-            return None
-        found = missing(partial(self._rest.ask, "GET", f"/v2/instances/{made}", about=made))
-        return f"Vultr has no instance {made} any more" if found is None else None
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""
@@ -265,18 +224,12 @@ def _state(item: Mapping[str, Any]) -> tuple[NodeState, str | None]:
     return NodeState.NOT_READY, f"it is {power if status == 'active' else status}"
 
 
-def _size(item: Mapping[str, Any]) -> Size:
-    shape = Shape(
+def _shape(item: Mapping[str, Any]) -> Shape:
+    return Shape(
         cpu=int(item["vcpu_count"]),
         memory_mib=int(item["ram"]),
         disk_mib=int(item["disk"]) * 1024 or None,
         **_gpus(item),
-    )
-    return Size(
-        name=str(item["id"]),
-        shape=shape,
-        price=_price(item),
-        regions=tuple(item["locations"]),
     )
 
 

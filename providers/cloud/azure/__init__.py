@@ -19,17 +19,14 @@ from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
-from providers.cloud.account import look_up, pauses
+from providers.cloud.account import if_there, look_up, pauses
 from providers.cloud.azure import answers, offers
 from providers.cloud.azure.account import COMPUTE, Account
 from providers.cloud.azure.answers import CODES
 from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body
 from providers.cloud.azure.offers import Proximity, Reservations
-from providers.cloud.bad_answers import asked
-from providers.cloud.keys import Keys
 from providers.cloud.named import Named
 from providers.cloud.named.api import Disk, Machine, Reserved, Told, Wanted
-from providers.cloud.rest import missing
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
@@ -57,6 +54,10 @@ class Api:
         self._account = account
         self._reservations = Reservations(account)
         self.sites = Proximity(account, self.machines)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """See `named.Api`."""
+        return offers.offers(self._account)
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
         """See `named.Api`."""
@@ -91,7 +92,7 @@ class Api:
         if not _ID.fullmatch(made):
             return None
         what = f"look at {made.rpartition('/')[2]}"
-        return missing(partial(self._ask, what, "GET", kind, made, params=params))
+        return if_there(self._ask, what, "GET", kind, made, params=params)
 
     def _listed(self, kind: str, **params: str) -> list[dict[str, Any]]:
         """All of a kind in the resource group, whoever's they are."""
@@ -106,7 +107,7 @@ class Api:
             if found is None:
                 return
             if answers.state(what, found) != "Deleting":
-                missing(partial(self._ask, what, "DELETE", kind, made, about=made))
+                if_there(self._ask, what, "DELETE", kind, made, about=made)
 
     @staticmethod
     def _patiently(what: str, about: str) -> Iterator[None]:
@@ -362,11 +363,5 @@ class Azure(Named):
     """
 
     def __init__(self, config: Config) -> None:
-        self._account = Account(config)
-        keys = Keys(self._account)
-        super().__init__(self._account, keys, Api(self._account), CODES)
-
-    @asked
-    def offers(self) -> tuple[Offer, ...]:
-        """From the API."""
-        return offers.offers(self._account)
+        account = Account(config)
+        super().__init__(account, Api(account), CODES)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud import account, settings
+from providers.cloud import settings
 from providers.cloud.azure.answers import said
-from providers.cloud.connection import Connection, limiter
-from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
+from providers.cloud.rest import Form, Rest, RestAccount, Tokens, listed, pages
 from providers.cloud.settings import write
 
 ENDPOINT = "https://management.azure.com"
@@ -29,8 +27,8 @@ _GROUP = re.compile(r"[\w().-]{1,90}")
 _ID = re.compile(r"[0-9A-Za-z.-]{1,100}")
 
 
-class Account(account.Account):
-    """The resource group of a backend. No secret is read before something has to be asked."""
+class Account(RestAccount):
+    """The resource group of a backend."""
 
     CLOUD = "Azure"
     ARCHITECTURES = tuple(ARCHITECTURES)
@@ -44,8 +42,6 @@ class Account(account.Account):
             raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
         self.group = group.lower()
         """In lower case: Azure answers in any."""
-        self._turn = threading.Lock()
-        self._made: tuple[Rest, str] | None = None
 
     def root(self, group: str | None = None) -> str:
         """The path of a resource group, or of the subscription."""
@@ -69,12 +65,6 @@ class Account(account.Account):
 
         return [item for page in pages(what, ask, "nextLink") for item in listed(what, page, "value")]
 
-    def _there(self) -> tuple[Rest, str]:
-        with self._turn:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
     def _make(self) -> tuple[Rest, str]:
         values = settings.secrets(self.config, NEEDED)
         for key in ("tenant_id", "subscription_id"):
@@ -83,15 +73,8 @@ class Account(account.Account):
                 raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}")
         self.scrub.learn((values["secret"], values["key"]))
         endpoint = (self.config.endpoint or ENDPOINT).rstrip("/")
-
-        def connection(url: str, *key: str) -> Connection:
-            host = settings.host(url)
-            own = limiter("azure", self.config.backend, host.name, host.port, *key)
-            return Connection(
-                lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence
-            )
-
-        door = Rest(connection(str(self.options.get("login_endpoint") or LOGIN), "login"), None)
+        login = str(self.options.get("login_endpoint") or LOGIN)
+        door = Rest(self._connection(login, said, "login"), None)
         form = Form(
             grant_type="client_credentials",
             client_id=values["key"],
@@ -103,4 +86,5 @@ class Account(account.Account):
             path = f"/{values['tenant_id']}/oauth2/token"
             return door.ask("login at Azure", "POST", path, body=form, about="credentials")
 
-        return Rest(connection(endpoint), Tokens(enter, "Azure", self.scrub)), values["subscription_id"]
+        tokens = Tokens(enter, "Azure", self.scrub)
+        return Rest(self._connection(endpoint, said), tokens), values["subscription_id"]

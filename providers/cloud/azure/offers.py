@@ -12,20 +12,20 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.account import if_there
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
 from providers.cloud.bad_answers import value_at
 from providers.cloud.catalog import day, prices
 from providers.cloud.named.api import Machine, Phase, Reserved
 from providers.cloud.placement_groups import OPTION
-from providers.cloud.rest import missing, strange
+from providers.cloud.rest import strange
 from providers.cloud.settings import NODE_DISK, write
 
 VERSION = "2021-07-01"
@@ -282,7 +282,7 @@ class Proximity:
     def tags(self, made: str) -> dict[str, str] | None:
         """See `Sites`."""
         what = f"look at {made.rpartition('/')[2]}"
-        found = missing(partial(self._ask, what, "GET", made))
+        found = if_there(self._ask, what, "GET", made)
         return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
@@ -305,7 +305,7 @@ class Proximity:
         """See `Sites`."""
         name = made.rpartition("/")[2]
         try:
-            missing(partial(self._ask, f"end of the {self.called} {name}", "DELETE", made))
+            if_there(self._ask, f"end of the {self.called} {name}", "DELETE", made)
         except PermanentError as error:
             if error.kind not in (PermanentKind.CONFLICT, PermanentKind.INVALID):
                 raise

@@ -6,13 +6,14 @@ whatever their namespace is: libcloud reads a strange namespace as an empty list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from declarative.model.diagnostic import suggest
-from declarative.model.inputs import Placed, inputs_of
+from declarative.model.inputs import NodeInputs, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
@@ -21,11 +22,11 @@ from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
-from providers.cloud.ec2 import answers, existing, volumes
-from providers.cloud.ec2.account import Account, disk_of, look
+from providers.cloud.ec2 import answers, volumes
+from providers.cloud.ec2.account import INSTANCE, VOLUME, Account, disk_of, look
 from providers.cloud.ec2.capacity import Ec2Keys
 from providers.cloud.ec2.nodes import Ec2Nodes
-from providers.cloud.ec2.region import Region, endpoint
+from providers.cloud.ec2.region import PAGE, VALUES, Region, endpoint
 from providers.cloud.ec2.volumes import Ec2Volumes
 from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
@@ -67,7 +68,7 @@ class Ec2(Cloud):
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
         """See `provider.Adopts`."""
-        look = existing.volumes if kind == "volume" else existing.instances
+        look = existing_volumes if kind == "volume" else existing_instances
         return self._account.each(lambda region: list(look(region, ids)))
 
     @asked
@@ -80,6 +81,61 @@ class Ec2(Cloud):
         """See `provider.Checks`."""
         faults = preflight_faults(self._account, self._node_calls, self._volume_calls, wanted)
         return [*super().check(wanted), *faults]
+
+
+def existing_instances(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
+    """Those of one region that have not ended."""
+    action = "DescribeInstances"
+    for filters in _filters("instance-id", INSTANCE, ids):
+        for reservation in region.pages(action, "reservationSet", PAGE, Filter=filters):
+            for item in answers.listed(action, reservation, "instancesSet"):
+                found = answers.instance(action, item, region.name)
+                if not found.gone:
+                    yield checks.existing(
+                        found.tags,
+                        id=found.id,
+                        name=found.tags.get("Name", ""),
+                        region=region.name,
+                        zone=found.zone,
+                        type=found.type,
+                        state=found.state,
+                        spot=item.get("instanceLifecycle") == "spot",
+                    )
+
+
+def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
+    """Those of one region that have not ended."""
+    action = "DescribeVolumes"
+    for filters in _filters("volume-id", VOLUME, ids):
+        for item in region.pages(action, "volumeSet", PAGE // 2, Filter=filters):
+            found = answers.volume(action, item, region.name)
+            if not found.gone:
+                yield checks.existing(
+                    found.tags,
+                    id=found.id,
+                    name=found.tags.get("Name", ""),
+                    region=region.name,
+                    zone=found.zone,
+                    type=found.type,
+                    state=found.state,
+                    size=found.size,
+                    on=tuple(held.instance for held in found.held),
+                    boots=any(_goes_along(held) for held in item.get("attachmentSet") or ()),
+                )
+
+
+def _goes_along(held: Mapping[str, Any]) -> bool:
+    return str(held.get("deleteOnTermination")).lower() == "true"
+
+
+def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[list[dict[str, object]] | None]:
+    """The filters of one listing each."""
+    if ids is None:
+        yield None
+        return
+    good = sorted(made for made in ids if re.fullmatch(form, made))
+    for start in range(0, len(good), VALUES):
+        yield [{"Name": name, "Value": good[start : start + VALUES]}]
 
 
 KIND = ("zone", "instance_type", "spot", "reservation")
@@ -96,17 +152,13 @@ def preflight_faults(
     if not wanted:
         return []
     account.regions()  # that there are none is the fault, and not what comes of it
-    probes: list[Callable[[], object]] = []
-    looks: list[Callable[[], object]] = []
-    asked: dict[Address, Placed] = {
-        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
-        for address, inputs in wanted.items()
-    }
-    for name in sorted({inputs.region for inputs in asked.values()}):
+    probes: list[checks.Look] = []
+    looks: list[checks.Look] = []
+    for name, here in checks.by_region(wanted):
         region = account.region(name)
         probes.append(partial(_probe, region))
-        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
-        looks += _looks(account, nodes, volumes, region, here)
+        looks += _node_looks(account, nodes, region, here)
+        looks += _volume_looks(account, volumes, region, here)
     return checks.faults_of(probes, looks, "UnauthorizedOperation")
 
 
@@ -115,25 +167,26 @@ def _probe(region: Region) -> None:
     next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
 
 
-def _looks(
-    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
-) -> Iterator[Callable[[], object]]:
-    nodes_of = {a: inputs_of("node", inputs) for a, inputs in wanted.items() if a.kind == "node"}
-    for address, node in nodes_of.items():
+def _node_looks(account: Account, nodes: Ec2Nodes, region: Region, wanted: Wanted) -> Iterator[checks.Look]:
+    made: list[NodeInputs] = []
+    for address, inputs in wanted.items():
+        if address.kind != "node":
+            continue
+        node = inputs_of("node", inputs)
         if node.instance_id is not None:
-            yield partial(checks.seen, account, nodes, account.mark(address, "", wanted[address]))
-    machines = [node for node in nodes_of.values() if node.instance_id is None]
-    if machines:
+            yield partial(checks.seen, account, nodes, account.mark(address, "", inputs))
+        else:
+            made.append(node)
+    if made:
         yield partial(_image, account, region)
-    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}
+    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in made}
     for kind in sorted(kinds):
         yield partial(nodes.conditions, region, kinds[kind])
-    yield from _volume_looks(account, volumes, region, wanted)
 
 
 def _volume_looks(
     account: Account, volumes: Ec2Volumes, region: Region, wanted: Wanted
-) -> Iterator[Callable[[], object]]:
+) -> Iterator[checks.Look]:
     zones: dict[str, str] = {}
     for address, inputs in wanted.items():
         if address.kind != "volume":

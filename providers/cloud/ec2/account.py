@@ -34,7 +34,7 @@ from declarative.provider import (
 from providers.cloud import marks, settings
 from providers.cloud.account import RegionalAccount
 from providers.cloud.catalog import Catalog, catalog
-from providers.cloud.checks import theirs
+from providers.cloud.checks import theirs, users
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
@@ -50,6 +50,8 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "volume_iops": int,
     "volume_throughput": int,
 }
+INSTANCE, VOLUME = r"i-[0-9a-f]{4,32}", r"vol-[0-9a-f]{4,32}"
+"""What their ids look like."""
 LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that are there. The others do not come back."""
 
@@ -241,6 +243,12 @@ class Disk:
 
     device: str
     size: int = 0
+
+
+def let_go(region: Region, made: str, tags: Mapping[str, str]) -> None:
+    """Take what we wrote off an instance or a volume. Our name goes last: until then it is found again."""
+    region.untag(made, users(tags, made))
+    region.untag(made, [key for key in tags if key.startswith(marks.OURS)])
 
 
 def look(region: Region, image: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from declarative.provider import (
     Config,
     PermanentError,
     PermanentKind,
+    ProviderError,
     TransientError,
     TransientKind,
 )
@@ -28,7 +29,7 @@ from providers.cloud.bad_answers import text_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account
 from providers.cloud.ec2.region import Region, tagged
-from providers.cloud.keys import SHARE, Pairs
+from providers.cloud.keys import Pairs
 from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
@@ -36,13 +37,8 @@ DUPLICATE = "InvalidKeyPair.Duplicate"
 """There is one of this name, whether it is listed yet or not."""
 
 
-class Ec2Keys(Pairs[Region]):
-    """The key of one state: its private half is a file here, its public half a key pair in each region with
-    nodes.
-
-    The pair in EC2 is not needed to log in (`keys.user_data` says who may). It tells the next
-    machine that makes nodes of this state whether its key is the one that the others have.
-    """
+class Ec2Keys(Pairs[Region, Mapping[str, str]]):
+    """See `Pairs`. A pair is told by its tags, which have the key's fingerprint."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -62,49 +58,39 @@ class Ec2Keys(Pairs[Region]):
         except PermanentError:
             return False  # who may not look there has made nothing there
 
-    def _import(self, region: Region, login: Login) -> None:
-        tags = None if self._fresh else self._find(region)
-        if tags is None:
-            told = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
-            try:
-                region.ask(
-                    "ImportKeyPair",
-                    self.name,
-                    KeyName=self.name,
-                    PublicKeyMaterial=base64.b64encode(f"{login.public} {self.name}".encode()).decode(),
-                    TagSpecification=tagged("key-pair", told),
-                )
-            except PermanentError as error:
-                # Another machine was first, or an answer was lost.
-                tags = self._find(region)
-                if tags is None and DUPLICATE not in error.summary:
-                    raise
-                if tags is None:
-                    raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
-            else:
-                return
-        if tags.get(FINGERPRINT) != login.fingerprint or tags.get(marks.OWNER) != self._account.owner:
-            raise self._another(region, login, tags.get(FINGERPRINT) or "unknown")
+    def _send(self, region: Region, login: Login) -> None:
+        told = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
+        region.ask(
+            "ImportKeyPair",
+            self.name,
+            KeyName=self.name,
+            PublicKeyMaterial=base64.b64encode(f"{login.public} {self.name}".encode()).decode(),
+            TagSpecification=tagged("key-pair", told),
+        )
 
-    def _another(self, region: Region, login: Login, have: str) -> PermanentError:
-        """The fault of a pair with another key than ours."""
+    def _unsent(self, error: PermanentError) -> ProviderError:
+        listed_late = DUPLICATE in error.summary
+        return TransientError(TransientKind.BUSY, error.summary, about=error.about) if listed_late else error
+
+    def _is_of(self, there: Mapping[str, str], login: Login) -> bool:
+        return self._is_ours(there) and there.get(FINGERPRINT) == login.fingerprint
+
+    def _is_ours(self, tags: Mapping[str, str]) -> bool:
+        return tags.get(marks.OWNER) == self._account.owner
+
+    def _another(self, region: Region, login: Login, there: Mapping[str, str]) -> PermanentError:
+        have = there.get(FINGERPRINT) or "unknown"
         if self._fresh:
             self._unmade()
             return self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
-        summary = (
-            f"the nodes of this state in {region.name} have another key than {self.said}: EC2's key pair "
-            f"{self.name} is {have}, ours is {login.fingerprint}"
-        )
-        hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
-        return PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
+        return self._others(region, f"EC2's key pair {self.name} is {have}, ours is {login.fingerprint}")
 
     def there(self, region: Region) -> bool:
-        """Whether the state has its pair in a region: nodes of it were made there, by this account."""
+        """See `Pairs`. Another account may have a pair of this name."""
         tags = self._find(region)
-        return tags is not None and tags.get(marks.OWNER) == self._account.owner
+        return tags is not None and self._is_ours(tags)
 
     def _find(self, region: Region) -> dict[str, str] | None:
-        """The tags of the pair; None if there is none."""
         action = "DescribeKeyPairs"
         found = region.ask(action, self.name, Filter=[{"Name": "key-name", "Value": [self.name]}])
         for item in answers.listed(action, found, "keySet"):

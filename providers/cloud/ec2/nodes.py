@@ -26,14 +26,13 @@ from declarative.provider import (
     TransientKind,
 )
 from providers.cloud import marks
-from providers.cloud.account import SURE, look_up, waits
+from providers.cloud.account import SURE, if_there, look_up, waits
 from providers.cloud.bad_answers import value_at
 from providers.cloud.checks import TOGETHER
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import LIVE, Account, made_id
+from providers.cloud.ec2.account import INSTANCE, LIVE, Account, let_go, made_id
 from providers.cloud.ec2.answers import Instance, kind_of
 from providers.cloud.ec2.capacity import UNKNOWN, Capacity, Ec2Keys, Groups, Networks
-from providers.cloud.ec2.existing import INSTANCE, let_go
 from providers.cloud.ec2.region import LAUNCH, Region, tagged
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
@@ -220,11 +219,7 @@ class Ec2Nodes:
 
     def _end(self, instance: Instance, address: Address) -> None:
         region = self._account.region(instance.region)
-        try:
-            region.ask("TerminateInstances", str(address), InstanceId=[instance.id])
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(region.ask, "TerminateInstances", str(address), InstanceId=[instance.id])
 
     def _changing(self, region: Region, *, ending: bool) -> AbstractContextManager[None]:
         ours = {**self._account.mine(), "instance-state-name": LIVE}

@@ -15,13 +15,12 @@ from declarative.model.inputs import VolumeInputs
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
-from providers.cloud.account import SURE, gibibytes, look_up, waits
+from providers.cloud.account import SURE, gibibytes, if_there, look_up, waits
 from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
 from providers.cloud.checks import TOGETHER, check
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import Account, made_id
+from providers.cloud.ec2.account import VOLUME, Account, let_go, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
-from providers.cloud.ec2.existing import VOLUME, let_go
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
 
@@ -182,11 +181,7 @@ class Ec2Volumes:
 
     def remove(self, disk: Volume, about: Address) -> None:
         """See `volumes.Driver`."""
-        try:
-            self._region(disk).ask("DeleteVolume", str(about), VolumeId=disk.id)
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(self._region(disk).ask, "DeleteVolume", str(about), VolumeId=disk.id)
 
     def holders(self, disk: Volume) -> list[str]:
         """See `volumes.Driver`."""

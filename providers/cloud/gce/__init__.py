@@ -17,8 +17,7 @@ from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
-from providers.cloud.account import look_up, pauses
-from providers.cloud.bad_answers import asked
+from providers.cloud.account import if_there, look_up, pauses
 from providers.cloud.gce import answers, offers
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.answers import (
@@ -30,10 +29,9 @@ from providers.cloud.gce.answers import (
     plain_label,
 )
 from providers.cloud.gce.offers import Policies, Reservations, path_of
-from providers.cloud.keys import Keys
 from providers.cloud.named import Named
 from providers.cloud.named.api import Disk, Machine, Phase, Reserved, Told, Wanted
-from providers.cloud.rest import missing, pages
+from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 
 TYPE = "pd-balanced"
@@ -55,6 +53,10 @@ class Api:
         self._account = account
         self._reservations = Reservations(account)
         self.sites = Policies(account, self._do, self.machines)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """See `named.Api`."""
+        return offers.offers(self._account)
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
         """See `named.Api`."""
@@ -92,7 +94,7 @@ class Api:
     def _thing(self, kind: str, made: str) -> dict[str, Any] | None:
         if not _ID.fullmatch(made):
             return None
-        return missing(partial(self._account.ask, f"look at {_name(made)}", "GET", _path(kind, made)))
+        return if_there(self._account.ask, f"look at {_name(made)}", "GET", _path(kind, made))
 
     def _do(self, what: str, method: str, path: str, about: str | None = None, **more: Any) -> None:
         """Ask for a change below a zone or a region, and see it through to its end."""
@@ -197,11 +199,7 @@ class Api:
         self._remove("disks", disk.id)
 
     def _remove(self, kind: str, made: str) -> None:
-        try:
-            self._do(f"end of {_name(made)}", "DELETE", _path(kind, made))
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(self._do, f"end of {_name(made)}", "DELETE", _path(kind, made))
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
         """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
@@ -356,11 +354,5 @@ class Gce(Named):
     """
 
     def __init__(self, config: Config) -> None:
-        self._account = Account(config)
-        keys = Keys(self._account)
-        super().__init__(self._account, keys, Api(self._account), CODES)
-
-    @asked
-    def offers(self) -> tuple[Offer, ...]:
-        """From the API."""
-        return offers.offers(self._account)
+        account = Account(config)
+        super().__init__(account, Api(account), CODES)

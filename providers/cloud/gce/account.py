@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,10 +25,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from declarative.model.inputs import Placed
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud import account, settings
-from providers.cloud.connection import Connection, limiter
+from providers.cloud import settings
 from providers.cloud.gce.answers import said
-from providers.cloud.rest import Form, Rest, Tokens, link
+from providers.cloud.rest import Form, Rest, RestAccount, Tokens
 
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
@@ -37,16 +35,14 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
 ) | {"disk_size": int}
 
 
-class Account(account.Account):
-    """The project of a backend. No secret is read before something has to be asked."""
+class Account(RestAccount):
+    """The project of a backend."""
 
     CLOUD = "GCE"
     ARCHITECTURES = ("x86_64", "arm64")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
-        self._turn = threading.Lock()
-        self._made: tuple[Rest, str] | None = None
 
     @property
     def project(self) -> str:
@@ -57,12 +53,6 @@ class Account(account.Account):
         """One request; the path begins with a project."""
         return self._there()[0].ask(what, method, f"/compute/v1/projects/{path}", **more)
 
-    def _there(self) -> tuple[Rest, str]:
-        with self._turn:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
     def _make(self) -> tuple[Rest, str]:
         who = service_account(self.config)
         project = str(self.options.get("project") or who.project or "")
@@ -72,22 +62,15 @@ class Account(account.Account):
             raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
         self.scrub.learn([who.key, *(line for line in who.key.splitlines() if "-----" not in line)])
 
-        def connection(url: str, *key: str) -> Connection:
-            host = settings.host(url)
-            own = limiter("gce", self.config.backend, host.name, host.port, *key)
-            return Connection(
-                lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence
-            )
-
         parts = urlsplit(who.token_uri)
-        door = Rest(connection(f"{parts.scheme}://{parts.netloc}", "login"), None)
+        door = Rest(self._connection(f"{parts.scheme}://{parts.netloc}", said, "login"), None)
 
         def enter() -> dict[str, Any]:
             form = Form(grant_type="urn:ietf:params:oauth:grant-type:jwt-bearer", assertion=assertion(who))
             return door.ask("login at Google", "POST", parts.path or "/", body=form, about="credentials.key")
 
         tokens = Tokens(enter, "GCE", self.scrub)
-        return Rest(connection(self.config.endpoint or ENDPOINT, project), tokens), project
+        return Rest(self._connection(self.config.endpoint or ENDPOINT, said, project), tokens), project
 
     def zone(self, inputs: Placed) -> str:
         """The zone of what is to be made."""

@@ -16,7 +16,6 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape
@@ -24,12 +23,13 @@ from declarative.model.diagnostic import suggest
 from declarative.model.inputs import NodeInputs
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.account import if_there
 from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.named.api import Machine, Phase, Reserved
 from providers.cloud.placement_groups import OPTION
-from providers.cloud.rest import missing, pages, strange
+from providers.cloud.rest import pages, strange
 from providers.cloud.settings import NODE_DISK, write
 
 WHAT = "list of machine types"
@@ -334,7 +334,7 @@ class Policies:
     def tags(self, made: str) -> dict[str, str] | None:
         """See `Sites`."""
         what = f"look at {made.rpartition('/')[2]}"
-        found = missing(partial(self._account.ask, what, "GET", path_of(made)))
+        found = if_there(self._account.ask, what, "GET", path_of(made))
         if found is None:
             return None
         try:
@@ -360,11 +360,7 @@ class Policies:
 
     def remove(self, made: str) -> None:
         """See `Sites`."""
-        try:
-            self._do(f"end of the {self.called} {made.rpartition('/')[2]}", "DELETE", path_of(made))
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(self._do, f"end of the {self.called} {made.rpartition('/')[2]}", "DELETE", path_of(made))
 
 
 def path_of(made: str) -> str:

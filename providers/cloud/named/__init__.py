@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from declarative.model.inputs import VolumeInputs, inputs_of
+from declarative.model.resource import Offer
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import attachment_driver, checks, marks
@@ -250,13 +251,22 @@ class Named(Cloud):
     ADOPTS = True
     RESERVES = True
 
-    def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, account: Account, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
+        keys = Keys(account)
+        self._account = account
+        self._account = account
+        self._api = api
         self._node_calls = NamedNodes(account, keys, api, kinds)
         self._machines = Nodes(account, self._node_calls)
         self._disks = Volumes(account, NamedVolumes(account, api))
         self._held = Attachments(account, self._disks, NamedAttachments(account, api))
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        """From the API."""
+        return self._api.offers()
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:

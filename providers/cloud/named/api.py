@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.resource import Offer
 from declarative.model.state import Address
 
 P = TypeVar("P", bound=Placed)
@@ -177,6 +178,9 @@ class Api(Protocol):
     @property
     def sites(self) -> Sites:
         """Its placement groups."""
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What it could launch now, in the backend's regions."""
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
         """What a machine takes of the reservation that `inputs` name; `PermanentError` if there is none such,

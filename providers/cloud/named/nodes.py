@@ -321,21 +321,17 @@ class Groups(placement_groups.Groups):
         cluster = [i for i in wanted if i.placement == Placement.CLUSTER and not i.reservation]
         if self.given == OFF:
             return
-        if self.given:
-            yield from self._absent(self.given, cluster)
-            return
-        crowds = Counter((i.fleet, self.of(i)) for i in cluster)
-        for (fleet, name), count in crowds.items():
-            if name and count > (self._sites.most or count):
-                yield self._crowded(fleet, count)
+        yield from self._absent(self.given, cluster) if self.given else self._crowded(cluster)
 
-    def _crowded(self, fleet: str, count: int) -> PermanentError:
-        summary = (
-            f"fleet/{fleet}: a {self.CALLED} takes {self._sites.most} nodes, and there would be "
-            f"{count} in its zone"
-        )
-        hint = f"lower the fleet's `nodes`, or write `options: {{{OPTION}: {OFF}}}` in the backend"
-        return PermanentError(PermanentKind.INVALID, summary, about=OPTION, hint=hint)
+    def _crowded(self, cluster: Iterable[NodeInputs]) -> Iterator[PermanentError]:
+        most = self._sites.most
+        crowds = Counter((i.fleet, name) for i in cluster if (name := self.of(i)))
+        for (fleet, _), count in crowds.items():
+            if most and count > most:
+                takes = f"a {self.CALLED} takes {most} nodes"
+                summary = f"fleet/{fleet}: {takes}, and there would be {count} in its zone"
+                hint = f"lower the fleet's `nodes`, or write `options: {{{OPTION}: {OFF}}}` in the backend"
+                yield PermanentError(PermanentKind.INVALID, summary, about=OPTION, hint=hint)
 
     def _absent(self, given: str, cluster: Iterable[NodeInputs]) -> Iterator[PermanentError]:
         for made, region in sorted({(self._sites.id_of(given, i), i.region) for i in cluster}):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.inputs import Placed, inputs_of
+from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
@@ -22,9 +22,8 @@ from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import theirs
 from providers.cloud.nodes import Nodes
-from providers.cloud.openstack import existing, names, volumes
+from providers.cloud.openstack import answers, names, volumes
 from providers.cloud.openstack.account import Account
-from providers.cloud.openstack.answers import strange
 from providers.cloud.openstack.nodes import NovaKeys, NovaNodes
 from providers.cloud.openstack.region import Region
 from providers.cloud.openstack.volumes import CinderVolumes
@@ -66,7 +65,7 @@ class OpenStack(Cloud):
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
         """See `provider.Adopts`."""
-        look = existing.volumes if kind == "volume" else existing.servers
+        look = existing_volumes if kind == "volume" else existing_servers
         return self._account.each(lambda region: list(look(region, ids)))
 
     @asked
@@ -78,6 +77,41 @@ class OpenStack(Cloud):
         ]
 
 
+def existing_servers(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
+    """Those of one region that have not ended."""
+    for found in region.servers():
+        if not found.gone and (ids is None or found.id in ids):
+            yield checks.existing(
+                found.tags,
+                id=found.id,
+                name=found.name,
+                region=region.name,
+                zone=found.zone or None,
+                type=found.flavor,
+                state=found.status,
+            )
+
+
+def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
+    """Those of one region that have not ended. A server starts from one that can be started from."""
+    what = "listing volumes"
+    for item in region.pages(what, "volume", "/volumes/detail", "volumes"):
+        found = answers.volume(what, item, region.name)
+        if not found.gone and (ids is None or found.id in ids):
+            yield checks.existing(
+                found.tags,
+                id=found.id,
+                name=str(item.get("name") or ""),
+                region=region.name,
+                zone=found.zone or None,
+                type=found.type,
+                state=found.state,
+                size=found.size,
+                on=tuple(held.server for held in found.held),
+                boots=bool(found.held) and str(item.get("bootable")).lower() == "true",
+            )
+
+
 Wanted = Mapping[Address, Mapping[str, Any]]
 
 
@@ -87,13 +121,8 @@ def preflight_faults(
     """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
     probes: list[checks.Look] = []
     looks: list[checks.Look] = []
-    asked: dict[Address, Placed] = {
-        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
-        for address, inputs in wanted.items()
-    }
-    for name in sorted({inputs.region for inputs in asked.values()}):
+    for name, here in checks.by_region(wanted):
         region = account.region(name)
-        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         probes.append(partial(names.zones, region))
         looks += _looks(account, nodes, seen, region, here)
     return checks.faults_of(probes, looks, "Policy doesn't allow")
@@ -170,7 +199,7 @@ def shape(flavor: Mapping[str, Any]) -> Shape:
         cpu, memory, disk = int(flavor["vcpus"]), int(flavor["ram"]), int(flavor.get("disk") or 0)
         str(flavor["name"])
     except (KeyError, TypeError, ValueError):
-        raise strange("listing flavors", "has a flavor that cannot be read") from None
+        raise answers.strange("listing flavors", "has a flavor that cannot be read") from None
     specs = {str(k): str(v) for k, v in (flavor.get("extra_specs") or {}).items()}
     count, says = gpus(specs)
     model, each = _named(" ".join(says))

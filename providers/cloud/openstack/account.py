@@ -19,7 +19,7 @@ from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, settings
-from providers.cloud.account import RegionalAccount
+from providers.cloud.account import RegionalAccount, if_there
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
@@ -275,11 +275,7 @@ class Floating:
     def release(self, region: Region, server: Server) -> None:
         """Give back what was taken for a server."""
         for item in self._listed(region, description=self._says(server)):
-            try:
-                region.ask("a floating address", "network", "DELETE", f"{PATH}/{item['id']}")
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+            if_there(region.ask, "a floating address", "network", "DELETE", f"{PATH}/{item['id']}")
 
     def _says(self, server: Server) -> str:
         return f"fleetform {self._account.owner} {server.tags.get(marks.TOKEN, '')}"

@@ -10,6 +10,7 @@ from typing import Any
 from declarative.model.diagnostic import suggest
 from declarative.model.spec.backend import ImageFilter
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.account import if_there
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
 
@@ -43,16 +44,10 @@ def image(region: Region, name: str) -> str:
     def look() -> str:
         what = f"image {name}"
         if _ID.fullmatch(name):
-            try:
-                found = region.ask(what, "image", "GET", f"/v2/images/{name}", about="image")
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
-                items = []
-            else:
-                items = [found] if isinstance(found, dict) and "id" in found else []
-                if not items:
-                    raise answers.strange(what, "has no `id`")
+            found = if_there(region.ask, what, "image", "GET", f"/v2/images/{name}", about="image")
+            if found is not None and not (isinstance(found, dict) and "id" in found):
+                raise answers.strange(what, "has no `id`")
+            items = [] if found is None else [found]
         else:
             found = region.ask(what, "image", "GET", "/v2/images", query={"name": name, "limit": 100})
             items = [i for i in answers.listed(what, found, "images") if i.get("name") == name]

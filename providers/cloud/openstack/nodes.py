@@ -14,10 +14,10 @@ from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, TransientError
 from declarative.provider import TransientKind as Kind
 from providers.cloud import marks
-from providers.cloud.account import look_up, pauses
+from providers.cloud.account import if_there, look_up, pauses
 from providers.cloud.bad_answers import Scrub
 from providers.cloud.checks import left
-from providers.cloud.keys import SHARE, Pairs
+from providers.cloud.keys import Pairs
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
 from providers.cloud.openstack import answers, names
@@ -274,11 +274,7 @@ class NovaNodes:
                 self._end(region, made)
 
     def _end(self, region: Region, made: str) -> None:
-        try:
-            region.ask(f"deleting server {made}", "compute", "DELETE", f"/servers/{made}")
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(region.ask, f"deleting server {made}", "compute", "DELETE", f"/servers/{made}")
 
     # ---------------------------------------------------------------------------------- readiness
 
@@ -327,54 +323,23 @@ def _state(server: Server | None) -> tuple[NodeState, str | None]:
     return NodeState.READY, None
 
 
-class NovaKeys(Pairs[Region]):
-    """The key of one state: its private half is a file here, its public half a key pair in each region with
-    nodes.
+class NovaKeys(Pairs[Region, str]):
+    """See `Pairs`. A pair is told by its public key. Pairs are their user's own."""
 
-    The pair in nova is not needed to log in (`keys.user_data` says who may). It tells the next
-    machine that makes nodes of this state whether its key is the one that the others have. Pairs are
-    their user's own.
-    """
+    def _send(self, region: Region, login: Login) -> None:
+        pair = {"name": self.name, "public_key": f"{login.public} {self.name}"}
+        region.ask("the key pair", "compute", "POST", "/os-keypairs", {"keypair": pair})
 
-    def _import(self, region: Region, login: Login) -> None:
-        there = None if self._fresh else self._find(region)
-        if there is None:
-            pair = {"name": self.name, "public_key": f"{login.public} {self.name}"}
-            try:
-                region.ask("the key pair", "compute", "POST", "/os-keypairs", {"keypair": pair})
-            except PermanentError:
-                # Another machine was first, or an answer was lost.
-                there = self._find(region)
-                if there is None:
-                    raise
-            else:
-                return
-        if there.split()[:2] != login.public.split()[:2]:
-            summary = (
-                f"the nodes of this state in {region.name} have another key than {self.said}: nova's key "
-                f"pair {self.name} is another"
-            )
-            hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
+    def _is_of(self, there: str, login: Login) -> bool:
+        return there.split()[:2] == login.public.split()[:2]
 
-    def there(self, region: Region) -> bool:
-        """Whether a region has the pair."""
-        return self._find(region) is not None
+    def _another(self, region: Region, login: Login, there: str) -> PermanentError:
+        return self._others(region, f"nova's key pair {self.name} is another")
 
     def _find(self, region: Region) -> str | None:
-        """The public key of the pair; None if there is none."""
         what = "the key pair"
-        try:
-            found = region.ask(what, "compute", "GET", f"/os-keypairs/{self.name}")
-        except PermanentError as error:
-            if error.kind is PermanentKind.NOT_FOUND:
-                return None
-            raise
-        return str(answers.inside(what, found, "keypair").get("public_key") or "")
+        found = if_there(region.ask, what, "compute", "GET", f"/os-keypairs/{self.name}")
+        return None if found is None else str(answers.inside(what, found, "keypair").get("public_key") or "")
 
     def _remove(self, region: Region) -> None:
-        try:
-            region.ask("the key pair", "compute", "DELETE", f"/os-keypairs/{self.name}")
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(region.ask, "the key pair", "compute", "DELETE", f"/os-keypairs/{self.name}")

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from declarative.model.diagnostic import suggest
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
@@ -134,14 +135,7 @@ class Region:
         read = Pages()
         marker: str | None = None
         while True:
-            try:
-                more = {"marker": marker} if marker else {}
-                found = self.ask(what, api, "GET", path, query={"limit": PAGE, **query, **more})
-            except PermanentError as error:
-                if marker is None or error.kind is not PermanentKind.NOT_FOUND:
-                    raise
-                # What the last page ended with has gone meanwhile.
-                raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+            found = self._page(what, api, path, query, marker)
             items = answers.listed(what, found, key)
             yield from items
             links = found.get(f"{key}_links") or []
@@ -150,6 +144,20 @@ class Region:
             marker = str(items[-1].get("id")) if items else ""
             if how := read.fault(marker) if marker else "leads to no page":
                 raise answers.strange(f"{what} in {self.name}", how)
+
+    def _page(
+        self, what: str, api: str, path: str, query: Mapping[str, object], marker: str | None
+    ) -> dict[str, Any]:
+        """One page of a list; `marker` is the id of the last item before it."""
+        more = {"marker": marker} if marker else {}
+        try:
+            found: dict[str, Any] = self.ask(what, api, "GET", path, query={"limit": PAGE, **query, **more})
+        except PermanentError as error:
+            if marker is None or error.kind is not PermanentKind.NOT_FOUND:
+                raise
+            # What the last page ended with has gone meanwhile.
+            raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+        return found
 
     def images(self, what: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """All images that pass the query. Glance says otherwise than the others that there is more."""
@@ -178,13 +186,10 @@ class Region:
     def server(self, made: str) -> Server | None:
         """One server; None if there is none of that id."""
         what = f"server {made}"
-        try:
-            found = self.ask(what, "compute", "GET", f"/servers/{made}")
-        except PermanentError as error:
-            if error.kind is PermanentKind.NOT_FOUND:
-                return None
-            raise
-        return answers.server(what, answers.inside(what, found, "server"), self.name)
+        found = if_there(self.ask, what, "compute", "GET", f"/servers/{made}")
+        return (
+            None if found is None else answers.server(what, answers.inside(what, found, "server"), self.name)
+        )
 
     # ------------------------------------------------------------------------------------ volumes
 
@@ -197,13 +202,10 @@ class Region:
     def volume(self, made: str) -> Volume | None:
         """One volume; None if there is none of that id."""
         what = f"volume {made}"
-        try:
-            found = self.ask(what, "volume", "GET", f"/volumes/{made}")
-        except PermanentError as error:
-            if error.kind is PermanentKind.NOT_FOUND:
-                return None
-            raise
-        return answers.volume(what, answers.inside(what, found, "volume"), self.name)
+        found = if_there(self.ask, what, "volume", "GET", f"/volumes/{made}")
+        return (
+            None if found is None else answers.volume(what, answers.inside(what, found, "volume"), self.name)
+        )
 
     # ----------------------------------------------------------------------------------- metadata
 
@@ -224,11 +226,7 @@ class Region:
     def untag(self, api: str, path: str, keys: Iterable[str]) -> None:
         """Take metadata away from a thing."""
         for key in keys:
-            try:
-                self.ask(f"metadata of {path[1:]}", api, "DELETE", f"{path}/metadata/{quote(key)}")
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+            if_there(self.ask, f"metadata of {path[1:]}", api, "DELETE", f"{path}/metadata/{quote(key)}")
 
 
 def _driver(timeout: int) -> Any:

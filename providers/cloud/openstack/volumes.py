@@ -13,7 +13,7 @@ from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
-from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.account import gibibytes, if_there, look_up, pauses
 from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
 from providers.cloud.checks import check, left
 from providers.cloud.marks import ON, Mark
@@ -206,11 +206,7 @@ class CinderVolumes:
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=made, hint=hint)
 
     def _end(self, region: Region, made: str) -> None:
-        try:
-            region.ask(f"deleting volume {made}", "volume", "DELETE", f"/volumes/{made}")
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
+        if_there(region.ask, f"deleting volume {made}", "volume", "DELETE", f"/volumes/{made}")
 
     def holders(self, disk: Volume) -> list[str]:
         """See `volumes.Driver`."""
