@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.cli.state_access import who
+from declarative.cli.actor import who
 from tests.cli import Project, fleet, task
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

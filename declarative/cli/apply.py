@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -375,7 +375,12 @@ def _say_protected(run: Run) -> None:
     kept = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
     guarded = [address for address in kept if run.desired.is_guarded(address, left[address])]
     names = [address for address in kept if address not in guarded]
-    undeclared = any(n.startswith("volume/") and n not in run.desired.protected for n in names)
-    also = " (of a volume without one: `removed: [{from: volume/NAME, destroy: true}]` in the project)"
-    what = "write `prevent_destroy: false` in their fleets and volumes" + (also if undeclared else "")
-    run.say_protected(names, f"To delete them too: {what}, and destroy again.", guarded)
+    run.say_protected(names, f"To delete them too: {_unprotect(run, names)}, and destroy again.", guarded)
+
+
+def _unprotect(run: Run, names: Sequence[str]) -> str:
+    what = "write `prevent_destroy: false` in their fleets and volumes"
+    if any(n.startswith("volume/") and n not in run.desired.protected for n in names):
+        without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
+        return f"{what} (of a volume without one: {without})"
+    return what

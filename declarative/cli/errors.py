@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
@@ -169,12 +169,15 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
         if not name.startswith("--") and f"-{name}" in known:
             return name, f"write `-{name}`"
     refused = error.option_name
-    for name in typed:
-        if name in known or refused not in (name, name[:2]):
-            continue
+    for name in _refused_as(refused, typed, known):
         if hint := _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known):
             return name, hint
     return refused, suggest(refused, ["--help", *filter(re.compile("--").match, known)])
+
+
+def _refused_as(refused: str, typed: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """The options of which click may have meant the refused one; of `-ab` it names `-a`."""
+    return (name for name in typed if name not in known and refused in (name, name[:2]))
 
 
 def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:

@@ -213,8 +213,7 @@ def events_command(  # noqa: PLR0917 (each is an option)
     while True:
         with session.state.read_anew(desired) as store:
             found, lineage = store.events(cursor), store.lineage()
-        wanted = [e for e in found if not types or any(fnmatchcase(e.type, p) for p in types)]
-        if wanted:
+        if wanted := [event for event in found if _is_wanted(event, types)]:
             _print(wanted, lineage, as_json=as_json)
         if found:
             cursor = found[-1].id
@@ -222,6 +221,10 @@ def events_command(  # noqa: PLR0917 (each is an option)
             return 0
         else:
             time.sleep(POLL)
+
+
+def _is_wanted(event: Event, types: Sequence[str]) -> bool:
+    return not types or any(fnmatchcase(event.type, pattern) for pattern in types)
 
 
 def _start(session: Session, desired: Desired | None, since: str | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from declarative.cli.output import emit_text
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
+    from declarative.apply.renames import RenamedBackend
     from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
@@ -131,19 +132,13 @@ def _of_backend(
 ) -> str:
     from declarative.language.loader.existing import chosen, fleets_of, volumes_of
     from declarative.language.loader.foreign_formats import text_of
-    from declarative.model.diagnostic import suggest
-    from declarative.model.state import State
     from declarative.provider import ProviderError
     from declarative.retry import call
 
     desired = session.load().desired
     session.say(session.warnings)
-    if backend not in desired.backends:
-        known = sorted(desired.backends)
-        hint = suggest(backend, known) or f"it has {', '.join(known) or 'none: write a `backend` document'}"
-        raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
+    provider = _declared(session, desired, backend)
     wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
-    provider = session.backends(desired, State()).get(backend)
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
         found = {
@@ -158,10 +153,24 @@ def _of_backend(
     if "volume" in found:
         more, others = volumes_of(found["volume"], backend, _names(desired, "volume"))
         drafts, left = [*drafts, *more], [*left, *others]
-    options = {"region": regions, "tag": tags, "name": globs}
-    asked = [f"--{option} {value}" for option, values in options.items() for value in values]
-    heading = " ".join(["What is there in backend", backend, *asked])
+    heading = _heading(backend, {"region": regions, "tag": tags, "name": globs})
     return text_of(drafts, "\n".join([heading, *left]))
+
+
+def _heading(backend: str, options: Mapping[str, Sequence[str]]) -> str:
+    asked = [f"--{option} {value}" for option, values in options.items() for value in values]
+    return " ".join(["What is there in backend", backend, *asked])
+
+
+def _declared(session: Session, desired: Desired, backend: str) -> RenamedBackend:
+    from declarative.model.diagnostic import suggest
+    from declarative.model.state import State
+
+    if backend not in desired.backends:
+        known = sorted(desired.backends)
+        hint = suggest(backend, known) or f"it has {', '.join(known) or 'none: write a `backend` document'}"
+        raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
+    return session.backends(desired, State()).get(backend)
 
 
 def _names(desired: Desired, kind: str) -> FreeNames:

@@ -134,8 +134,6 @@ def begin(
     """
     if tail is None and since is None:
         return list(sources), []
-    from declarative.provider import ProviderError
-
     readers = Readers(len(sources))
     for source in sources:
         readers.submit(source, partial(_place, source, tail, since))
@@ -143,13 +141,23 @@ def begin(
     faults: dict[int, Diagnostic] = {}
     for _ in sources:
         source, result = readers.result()
-        if isinstance(result, ProviderError):
-            faults[source.rank] = unreadable(source, result)
-        elif isinstance(result, Exception):
-            raise result
-        elif result or keep:
+        found = _placed(source, result)
+        if isinstance(found, Diagnostic):
+            faults[source.rank] = found
+        elif found or keep:
             wanted.add(source)
     return [s for s in sources if s in wanted], [faults[rank] for rank in sorted(faults)]
+
+
+def _placed(source: LogSource, result: object) -> object:
+    """What came of `_place`: its result, or what is said of the backend's fault."""
+    from declarative.provider import ProviderError
+
+    if isinstance(result, ProviderError):
+        return unreadable(source, result)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _place(source: LogSource, tail: int | None, since: float | None) -> bool:

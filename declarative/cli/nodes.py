@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.model.state import Address, Record, Silence, State
     from declarative.provider.optional import Terminal
+    from declarative.store import Writer
 
 
 @click.command("ssh", epilog=examples("fleetform ssh gpu-0", "fleetform ssh gpu-0 -- nvidia-smi"))
@@ -261,28 +262,36 @@ def _set_drained(
     reason: str | None,
     lock_timeout: float | None,
 ) -> int:
-    from declarative.model.state import Drain, drain_of
-    from declarative.render.data import iso
-
     store = session.state.open(session.declared(warn=True), write=True, create=False)
     with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
         state = writer.state()
-        nodes = {r.address: r for r in (find_node(state, target) for target in targets)}
-        for address, node in nodes.items():
-            have = drain_of(node)
-            if not drained and have is None:
-                result = "is not drained"
-            elif not drained:
-                writer.drain(address, None, reason)
-                result = f"takes work again; it was {have}"
-            elif have and reason in (None, have.reason):
-                result = f"is {have}"
-            else:
-                want = Drain(since=have.since if have else str(iso(now())), reason=reason)
-                writer.drain(address, want, reason)
-                result = f"takes no new work: {want}{_going(state, node)}"
-            emit_text(f"{address} {result}\n")
+        change = _drain if drained else _undrain
+        for node in {r.address: r for r in (find_node(state, target) for target in targets)}.values():
+            emit_text(f"{node.address} {change(writer, state, node, reason)}\n")
     return 0
+
+
+def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> str:
+    """What the node does from now on."""
+    from declarative.model.state import Drain, drain_of
+    from declarative.render.data import iso
+
+    have = drain_of(node)
+    if have and reason in (None, have.reason):
+        return f"is {have}"
+    want = Drain(since=have.since if have else str(iso(now())), reason=reason)
+    writer.drain(node.address, want, reason)
+    return f"takes no new work: {want}{_going(state, node)}"
+
+
+def _undrain(writer: Writer, _state: State, node: Record, reason: str | None) -> str:
+    from declarative.model.state import drain_of
+
+    have = drain_of(node)
+    if have is None:
+        return "is not drained"
+    writer.drain(node.address, None, reason)
+    return f"takes work again; it was {have}"
 
 
 def _going(state: State, node: Record) -> str:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 ADOPTED = ("node", "volume", "rank")
 
+CODES = {True: (0, "done"), False: (4, "failed")}
+"""By whether all orphans were deleted and all backends told of theirs: the exit code, and the word for it."""
+
 ADOPT_FIRST = "`fleetform state adopt ADDRESS` records it; then it can be unprotected and destroyed."
 NONE = " of this state. What another made, also one that was lost, is not looked for.\n"
 
@@ -146,11 +149,8 @@ def destroy(run: Run) -> int:
             backends = run.session.backends(run.desired, state)
             results = delete_orphans(going, state, backends, run.listener(len(going)), stop)
             interrupted = stop.is_set()
-    code, result = 0, "done"
-    if interrupted:
-        code, result = INTERRUPTED, "interrupted"
-    elif faults or any(r.outcome != "done" for r in results):
-        code, result = 4, "failed"
+    whole = not faults and all(r.outcome == "done" for r in results)
+    code, result = (INTERRUPTED, "interrupted") if interrupted else CODES[whole]
     run.report(results, result)
     run.say_protected(staying, ADOPT_FIRST)
     return code

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from declarative.apply.away import Absence, Away
 from declarative.apply.inventory import backends_of
+from declarative.cli.actor import who
 from declarative.cli.errors import Failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session
-from declarative.cli.state_access import of_state, who
+from declarative.cli.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.reconcile.checkout import Mark, mark_of, unchanged
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -97,7 +98,6 @@ def check(session: Session, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
-    from declarative.render.text import clean
     from declarative.store.check import faults
 
     desired = session.declared(warn=not as_json)
@@ -111,7 +111,14 @@ def check(session: Session, as_json: bool) -> int:
     found = found or _compared(session, state, desired)
     if as_json:
         emit({"format_version": 1, "sound": not found, "compared": compared, "findings": found})
-        return 1 if found else 0
+    else:
+        _print_findings(found, compared=compared)
+    return 1 if found else 0
+
+
+def _print_findings(found: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
+    from declarative.render.text import clean
+
     for item in found:
         parts = (item["address"], item["change"], item["detail"])
         emit_text(clean(": ".join(filter(None, parts))) + "\n")
@@ -119,7 +126,6 @@ def check(session: Session, as_json: bool) -> int:
         sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
     if not found:
         emit_text("The state is sound.\n")
-    return 1 if found else 0
 
 
 def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:

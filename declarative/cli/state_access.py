@@ -1,25 +1,24 @@
-"""Which state a command works on, where that may be, how it is opened and locked, and who does it."""
+"""Which state a command works on, where that may be, and how it is opened and locked."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from declarative.cli.actor import who
 from declarative.cli.errors import Failed, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import Address
-    from declarative.store import LockInfo, StateError, Store, Who, Writer
+    from declarative.store import LockInfo, StateError, Store, Writer
 
 PATIENCE = 30.0
 """Seconds to wait for a lock that its holder gives back within moments."""
@@ -151,19 +150,27 @@ class StateAccess:
         if self._store is not None:
             return self._store
         url = self.url(desired)
-        if offline and not self.named:
+        if offline:
             self._check_within(url)
         lost = None if anew else self._lost(url)
-        if lost and write:
-            raise failed("no-state", *lost)
-        store = self._store = self._open(url, write=write, create=write and create, typed=typed)
-        if not write and not offline:
+        if write:
+            return self._open_to_write(desired, lost, create=create, typed=typed)
+        self._store = self._open(url, typed=typed)
+        if not offline:
             self._warn_of_copy(url)
         if lost:
             _note(f"warning: {lost[0]}; {lost[1]}")
-        if write and typed and desired is not None:
+        return self._store
+
+    def _open_to_write(
+        self, desired: Desired | None, lost: tuple[str, str] | None, *, create: bool, typed: bool
+    ) -> Store:
+        if lost:
+            raise failed("no-state", *lost)
+        self._store = self._open(self.url(desired), write=True, create=create, typed=typed)
+        if typed and desired is not None:
             self.check_project(desired)
-        return store
+        return self._store
 
     def read_anew(self, desired: Desired | None) -> Store:
         """The state, to read from once, for those who look again and again: it may be made or restored while
@@ -290,10 +297,12 @@ class StateAccess:
 
     def _check_within(self, url: str) -> None:
         """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,
-        may name it, and what is recorded there is not theirs to show.
+        may name it, and what is recorded there is not theirs to show. What the user named is meant.
         """
         from declarative.store import StateError, file_of
 
+        if self.named:
+            return
         try:
             file = file_of(url, self.directory)
         except StateError as error:
@@ -350,75 +359,3 @@ class StateAccess:
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
         return self._store is not None and self._file(self._store.url) is None
-
-
-# ----------------------------------------------------------------------------- who runs the command
-
-ACTORS = (
-    "GITHUB_ACTOR",
-    "GITLAB_USER_LOGIN",
-    "BUILD_REQUESTEDFOR",
-    "BUILDKITE_BUILD_CREATOR",
-    "CIRCLE_USERNAME",
-)
-COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "BUILDKITE_COMMIT", "CIRCLE_SHA1")
-"""Variables by which CI systems say who started a job, and at which commit."""
-
-LONGEST = 100
-MOST_BYTES = 4 << 20
-"""Of a file of git that is read."""
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-
-def who(directory: Path, environ: Mapping[str, str] = os.environ) -> Who:
-    """The CI's actor, else the user of this process; the CI's commit, else that which is checked out."""
-    from declarative.store import Who
-
-    named = (text for name in COMMITS if _COMMIT.fullmatch(text := environ.get(name, "").lower()))
-    return Who(actor=_actor(environ), revision=next(named, None) or _checked_out(directory))
-
-
-def _actor(environ: Mapping[str, str]) -> str:
-    for name in ACTORS:
-        text = "".join(c for c in environ.get(name, "") if c.isprintable()).strip()
-        if text:
-            return text[:LONGEST]
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name[:LONGEST]
-    except KeyError:
-        return f"user {os.getuid()}"
-
-
-def _checked_out(directory: Path) -> str | None:
-    """The commit of the working tree that the project is in, as git's own files say."""
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        here = directory.resolve()
-        git = next((p / ".git" for p in (here, *here.parents) if (p / ".git").exists()), None)
-        if git is None:
-            return None
-        if git.is_file():  # a linked working tree
-            git = git.parent / _text(git).removeprefix("gitdir:").strip()
-        head = _text(git / "HEAD").strip()
-        if not head.startswith("ref:"):
-            return head if _COMMIT.fullmatch(head) else None
-        return _of_branch(git, head.removeprefix("ref:").strip())
-    return None
-
-
-def _of_branch(git: Path, branch: str) -> str | None:
-    common = git
-    if (git / "commondir").is_file():
-        common = git / _text(git / "commondir").strip()
-    if ".." not in branch.split("/") and not branch.startswith("/") and (common / branch).is_file():
-        found = _text(common / branch).strip()
-        return found if _COMMIT.fullmatch(found) else None
-    for line in _text(common / "packed-refs").splitlines():
-        commit, _, name = line.partition(" ")
-        if name == branch and _COMMIT.fullmatch(commit):
-            return commit
-    return None
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES).decode()

@@ -205,28 +205,34 @@ def _words(action: Action) -> str:
 def _cause(action: Action) -> str:
     """A reason that names what is behind it."""
     inputs = action.before or action.typed
-    kind = action.address.kind
     because = _because(action)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
     task = clean(f"task/{action.task}")
     theirs = clean(adopted(inputs) or "")
     are = "are" if len(action.because) > 1 else "is"
-    gone = "does not name it" if theirs and action.because else "is not declared"
-    removed = {"volume": "not declared any more", "node": f"{fleet} {gone} any more"}
     causes = {
         Reason.ADOPTED: f"adopted: {theirs} is there",
-        Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
+        Reason.REMOVED: _removed(action, theirs, fleet, task),
         Reason.INCOMPLETE: f"{task} was not started whole",
         Reason.RETRY: _retry(action, task),
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
-        Reason.SCHEDULE: f"as the `schedule` of {fleet if kind == 'node' else task} says",
+        Reason.SCHEDULE: f"as the `schedule` of {fleet if action.address.kind == 'node' else task} says",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
-        Reason.UNFIT: clean(action.because[0]) if action.because else "unfit",
+        Reason.UNFIT: next(map(clean, action.because), "unfit"),
         Reason.CASCADE: f"{because or 'something that it needs'} {are} replaced",
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
     return causes[action.reason]
+
+
+def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
+    """What is declared no more; an instance of others' may only not be named any more."""
+    if action.address.kind == "volume":
+        return "not declared any more"
+    if action.address.kind != "node":
+        return f"{task} is not declared any more"
+    return f"{fleet} {'does not name it' if theirs and action.because else 'is not declared'} any more"
 
 
 def _left(action: Action) -> str:

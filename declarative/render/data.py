@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
@@ -57,9 +58,9 @@ def plain(value: Any) -> Any:
         return sorted((plain(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, (bool, int, NoneType)) else str(value)
 
 
 def _number(value: float | None) -> float | None:

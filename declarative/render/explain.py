@@ -126,10 +126,10 @@ def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: 
     yield f"{'rank' if len(alike) == 1 else 'ranks'} {names}:"
     yield from _why(rank.why)
     yield ""
-    likes = [r.rank for r in all_ if r.like == rank.rank or r is rank]
     if rank.instead:
+        likes = sum(r.like == rank.rank or r is rank for r in all_)
         who = f"rank {rank.rank}, the others staying where they are"
-        also = f" ({plural(len(likes) - 1, 'other rank')} alike)" if len(likes) > 1 else ""
+        also = f" ({plural(likes - 1, 'other rank')} alike)" if likes > 1 else ""
         yield from _instead(rank.instead, f"would hold {who}{also}", paint, few=not alone)
 
 

@@ -7,6 +7,7 @@ mention, HTML or a fence.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -226,13 +227,13 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
     unstarted = unstarted_lines(plan, _PLAIN, None)[2:]
     suggestions = suggestion_lines(plan, _PLAIN)
-    changes = [line for group in grouped(entries) for line in _fields(group)]
+    changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
     ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
     sections = [
         Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
         Section(
             f"Cannot be placed: {plural(len(refusals), 'task')}",
-            (*reasons, headlines, [plural(len(refusals), "task")] if refusals else []),
+            (*reasons, headlines, _counted(len(refusals), "task")),
             open=True,
         ),
         Section(
@@ -248,7 +249,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         Section("All actions", (changes, _headings(entries), _counts(entries)), "diff"),
         Section(
             f"Changed outside of fleetform: {len(drift)}",
-            (drift_lines(plan, _PLAIN), [plural(len(drift), "change")] if drift else []),
+            (drift_lines(plan, _PLAIN), _counted(len(drift), "change")),
         ),
         Section("Not well", (health_lines(plan.health, _PLAIN, None), _counted(len(plan.health), "thing"))),
         Section(

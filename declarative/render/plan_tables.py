@@ -51,11 +51,7 @@ def unplaced_lines(
     if not refusals:
         return []
     out = ["Cannot be placed:", ""]
-    groups: list[list[Refusal]] = []
-    for alike in together_alike(refusals):
-        groups.append([r for r in alike if r.task not in waiting])
-        groups.append([r for r in alike if r.task in waiting])
-    groups = [group for group in groups if group]
+    groups = _groups(refusals, waiting)
     most = len(groups) if whole else DETAILED
     for alike in groups[:most]:
         out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
@@ -63,6 +59,15 @@ def unplaced_lines(
         out += ["More, without their reasons (`fleetform plan --json` has them):", ""]
         out += [*(headline(alike, paint) for alike in groups[most:]), ""]
     return out
+
+
+def _groups(refusals: Sequence[Refusal], waiting: Collection[str]) -> list[list[Refusal]]:
+    """Those that are alike, the tasks that wait apart from the others."""
+    groups: list[list[Refusal]] = []
+    for alike in together_alike(refusals):
+        groups.append([r for r in alike if r.task not in waiting])
+        groups.append([r for r in alike if r.task in waiting])
+    return [group for group in groups if group]
 
 
 def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
@@ -323,7 +328,7 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
     return {
         task: share(None if None in found else sum(p for p in found if p is not None))
         for task, found in prices.items()
-        if len(found) > 1 and any(p is None or p for p in found)
+        if len(found) > 1 and any(p != 0 for p in found)
     }
 
 
@@ -339,20 +344,28 @@ def _rank_table(
     paint: Paint,
     width: int | None,
 ) -> list[str]:
-    volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
-    fixed = max((cells(r.task) + cells(r.node) for r in shown), default=0) + 44
-    widest = max((cells(", ".join(found)) for found in volumes), default=0)
-    one_each = width is not None and fixed + widest > width
-    head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
+    if not shown:
+        return []
+    volumes = [_mounts(item) for item in shown]
+    one_each = width is not None and _one_line_width(shown, volumes) > width
+    head = ["task", "rank", "node", "blocks", "volumes" if any(volumes) else "", "USD/h", "status"]
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
-    tasks = itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task)
-    for task, ranks in tasks:
+    for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
         for item, found in ranks:
-            texts = found if one_each else [", ".join(found)]
-            rows += _rank_rows(item, texts, outcomes[_name(item)])
+            rows += _rank_rows(item, found if one_each else [", ".join(found)], outcomes[_name(item)])
         if task in sums:
             rows.append(_sum_row(task, sums[task]))
-    return columns(folded(rows), paint) if shown else []
+    return columns(folded(rows), paint)
+
+
+def _one_line_width(shown: Sequence[Reservation], volumes: Sequence[Sequence[str]]) -> int:
+    """Cells of a table that has all volumes of a rank in one line."""
+    names = max(cells(r.task) + cells(r.node) for r in shown)
+    return names + 44 + max(cells(", ".join(found)) for found in volumes)
+
+
+def _mounts(item: Reservation) -> list[str]:
+    return [f"{clean(path)}={clean(name)}" for path, name in sorted(item.volumes.items())]
 
 
 def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:

@@ -288,18 +288,9 @@ class Progress:
 
     def end(self, result: ActionResult) -> None:
         """An action has ended, one way or another; skipped ones never started."""
-        address, _, did = verbs(result.id, record=result.id in self._records)
         with self._lock:
             began = self._begun.pop(result.id, None)
-            seconds = 0.0 if began is None else self._clock() - began
-            took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
-            why = f": {sentence(result.error)}" if result.error else ""
-            text, style = f"{address}: {did}{took}", "green"
-            if result.note:
-                text = f"{text} {sentence(result.note)}"
-            if result.outcome != "done":
-                text = f"{address}: {result.outcome}{took}{why}"
-                style = "red" if result.outcome == "failed" else "yellow"
+            text, style = self._ended_text(result, 0.0 if began is None else self._clock() - began)
             self._ended += 1
             event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
             self._write(event, text, style)
@@ -307,6 +298,17 @@ class Progress:
                 self._live.end(result.id)
                 if not self._begun and self._ended >= self.total:
                     self._live.stop()
+
+    def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
+        """What is said of an action that ended after so long, and in which colour."""
+        address, _, did = verbs(result.id, record=result.id in self._records)
+        took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
+        if result.outcome == "done":
+            note = f" {sentence(result.note)}" if result.note else ""
+            return f"{address}: {did}{took}{note}", "green"
+        why = f": {sentence(result.error)}" if result.error else ""
+        style = "red" if result.outcome == "failed" else "yellow"
+        return f"{address}: {result.outcome}{took}{why}", style
 
     def move(self, move: Move, more: int) -> None:
         """An offer could not be had, and nodes take another one: `more` actions come of it."""

@@ -42,12 +42,15 @@ def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> li
     for (state, _), found in groups.items():
         names = [clean(f"host {i.host}" if i.host else i.address) for i in found]
         named = and_more(names, len(names) if width is None else MOST)
-        since = min((i.since for i in found if i.since is not None), default=None)
-        when = "" if since is None else f", since {iso(since)}"
-        first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{when}", width)
+        first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{_since(found)}", width)
         lines += [paint("yellow", line) for line in first]
         lines += wrapped(f"      {sentence(found[0].detail)}", width)
     return ["Not well:", "", *lines, ""] if lines else []
+
+
+def _since(items: Sequence[Health]) -> str:
+    since = min((i.since for i in items if i.since is not None), default=None)
+    return "" if since is None else f", since {iso(since)}"
 
 
 def unwell(items: Sequence[Health]) -> str:
@@ -88,12 +91,19 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
         return []
     other = max(cells(r.node) + cells(r.note) for r in rows) + 26
     room = math.inf if width is None else max(24, width - other)
-    small = [r for r in rows if r.total <= CELLS and r.holders is not None]
-    each = max((cells(_holder(row, block)) for row in small for block in range(row.total)), default=0)
+    each = max(map(_widest_holder, rows))
     table = [_cells(row, each, room) for row in rows]
-    kinds = [clean(row.note if row.kind is None else row.kind) for row in rows]
-    loosely = kinds if any(row.kind is not None for row in rows) else ()
+    loosely: Sequence[str] = ()
+    if any(row.kind is not None for row in rows):
+        loosely = [clean(row.note if row.kind is None else row.kind) for row in rows]
     return columns(folded(table, loosely), paint, indent=indent)
+
+
+def _widest_holder(row: Row) -> int:
+    """Cells of the longest name in the row, if its blocks may be shown one by one."""
+    if row.total > CELLS or row.holders is None:
+        return 0
+    return max((cells(_holder(row, block)) for block in range(row.total)), default=0)
 
 
 def _cells(row: Row, each: int, room: float) -> list[Cell]:

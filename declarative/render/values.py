@@ -225,19 +225,26 @@ def _look_alike(some: Sequence[str], others: Sequence[str]) -> bool:
 
 def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
     """Lines that go and lines that come, between some of those that stay; of the others, how many."""
-    was, now = ([line for text in texts for line in written("", text)] for texts in (old, new))
+    was, now = _lines(old), _lines(new)
     if was == now:
         was, now = ([quoted(text, ascii=True) for text in texts] for texts in (old, new))
     for op, a, b, c, d in _opcodes(was, now):
         if op == "equal":
             before, after = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
             yield from _unchanged_lines(was[a:b], before, after)
-            continue
-        gone, come = was[a:b], now[c:d]
-        if _look_alike(gone, come):
-            gone, come = list(map(ascii, gone)), list(map(ascii, come))
-        yield from (("red", f"  - {line}") for line in gone)
-        yield from (("green", f"  + {line}") for line in come)
+        else:
+            yield from _changed_lines(was[a:b], now[c:d])
+
+
+def _changed_lines(gone: Sequence[str], come: Sequence[str]) -> Iterator[Line]:
+    if _look_alike(gone, come):
+        gone, come = list(map(ascii, gone)), list(map(ascii, come))
+    yield from (("red", f"  - {line}") for line in gone)
+    yield from (("green", f"  + {line}") for line in come)
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    return [line for text in texts for line in written("", text)]
 
 
 def _unchanged_lines(lines: Sequence[str], first: int, last: int) -> Iterator[Line]:

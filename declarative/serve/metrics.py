@@ -12,8 +12,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from declarative import __version__
 from declarative.model.spec import Fleet
 from declarative.model.state import NodeState, RankState
+from declarative.planner.types import Plan
 from declarative.reconcile.round import Round
-from declarative.render.views import NodeView
+from declarative.render.views import NodeView, StatusView
 from declarative.serve.seen import LatestState, Recorded
 from declarative.store import StateError
 
@@ -106,12 +107,8 @@ def _fleets(found: Recorded) -> Iterator[Metric]:
     wanted = GaugeMetricFamily(
         "fleetform_nodes_declared", "How many nodes a fleet is to have.", labels=["fleet", "bound"]
     )
-    active = {f"rank/{t.name}-{r.rank}" for t in found.view.tasks for r in t.ranks if r.state in ACTIVE}
     states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in found.view.nodes)
-    uses: Tally[tuple[str, str]] = Tally()
-    for node in found.view.nodes:
-        for use, count in _uses(node, active).items():
-            uses[node.fleet, use] += count
+    uses = _uses_by_fleet(found.view)
     for fleet in found.view.fleets:
         for state in NodeState:
             _add(nodes, [fleet.name, state.value], states[fleet.name, state.value])
@@ -122,6 +119,16 @@ def _fleets(found: Recorded) -> Iterator[Metric]:
             if number is not None:
                 _add(wanted, [name, bound], number)
     yield from (nodes, blocks, wanted)
+
+
+def _uses_by_fleet(view: StatusView) -> Tally[tuple[str, str]]:
+    """How many blocks of a fleet are used for what."""
+    active = {f"rank/{t.name}-{r.rank}" for t in view.tasks for r in t.ranks if r.state in ACTIVE}
+    uses: Tally[tuple[str, str]] = Tally()
+    for node in view.nodes:
+        for use, count in _uses(node, active).items():
+            uses[node.fleet, use] += count
+    return uses
 
 
 def _bounds(fleet: Fleet) -> dict[str, int | None]:
@@ -194,11 +201,7 @@ class _Rounds:
         self._held.set(done.held)
         if done.epoch is not None:
             self._epoch.set(done.epoch)
-        for error in done.errors:
-            self._errors.labels(_valid(error.code)).inc()
-        for result in done.results:
-            if result.outcome == "failed":
-                self._errors.labels(_valid(result.code or "action-failed")).inc()
+        self._count_errors(done)
         if not done.held:
             return
         self._duration.observe(done.duration)
@@ -210,24 +213,33 @@ class _Rounds:
         if done.backends:
             away = {wait.address for wait in done.waits}
             _set(self._up, {_valid(name): int(f"backend/{name}" not in away) for name in done.backends})
-        self._plan(done)
+        if done.plan is not None:
+            self._plan(done.plan)
+            self._count_restarts(done)
 
-    def _plan(self, done: Round) -> None:
-        if done.plan is None:
-            return
-        plan = done.plan
+    def _count_errors(self, done: Round) -> None:
+        for error in done.errors:
+            self._errors.labels(_valid(error.code)).inc()
+        for result in done.results:
+            if result.outcome == "failed":
+                self._errors.labels(_valid(result.code or "action-failed")).inc()
+
+    def _plan(self, plan: Plan) -> None:
         ops = Tally(action.op.value for action in plan.actions)
         _set(self._actions, {op: ops[op] for op in ("create", "update", "delete")})
         _set(self._drift, Tally(drift.change for drift in plan.observed.drift))
         _set(self._unplaced, {r.code: 0 for r in plan.unplaced.refusals})
         for refusal in plan.unplaced.refusals:
             self._unplaced.labels(refusal.code).inc(len(refusal.ranks))
+
+    def _count_restarts(self, done: Round) -> None:
+        """Ranks that were started, and not for the first time."""
         begun = {result.id for result in done.results if result.outcome == "done"}
-        for action in plan.actions:
-            if action.address.kind == "rank" and action.op == "create" and action.id in begun:
-                task, event = action.address.name.rpartition("-")[0], action.reason.value
-                if event != "new":
-                    self._restarts.labels(task, event).inc()
+        for action in done.plan.actions if done.plan else ():
+            event = action.reason.value
+            started = action.address.kind == "rank" and action.op == "create" and action.id in begun
+            if started and event != "new":
+                self._restarts.labels(action.address.name.rpartition("-")[0], event).inc()
 
 
 class _Calls:

@@ -119,9 +119,7 @@ def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
     """Lines about the loop."""
     if last is None:
         return (("odd", "The controller has not ended a round yet"),)
-    who = f"leads (epoch {last.epoch})" if last.held and last.epoch is not None else "leads"
-    role = who if last.held else "follows: another controller leads"
-    lines = [("", f"This controller {role}; round {last.number} took {last.duration:.1f} s")]
+    lines = [("", f"This controller {_role(last)}; round {last.number} took {last.duration:.1f} s")]
     if last.revision:
         lines.append(("", f"Commit {last.revision[:12]}"))
     if last.plan is not None:
@@ -129,10 +127,16 @@ def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
         lines.append(("", f"All nodes {cost}"))
     if late:
         lines.append(("bad", f"Not well: {late}"))
-    failed = [r for r in last.results if r.outcome == "failed"]
+    failed = [r.id for r in last.results if r.outcome == "failed"]
     if failed:
-        lines.append(("bad", f"Failed in the last round: {', '.join(r.id for r in failed[:5])}"))
+        lines.append(("bad", f"Failed in the last round: {', '.join(failed[:5])}"))
     return tuple(lines)
+
+
+def _role(last: Round) -> str:
+    if not last.held:
+        return "follows: another controller leads"
+    return "leads" if last.epoch is None else f"leads (epoch {last.epoch})"
 
 
 def _held(last: Round) -> list[str]:

@@ -55,12 +55,12 @@ class Scene:
             if held or not (node.new and node.held):
                 nodes.append(node if len(held) == len(node.held) else replace(node, held=held))
         volumes = {
-            name: replace(at, holder=None, zone=None if name in self.loose else at.zone)
-            if at.holder in ranks
-            else at
-            for name, at in self.volumes.items()
+            name: self._let_go(name, at) if at.holder in ranks else at for name, at in self.volumes.items()
         }
         return replace(self, nodes=tuple(nodes), volumes=volumes)
+
+    def _let_go(self, name: str, at: VolumeAt) -> VolumeAt:
+        return replace(at, holder=None, zone=None if name in self.loose else at.zone)
 
     def rules(self) -> dict[str, FleetRule]:
         """What may still be launched: the nodes that are launched count as there."""

@@ -160,24 +160,29 @@ class Explainer:
         """A task, or one rank of it."""
         decision = self.found.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced.refusals if r.task == name), None)
-        status = self._status(name, decision, refusal)
         count = self.tasks()[name]
         wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
-        ask = self._ask(decision) if decision else None
-        runs = decision.reason.value if decision and decision.course is not Course.KEPT else None
-        failed = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0) if refusal else 0
-        return TaskAnswer(
+        answer = TaskAnswer(
             address=f"task/{name}" if rank is None else f"rank/{rank_name(name, rank)}",
             task=name,
-            status=status,
-            reason=runs,
-            because=decision.because if decision and runs else (),
+            status=self._status(name, decision, refusal),
             ranks_count=count,
             ranks=self._ranks(name, decision, wanted),
             refusal=refusal,
-            places=places(self.scene(), ask, failed) if refusal and ask else None,
-            elsewhere=elsewhere(self.scene(), ask) if ask and status in ("placed", "unplaced") else (),
         )
+        return self._with_decision(answer, decision) if decision else answer
+
+    def _with_decision(self, answer: TaskAnswer, decision: TaskDecision) -> TaskAnswer:
+        """Why the task runs anew, and where else it could be."""
+        if decision.course is not Course.KEPT:
+            answer = replace(answer, reason=decision.reason.value, because=decision.because)
+        ask = self._ask(decision)
+        if answer.refusal:
+            causes = (v.rank for v in answer.refusal.ranks if v.verdict is Verdict.CAUSE)
+            answer = replace(answer, places=places(self.scene(), ask, next(causes, 0)))
+        if answer.status in ("placed", "unplaced"):
+            answer = replace(answer, elsewhere=elsewhere(self.scene(), ask))
+        return answer
 
     def _ask(self, decision: TaskDecision) -> Ask:
         prior: dict[int, tuple[str, tuple[int, ...]]] = {}

@@ -6,7 +6,7 @@ Recounted from the finished plan, as in `why`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from declarative.model.state import NodeState, Readiness, Record, rank_name
@@ -60,8 +60,8 @@ class TaskAnswer:
     address: str
     task: str
     status: str
-    reason: str | None
-    because: tuple[str, ...]
+    reason: str | None = None
+    because: tuple[str, ...] = ()
     ranks_count: int
     ranks: tuple[RankAnswer, ...]
     refusal: Refusal | None = None
@@ -153,11 +153,7 @@ class _Launch:
             else:
                 item = (reason.of(offer_name(kind)), kind.cost < mine.cost)
                 turned.setdefault(reason.code, []).append(item)
-        for fleet, name, price, limit in self.recount.scene.barred:
-            if fleet == self.node.fleet:
-                reason = barred_reason(fleet, limit)
-                less = price is not None and price < mine.cost
-                turned.setdefault(reason.code, []).append((reason.of(name), less))
+        self._add_barred(turned, mine)
         return Instead(
             offers=tuple(offers[:MOST]),
             offers_count=len(offers),
@@ -166,6 +162,14 @@ class _Launch:
             alone=True,
             anyway=self.recount.ledger.owed[self.node.fleet] > 0,
         )
+
+    def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: Kind) -> None:
+        """Add the offers that the fleet's own limits keep from placement."""
+        for fleet, name, price, limit in self.recount.scene.barred:
+            if fleet == self.node.fleet:
+                reason = barred_reason(fleet, limit)
+                less = price is not None and price < mine.cost
+                turned.setdefault(reason.code, []).append((reason.of(name), less))
 
     def _alternative(self, option: Option, kind: Kind, mine: Kind) -> Alternative:
         more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
@@ -239,22 +243,9 @@ class Reasons:
 
     def all(self) -> list[Why]:
         """What held it there first; then what it was chosen for."""
-        place, task = self.place, self.decision.want.spec
         before = self._before()
         out = [before] if before else []
-        ready = self.node.readiness
-        if ready.state is not NodeState.READY:
-            reason = f": {ready.reason}" if ready.reason else ""
-            out.append(Why(key="not-ready", text=f"its node is {ready.state.value}{reason}"))
-        if task.instances:
-            out.append(Why(key="pinned", text=f"the task asks for {', '.join(task.instances)}"))
-        if place.volumes:
-            where = f"{place.backend}/{place.zone or place.region}"
-            names = ", ".join(f"volume/{v}" for v in place.volumes.values())
-            out.append(Why(key="volumes", text=f"its volumes are in {where}: {names}"))
-        if self.together:
-            text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
-            out.append(Why(key="siblings", text=f"{text}, and a cluster task stays together"))
+        out += self._bound()
         out.append(self._fit())
         if self.node.new:
             out += self._launched()
@@ -263,6 +254,23 @@ class Reasons:
                 Why(key="idle-there", text="its blocks are there and idle: nothing is launched for it")
             )
         return out
+
+    def _bound(self) -> Iterator[Why]:
+        """What leaves a rank no choice, and what its node is."""
+        place, task = self.place, self.decision.want.spec
+        ready = self.node.readiness
+        if ready.state is not NodeState.READY:
+            reason = f": {ready.reason}" if ready.reason else ""
+            yield Why(key="not-ready", text=f"its node is {ready.state.value}{reason}")
+        if task.instances:
+            yield Why(key="pinned", text=f"the task asks for {', '.join(task.instances)}")
+        if place.volumes:
+            where = f"{place.backend}/{place.zone or place.region}"
+            names = ", ".join(f"volume/{v}" for v in place.volumes.values())
+            yield Why(key="volumes", text=f"its volumes are in {where}: {names}")
+        if self.together:
+            text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
+            yield Why(key="siblings", text=f"{text}, and a cluster task stays together")
 
     def _before(self) -> Why | None:
         """Where it was."""
