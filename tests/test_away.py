@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 
 import pytest
 
 from declarative.apply import away
-from declarative.apply.away import DELAYS, Away
+from declarative.apply.away import DELAYS, OFFERS, Away
+from declarative.apply.backends import Backends
+from declarative.apply.inventory import look
+from declarative.apply.renames import RenamedBackend
+from declarative.model.spec import Backend
+from declarative.model.spec.text import Name
+from declarative.model.state import NodeState, Readiness, State
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spans import hear
 from tests.cli import fleet, until
@@ -81,6 +88,144 @@ def test_one_that_hangs_is_waited_for_once(monkeypatch):
     go.set()
     until(found.returned)
     assert found.list() == ()
+
+
+def test_a_silent_host_is_as_it_was_when_it_was_asked_last():
+    """Its backend is not away with it. Who does not look for it any more, forgets it."""
+    clock = Clock(1000.0)
+    found = Away(clock)
+    answer = Readiness(state=NodeState.UNREACHABLE, reason="timed out", observed_at=1000.0)
+    asked: list[float] = []
+
+    def read() -> Readiness:
+        def ask() -> Readiness:
+            asked.append(clock.at)
+            return answer
+
+        return found.read_host(("lab", "h1"), ask, lambda seen: seen, 20.0)
+
+    assert read() == answer
+    clock.at += 10
+    assert read() == answer
+    assert asked == [1000.0]
+    assert not found.asked_twice("lab", "h1")
+    found.check("lab")
+    for at in (1015.0, 1035.0):  # never later than after 20 s
+        clock.at = at
+        found.ask_again()
+        until(lambda: found.list()[0].asked == clock.at)
+        assert asked[-1] == at
+    assert found.asked_twice("lab", "h1")
+    assert read().observed_at == 1035.0
+    answer = Readiness(state=NodeState.READY, observed_at=1060.0)
+    clock.at = 1060.0
+    found.ask_again()
+    until(found.returned)
+    assert read() == answer
+    answer = Readiness(state=NodeState.UNREACHABLE)
+    read()
+    found.forget_unused()
+    assert len(found.list()) == 1
+    found.forget_unused()
+    assert found.list() == ()
+
+
+def test_a_part_that_is_away_hides_nothing_of_its_backend():
+    cluster = Cluster()
+    found = Away(Clock())
+    with pytest.raises(TransientError):
+        found.read("hpc", cluster.ask, cluster.ask, part=OFFERS)
+    with pytest.raises(PermanentError, match=r"^refused$"):
+        found.read("hpc", cluster.ask, cluster.ask, part=OFFERS)
+    cluster.error = None
+    assert found.read("hpc", cluster.ask, cluster.ask) == "all"
+    assert cluster.calls == 2
+
+
+def test_without_a_loop_all_are_asked_and_waited_for():
+    cluster = Cluster()
+    found = Away()
+    seen = Readiness(state=NodeState.UNREACHABLE)
+    for _ in range(2):
+        assert found.read_host(("lab", "h1"), lambda: cluster.calls, lambda _: seen, 1.0) == 0
+    assert found.list() == ()
+
+
+def test_backends_are_asked_side_by_side(tmp_path, monkeypatch):
+    """Each answers once the others were asked, too; what they say comes in the order of their names."""
+    names = [f"b{number}" for number in range(4)]
+    together = threading.Barrier(len(names))
+
+    def inventory(self):
+        if self.backend in names:
+            together.wait(20)
+            raise PermanentError(PermanentKind.AUTH, f"{self.backend} does not know us")
+        return ()
+
+    monkeypatch.setattr(RenamedBackend, "inventory", inventory)
+    declared = {name: Backend(name=Name(name), driver="local") for name in names}
+    backends = Backends(declared, tmp_path, "lineage")
+    seen = look(State(lineage="lineage"), backends, every=True, offers=False)
+    said = [d.summary for d in seen.inventory.diagnostics]
+    assert said == [f"backend {name} cannot be read: {name} does not know us" for name in names]
+
+
+@pytest.mark.slow
+def test_offers_that_do_not_come_are_not_waited_for(project, monkeypatch):
+    """What their backend has is known all the same; they are asked for no more until they have come."""
+    monkeypatch.setattr(away, "AT_FIRST", 0.5)
+    monkeypatch.setattr(away, "AT_LEAST", 0.5)
+    go, asked = threading.Event(), []
+    offers = RenamedBackend.offers
+
+    def hanging(self):
+        if self.backend == "far":
+            asked.append(self.backend)
+            go.wait()
+        return offers(self)
+
+    rules = {"type": "project", "name": "lab", "reconcile": {"allow": ["create", "delete", "replace-lost"]}}
+    far = {"type": "backend", "name": "far", "driver": "local"}
+    documents = [rules, far, fleet("there", backends=["far"], nodes=1)]
+    project.declare(*documents)
+    here = Here(project.path, Clock())
+    try:
+        here.step()
+        monkeypatch.setattr(RenamedBackend, "offers", hanging)
+        for number in (1, 2):
+            project.declare(*documents, fleet("gpu", backends=["local"], nodes=number))
+            done = here.step(1)
+            assert {r.id for r in done.results} == {f"create:node/gpu-{number - 1}"}
+            assert [(w.address, w.action) for w in done.waits] == [("backend/far", "read")]
+            assert done.status
+            assert {n.name: n.state for n in done.status.nodes}["there-0"] == "ready"
+        assert asked == ["far"]
+        go.set()
+        until(here.rounds.early)
+        assert here.step(1).waits == ()
+    finally:
+        go.set()
+        here.close()
+
+
+@pytest.mark.slow
+def test_a_cloud_that_takes_connections_and_says_nothing(project, monkeypatch):
+    """Others are made as declared in the first round, and in each that follows."""
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(away, "AT_FIRST", 0.5)
+    sky = fleet("sky", backends=["aws"], nodes=1, resources={"cpu": 2})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        documents = [{"type": "project", "name": "lab"}, backend(server.getsockname()[1]), sky]
+        here = Here(project.path, Clock())
+        try:
+            for number in (1, 2):
+                project.declare(*documents, fleet("gpu", backends=["local"], nodes=number))
+                done = here.step(1)
+                assert {r.id for r in done.results} == {f"create:node/gpu-{number - 1}"}
+                assert {w.address for w in done.waits} == {"fleet/sky", "backend/aws"}
+        finally:
+            here.close()
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +72,22 @@ def refused(kind: PermanentKind, text: str = ".") -> Iterator[pytest.ExceptionIn
 def broken(*_, **__):
     """A process that ends in the middle of a call."""
     raise KeyboardInterrupt
+
+
+def test_backends_of_one_folder_do_not_lock_each_other_out(tmp_path):
+    """Side by side, whoever is the first to bring a new writer's number."""
+    for number in range(1, 60):
+        folder = tmp_path / str(number)
+        (folder / ".fleetform/local").mkdir(parents=True)
+        both = [local(folder, fence=lambda: number) for _ in range(8)]  # noqa: B023
+        at_once = threading.Barrier(len(both))
+
+        def ask(provider: Local) -> int:
+            at_once.wait()  # noqa: B023
+            return len(provider.inventory())
+
+        with ThreadPoolExecutor(len(both)) as pool:
+            assert list(pool.map(ask, both)) == [0] * len(both)
 
 
 # ------------------------------------------------------------------------------------- where it all is

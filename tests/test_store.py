@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 )
 
 from declarative.apply.backends import Backends
-from declarative.apply.inventory import Resolution, Seen
+from declarative.apply.intents import Resolution
+from declarative.apply.inventory import Seen
 from declarative.apply.settle import recover, settle
 from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State, token
 from declarative.planner.inventory import Inventory

@@ -1,14 +1,16 @@
-"""Asking many hosts at once. One that is slow is waited for alone: the others' answers do not wait for it.
+"""Asking many hosts or backends at once. A host that is slow is waited for alone: the others' answers do not
+wait for it.
 
 The threads are daemons: at the end of the process nobody waits for answers that nobody wants any more.
 """
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
@@ -18,6 +20,8 @@ R = TypeVar("R")
 
 AT_ONCE = 128
 """Hosts that are asked side by side; so many slow ones, and no more, keep nobody waiting."""
+BACKENDS = 8
+"""Backends that are asked side by side; each may have many offers."""
 HURRIED = 2.0
 """Seconds for hosts that are slower than the others: the user is looking at the screen."""
 PATIENT = 20.0
@@ -51,11 +55,20 @@ def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PAT
     return found
 
 
+def side_by_side(names: Iterable[str], ask: Callable[[str], R]) -> dict[str, R]:
+    """Backend → the answer, in the order of the names; raises what an `ask` raised. All are waited for."""
+    asked = {name: contextvars.copy_context() for name in names}
+    if len(asked) == 1:
+        return {name: ask(name) for name in asked}
+    futures = begin({n: (n, at) for n, at in asked.items()}, lambda each: each[1].run(ask, each[0]), BACKENDS)
+    return {name: future.result() for name, future in futures.items()}
+
+
 def _tell(done: queue.SimpleQueue[tuple[str, Future[R]]], name: str, future: Future[R]) -> None:
     done.put((name, future))
 
 
-def begin(asked: Mapping[str, T], ask: Callable[[T], R]) -> dict[str, Future[R]]:
+def begin(asked: Mapping[str, T], ask: Callable[[T], R], at_once: int = AT_ONCE) -> dict[str, Future[R]]:
     """The answers that are to come."""
     futures: dict[str, Future[R]] = {name: Future() for name in asked}
     waiting = iter(list(asked.items()))
@@ -67,6 +80,6 @@ def begin(asked: Mapping[str, T], ask: Callable[[T], R]) -> dict[str, Future[R]]
             except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
                 futures[name].set_exception(error)
 
-    for _ in range(min(AT_ONCE, len(asked))):
+    for _ in range(min(at_once, len(asked))):
         threading.Thread(target=work, name="host", daemon=True).start()
     return futures

@@ -1,4 +1,4 @@
-"""Backends that are down: a loop leaves them alone for a while, and asks again beside its rounds.
+"""Backends and hosts that are down: a loop leaves them alone for a while, and asks again beside its rounds.
 
 Meanwhile what they have counts as unknown, and nothing else waits for them. Only what may pass is left alone:
 a backend that refuses what it is asked does so at once, and holds nobody up.
@@ -11,83 +11,195 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from declarative.apply.answers import begin
+from declarative.model.state import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 
 T = TypeVar("T")
 
 DELAYS = (15.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds until a backend is asked again, after it failed once, twice, …; the last for all that follow."""
-AT_FIRST = 90.0
-"""Seconds that one is waited for of which it is not known yet how long it takes."""
-AT_LEAST = 20.0
+AT_FIRST = 15.0
+"""Seconds that one is waited for of which it is not known yet how long it takes. One that takes longer is
+read once its answer has come.
+"""
+PATIENT = 90.0
+"""The same where there is one round alone."""
+AT_LEAST = 8.0
 """Seconds that any is waited for, and…"""
 TIMES_SLOWER = 3
 """…so many times as long as it took the last time."""
+OFFERS = "offers"
+"""The part of a backend that says what it could launch."""
+NODES = "nodes"
+"""The part that says how its nodes and ranks are."""
+ADOPTED = "instances"
+"""The part that says which instances of a fleet's `instance_ids` are there."""
+QUEUE = "queue"
+"""The part that says when queued tasks are expected to start."""
+HOST = "host/"
+"""How the part begins that is one of its hosts, or of its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """That a backend cannot be read. Times are seconds since the epoch."""
+    """That a backend, or a part of it, cannot be read. Times are seconds since the epoch."""
 
     backend: str
+    part: str = ""
     since: float
+    asked: float
+    """When it was last known to be away."""
     again: float
     """When it is asked again."""
     why: str
     hint: str | None = None
+    failures: int = 1
+    """How many times in a row it was asked for nothing."""
+    seen: Readiness | None = None
+    """Of a host: how it was seen; None if that is not known."""
+
+    @property
+    def of_host(self) -> bool:
+        """Whether it is one host that is away, and not its backend."""
+        return self.part.startswith(HOST)
+
+
+class _SilentError(TransientError):
+    """A host does not answer."""
+
+    def __init__(self, seen: Readiness) -> None:
+        super().__init__(TransientKind.NOT_SENT, seen.reason or "it does not answer")
+        self.seen = seen
 
 
 @dataclass(slots=True)
 class _Down:
     absence: Absence
     ask: Callable[[], object]
-    failures: int = 1
+    longest: float
     pending: bool = False
+    used: bool = True
 
 
 class Away:
     """What is remembered of backends from round to round. Safe to use from many threads."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] | None = None, first: float | None = None) -> None:
+        """Without a `clock` nobody is left alone, and all are waited for. `first`: see `AT_FIRST`."""
+        self._clock = clock or time.time
+        self._first = first
+        self.remembers = clock is not None
         self._turn = threading.Lock()
-        self._down: dict[str, _Down] = {}
-        self._took: dict[str, float] = {}
+        self._down: dict[tuple[str, str], _Down] = {}
+        self._took: dict[tuple[str, str], float] = {}
         self._returned = False
 
-    def check(self, backend: str) -> None:
-        """Raise why a backend is left alone, if it is. Nothing was asked: to try again at once is no use."""
+    def of(self, backend: str, part: str = "") -> Absence | None:
+        """Whether a backend, or a part of it, is left alone."""
         with self._turn:
-            down = self._down.get(backend)
-        if down:
-            hint = down.absence.hint
-            raise PermanentError(PermanentKind.CONFLICT, down.absence.why, hint=hint)
+            down = self._down.get((backend, part))
+            if down:
+                down.used = True
+            return down.absence if down else None
+
+    def check(self, backend: str, part: str = "") -> None:
+        """Raise why a backend is left alone, if it is. Nothing was asked: to try again at once is no use."""
+        if found := self.of(backend, part):
+            raise PermanentError(PermanentKind.CONFLICT, found.why, hint=found.hint)
 
     def list(self) -> tuple[Absence, ...]:
-        """The backends that are left alone."""
+        """All that are left alone."""
         with self._turn:
             return tuple(down.absence for _, down in sorted(self._down.items()))
 
-    def read(self, backend: str, ask: Callable[[], T], once: Callable[[], T]) -> T:
-        """What a backend answers. One that fails, or takes much longer than it did, is left alone, and asked
-        `once` each time that it is due.
+    def forget_unused(self) -> None:
+        """Forget those that nobody wanted to read since the last time."""
+        with self._turn:
+            self._down = {key: down for key, down in self._down.items() if down.used}
+            for down in self._down.values():
+                down.used = False
+
+    def read(
+        self,
+        backend: str,
+        ask: Callable[[], T],
+        once: Callable[[], T],
+        *,
+        part: str = "",
+        least: float = 0.0,
+        longest: float = DELAYS[-1],
+    ) -> T:
+        """What a backend, or a part of it, answers. One that fails, or takes much longer than it did and than
+        `least` seconds, is left alone for at most `longest`, and asked `once` each time that it is due.
         """
-        took = self._took.get(backend)
-        limit = AT_FIRST if took is None else max(AT_LEAST, TIMES_SLOWER * took)
-        future = self._begun(backend, ask)
+        key = backend, part
+        self.check(*key)
+        took, first = self._took.get(key), AT_FIRST if self._first is None else self._first
+        limit = max(least, first) if took is None else max(least, AT_LEAST, TIMES_SLOWER * took)
+        future = self._begun(key, ask)
         try:
             return future.result(limit)
         except TransientError as error:
-            self._failed(backend, error, once)
+            self._failed(key, error, once, longest=longest)
             raise
         except TimeoutError:
             summary = f"it has not answered for {limit:.0f} s"
-            self._failed(backend, TransientError(TransientKind.AMBIGUOUS, summary), once, future)
+            late = TransientError(TransientKind.AMBIGUOUS, summary)
+            self._failed(key, late, once, future, longest=longest)
             raise PermanentError(PermanentKind.CONFLICT, summary) from None
+
+    def read_host(
+        self, name: tuple[str, str], ask: Callable[[], T], seen: Callable[[T], Readiness], longest: float
+    ) -> T | Readiness:
+        """What one host of a backend answers; `seen` is how it is by that. One that is silent is left alone:
+        then it is as it was when it was asked last.
+        """
+        if not self.remembers:
+            return ask()
+
+        def sure() -> T:
+            found = ask()
+            self._check_heard(seen(found))
+            return found
+
+        try:
+            return self.read(name[0], sure, sure, part=HOST + name[1], longest=longest)
+        except ProviderError:
+            rests = self.rests(*name)
+            if rests is None:
+                raise
+            return rests
+
+    def let_rest(
+        self, name: tuple[str, str], seen: Readiness, ask: Callable[[], Readiness], longest: float
+    ) -> None:
+        """Leave a node alone of which its backend has said that it does not answer."""
+        if self.remembers:
+            key = name[0], HOST + name[1]
+            self._failed(key, _SilentError(seen), lambda: self._check_heard(ask()), longest=longest)
+
+    @staticmethod
+    def _check_heard(seen: Readiness) -> None:
+        if seen.state is NodeState.UNREACHABLE:
+            raise _SilentError(seen)
+
+    def rests(self, backend: str, host: str) -> Readiness | None:
+        """How a host was when it was asked last that is left alone; None if it is not."""
+        found = self.of(backend, HOST + host)
+        if found is None:
+            return None
+        if found.seen is None:
+            return Readiness(state=NodeState.UNKNOWN, reason=found.why)
+        return replace(found.seen, reason=found.why, observed_at=found.asked)
+
+    def asked_twice(self, backend: str, host: str) -> bool:
+        """Whether a silent host was asked more than once in a row."""
+        found = self.of(backend, HOST + host)
+        return found is not None and found.failures > 1
 
     def ask_again(self) -> None:
         """Ask those that are due, and wait for none."""
@@ -96,8 +208,8 @@ class Away:
             due = {n: d for n, d in self._down.items() if not d.pending and d.absence.again <= now}
             for down in due.values():
                 down.pending = True
-        for name, down in due.items():
-            self._follow(name, down.ask, self._begun(name, down.ask))
+        for key, down in due.items():
+            self._follow(key, down.ask, self._begun(key, down.ask), down.longest)
 
     def returned(self) -> bool:
         """Whether one has answered again since this was asked last."""
@@ -105,50 +217,60 @@ class Away:
             found, self._returned = self._returned, False
         return found
 
-    def _begun(self, backend: str, ask: Callable[[], T]) -> Future[T]:
+    def _begun(self, key: tuple[str, str], ask: Callable[[], T]) -> Future[T]:
         context, begun = contextvars.copy_context(), time.monotonic()
 
         def run() -> T:
             found = context.run(ask)
-            self._took[backend] = time.monotonic() - begun
+            self._took[key] = time.monotonic() - begun
             return found
 
-        return begin({backend: ask}, lambda _: run())[backend]
+        return begin({key[0]: ask}, lambda _: run())[key[0]]
 
-    def _follow(self, backend: str, ask: Callable[[], object], future: Future[T]) -> None:
+    def _follow(
+        self, key: tuple[str, str], ask: Callable[[], object], future: Future[T], longest: float
+    ) -> None:
         """Take up the answer whenever it comes."""
 
         def done(future: Future[T]) -> None:
             error = future.exception()
+            with self._turn:
+                if key not in self._down:
+                    return
             if isinstance(error, TransientError):
-                self._failed(backend, error, ask)
+                self._failed(key, error, ask, longest=longest)
                 return
             with self._turn:  # it answers, if only that it refuses: the next round hears what
-                self._down.pop(backend, None)
+                self._down.pop(key, None)
                 self._returned = True
 
         future.add_done_callback(done)
 
     def _failed(
         self,
-        backend: str,
+        key: tuple[str, str],
         error: ProviderError,
         ask: Callable[[], object],
         pending: Future[T] | None = None,
+        *,
+        longest: float,
     ) -> None:
         now = self._clock()
         with self._turn:
-            before = self._down.get(backend)
-            failures = before.failures + 1 if before else 1
-            again = now + DELAYS[min(failures, len(DELAYS)) - 1]
+            before = self._down.get(key)
             first = before.absence if before else None
+            failures = first.failures + 1 if first else 1
             absence = Absence(
-                backend=backend,
+                backend=key[0],
+                part=key[1],
                 since=first.since if first else now,
-                again=again,
+                asked=now,
+                again=now + min(longest, DELAYS[min(failures, len(DELAYS)) - 1]),
                 why=first.why if first else error.summary,  # it is told once
                 hint=first.hint if first else error.hint,
+                failures=failures,
+                seen=error.seen if isinstance(error, _SilentError) else None,
             )
-            self._down[backend] = _Down(absence, ask, failures, pending=pending is not None)
+            self._down[key] = _Down(absence, ask, longest, pending=pending is not None)
         if pending is not None:
-            self._follow(backend, ask, pending)
+            self._follow(key, ask, pending, longest)

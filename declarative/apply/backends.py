@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from declarative.apply.away import Away
 from declarative.apply.bundles import Bundles
 from declarative.apply.renames import Learn, RenamedBackend, never
-from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.manifest import Manifest
 from declarative.model.resource import EXISTING, LOCAL, SSH
 from declarative.model.spec import Backend
@@ -25,7 +25,7 @@ from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
 from declarative.provider import Config, Fence, PermanentError, PermanentKind, Provider, reads_only
 from declarative.provider.installed import UnknownProviderError, load
-from declarative.retry import PATIENCE, Policy, call
+from declarative.retry import PATIENCE, Policy
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
 """Options of backends, and fields of hosts, that name files of ssh's."""
@@ -122,6 +122,11 @@ def _check_config(path: Path, project: Path) -> None:
 T = TypeVar("T")
 BRIEF = Policy(deadline=5.0, longest=2.0)
 """The patience of a loop, which has another one: it asks again later, beside its rounds."""
+ONCE = Policy(deadline=0.0)
+"""The patience with a backend of which nothing is wanted."""
+HOST_REST = 60.0
+LOOKS = 20
+"""So often at least a node is asked within the time after which it is given up (`unreachable_duration`)."""
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""
 
@@ -157,7 +162,7 @@ class Backends:
         """
         self.declared = declared
         self._policy = policy
-        self._away = away
+        self.away = away or Away()
         self._ways = ways or {}
         self._fence = fence
         self._changing = changing or fence
@@ -176,27 +181,40 @@ class Backends:
         """The declared backends, or `local` where there is none."""
         return tuple(sorted({*self.declared, LOCAL}))
 
+    def driver(self, name: str) -> str:
+        """The driver of a backend; one that is not declared is named like it."""
+        backend = self.declared.get(name)
+        return backend.provider if backend else name
+
     def get(self, name: str | None) -> RenamedBackend:
         """The provider of a backend; `PermanentError` if there is none, or if it is left alone."""
         name = name or LOCAL
-        if self._away is not None:
-            self._away.check(name)
+        self.away.check(name)
         with self._turn:
             if name not in self._made:
                 self._made[name] = self._make(name, self.hosts(name))
             return self._made[name]
 
-    def read(self, name: str, ask: Callable[[RenamedBackend], T], *, patience: Policy = PATIENCE) -> T:
-        """What a backend answers; a loop leaves one alone that cannot be read."""
-        once = partial(ask, self.get(name))
-        if self._away is None:
-            return call(once, policy=patience)
-        brief = min(patience, BRIEF, key=lambda policy: policy.deadline)
-        return self._away.read(name, partial(call, once, policy=brief), once)
+    def read(
+        self,
+        name: str,
+        ask: Callable[[RenamedBackend, Policy], T],
+        *,
+        part: str = "",
+        least: float = 0.0,
+    ) -> T:
+        """What a backend, or a part of it, answers; `ask` is told with which patience. A loop leaves one
+        alone that cannot be read: see `Away.read`.
+        """
+        provider = self.get(name)
+        if not self.away.remembers:
+            return ask(provider, PATIENCE)
+        brief, once = partial(ask, provider, BRIEF), partial(ask, provider, ONCE)
+        return self.away.read(name, brief, once, part=part, least=least)
 
-    def left_alone(self, name: str) -> bool:
-        """Whether a loop leaves a backend alone, since it could not be read."""
-        return self._away is not None and name in {found.backend for found in self._away.list()}
+    def host_rest(self, fleet: str) -> float:
+        """Seconds for which a loop leaves a silent host of a fleet alone at most."""
+        return min(HOST_REST, (self.limits.get(fleet) or HOST_REST * LOOKS) / LOOKS)
 
     def hosts(self, name: str) -> Hosts:
         """The hosts where a backend has nodes, or may have, by the names that it knows these by."""
@@ -216,7 +234,7 @@ class Backends:
             backend=name,
             project_dir=self.project_dir,
             lineage=self.lineage,
-            driver=backend.provider if backend else name,
+            driver=self.driver(name),
             regions=backend.regions if backend else (),
             zones=backend.availability_zones if backend else (),
             elsewhere=tuple(sorted(self._regions.get(name, set()) - set(backend.regions if backend else ()))),
@@ -236,7 +254,7 @@ class Backends:
         if self._policy is not None:
             check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
         try:
-            found = load(backend.provider if backend else name, config)
+            found = load(self.driver(name), config)
             return RenamedBackend(found, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
@@ -289,6 +307,18 @@ def host_name(state: State, volume: VolumeInputs) -> str:
         if isinstance(node, NodeInputs) and (intent.backend, node.instance_type) == where:
             return intent.address.name
     return f"@{volume.zone}"
+
+
+def host_of(state: State, record: Record) -> str:
+    """The host that a thing or a rank is on, by the name that its backend knows; empty for none."""
+    if record.address.kind == "volume":
+        return host_name(state, record.volume)
+    if record.address.kind == "node":
+        return made_as(record).name
+    holder = state.get("reservation", record.address.name) if record.address.kind == "rank" else record
+    place = holder.typed if holder else None
+    found = isinstance(place, ReservationInputs | AttachmentInputs) and state.get("node", place.node)
+    return made_as(found).name if found else ""
 
 
 def regions_of(state: State) -> dict[str, set[str]]:

@@ -54,6 +54,15 @@ class Compared:
     drift: list[Drift] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
 
+    def add(self, more: Compared) -> None:
+        """What came of it for other backends."""
+        self.gone |= more.gone
+        self.unsure |= more.unsure
+        self.ended |= more.ended
+        self.altered |= more.altered
+        self.drift += more.drift
+        self.orphans += more.orphans
+
     def lost(self, record: Record, detail: str = "not there any more") -> None:
         """It is gone."""
         self.gone.add(record.address)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from declarative.apply.answers import PATIENT, answers
-from declarative.apply.backends import Backends, host_name
+from declarative.apply.answers import PATIENT, answers, side_by_side
+from declarative.apply.away import ADOPTED, HOST
+from declarative.apply.backends import HOST_REST, Backends
 from declarative.apply.offers import of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.inputs import AttachmentInputs, ReservationInputs
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing
 from declarative.provider.optional import Existing, Look, Visit
-from declarative.retry import PATIENCE, call
+from declarative.retry import Policy, call
 
 
 def instances(
@@ -36,8 +37,12 @@ def instances(
     if offline:
         return [], [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
     try:
-        backend = backends.get(name)
-        there = call(lambda: backend.existing("node", [h.key for h in hosts]), policy=PATIENCE)
+        keys = [host.key for host in hosts]
+
+        def ask(backend: RenamedBackend, patience: Policy) -> Sequence[Existing]:
+            return call(lambda: backend.existing("node", keys), policy=patience)
+
+        there = backends.read(name, ask, part=ADOPTED)
     except ProviderError as error:
         reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
         return [], [LeftOut(host=host, reason=reason) for host in hosts]
@@ -78,25 +83,33 @@ ASK = "name CPUs and memory in the host's `resources`, or plan without `--offlin
 
 
 def visited(
-    nodes: Sequence[Record], provider: RenamedBackend, patience: float, recorded: Mapping[str, Readiness]
+    name: str, nodes: Sequence[Record], backends: Backends, patience: float, recorded: Mapping[str, Readiness]
 ) -> dict[str, Visit]:
-    """Node → what its host said. Of those that are not waited for nothing is known.
+    """Node of a backend → what its host said. Of those that are not waited for nothing is known.
 
     That is no sign that they are away; one that was `recorded` to be away still has not answered.
     """
+    provider = backends.get(name)
 
-    def visit(node: Record) -> Visit:
+    def ask(node: Record) -> Visit:
         try:
             return provider.visit(node)
         except StaleError:  # whoever lists it says so
             return Visit(readiness=provider.readiness([node])[node.address.name])
 
+    def visit(node: Record) -> Visit:
+        key, rest = (name, made_as(node).name), backends.host_rest(node.node.fleet)
+        found = backends.away.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
+        return Visit(readiness=found) if isinstance(found, Readiness) else found
+
     found = answers({node.address.name: node for node in nodes}, visit, patience)
-    for name in (node.address.name for node in nodes):
-        if name not in found:
-            seen = recorded.get(name)
-            silent = seen is not None and seen.state is NodeState.UNREACHABLE
-            found[name] = Visit(readiness=seen if seen and silent else UNANSWERED)
+    for node in nodes:
+        seen, was = found.get(node.address.name), recorded.get(node.address.name)
+        if seen is None or seen.readiness.state is NodeState.UNKNOWN:
+            silent = was is not None and was.state is NodeState.UNREACHABLE
+            found[node.address.name] = (
+                Visit(readiness=was) if was and silent else seen or Visit(readiness=UNANSWERED)
+            )
     return found
 
 
@@ -110,7 +123,8 @@ def listed(
 
     def ask(node: str) -> Sequence[Thing]:
         try:
-            return backends.on(name, node).inventory()
+            one = backends.on(name, node)
+            return backends.away.read(name, one.inventory, one.inventory, part=HOST + node, longest=HOST_REST)
         except ProviderError as error:
             faults[node] = error
             return ()
@@ -118,18 +132,6 @@ def listed(
     nodes = [node for node in sorted(backends.hosts(name)) if node not in known]
     found = answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
     return [t for node in sorted(found) for t in found[node]], dict(faults), {*nodes} - found.keys()
-
-
-def host_of(state: State, record: Record) -> str:
-    """The host that a thing or a rank is on, by the name that its backend knows; empty for none."""
-    if record.address.kind == "volume":
-        return host_name(state, record.volume)
-    if record.address.kind == "node":
-        return made_as(record).name
-    holder = state.get("reservation", record.address.name) if record.address.kind == "rank" else record
-    place = holder.typed if holder else None
-    found = isinstance(place, ReservationInputs | AttachmentInputs) and state.get("node", place.node)
-    return made_as(found).name if found else ""
 
 
 def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
@@ -150,7 +152,8 @@ def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
     due = [h for h in named if _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
-    for name in sorted({h.backend for h in due}):
+
+    def ask(name: str) -> tuple[list[Offer], list[LeftOut]]:
         mine = [h for h in due if h.backend == name]
         theirs = [h for h in mine if INSTANCE_ID in h.fields]
         mine = [h for h in mine if INSTANCE_ID not in h.fields]
@@ -158,6 +161,9 @@ def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
         if theirs:
             more, left = instances(theirs, name, backends, known.get(name, ()), offline=offline)
             found, unfit = [*found, *more], [*unfit, *left]
+        return found, unfit
+
+    for name, (found, unfit) in side_by_side(sorted({h.backend for h in due}), ask).items():
         offers[name] = tuple(found)
         left_out += unfit
     return offers, left_out
@@ -219,8 +225,12 @@ def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
 def _looked(
     hosts: Sequence[Host], name: str, backends: Backends, patience: float
 ) -> tuple[list[Offer], list[LeftOut]]:
-    def look(host: Host) -> Look:
+    def ask(host: Host) -> Look:
         return backends.get(name).look({host.name: host.fields})[host.name]
+
+    def look(host: Host) -> Look | Readiness:
+        key, rest = (name, host.name), backends.host_rest(host.fleet)
+        return backends.away.read_host(key, partial(ask, host), lambda look: look.readiness, rest)
 
     try:
         looks = answers({host.name: host for host in hosts}, look, patience)
@@ -232,12 +242,14 @@ def _looked(
         seen = looks.get(host.name)
         if seen is None:
             left_out.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
-        elif seen.shape and seen.readiness.state is NodeState.READY:
-            offers.append(offer_of_host(host, seen.shape, seen.readiness.can))
+            continue
+        readiness, shape = (seen, None) if isinstance(seen, Readiness) else (seen.readiness, seen.shape)
+        if shape and readiness.state is NodeState.READY:
+            offers.append(offer_of_host(host, shape, readiness.can))
         else:
-            word = seen.readiness.state.value.replace("_", " ")
-            reason = f"{word}: {seen.readiness.reason or 'no reason is known'}"
-            left_out.append(LeftOut(host=host, reason=reason, shape=seen.shape or declared_shape(host)))
+            word = readiness.state.value.replace("_", " ")
+            reason = f"{word}: {readiness.reason or 'no reason is known'}"
+            left_out.append(LeftOut(host=host, reason=reason, shape=shape or declared_shape(host)))
     return offers, left_out
 
 

@@ -8,43 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
-from declarative.apply.answers import PATIENT
-from declarative.apply.backends import Backends
+from declarative.apply.answers import PATIENT, side_by_side
+from declarative.apply.away import AT_LEAST, NODES
+from declarative.apply.backends import ONCE, Backends, host_of
 from declarative.apply.drift import Compared, Orphan, compare, each_once, orphan_drift, orphans
-from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
-from declarative.apply.offers import known_offers, own_gpus, standing, unreadable
-from declarative.apply.polls import node_of_rank, poll
-from declarative.apply.renames import RenamedBackend, as_recorded, kept, record_token, to_make
+from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, visited
+from declarative.apply.intents import (
+    Resolution,
+    about,
+    asked_as,
+    host_of_intent,
+    resolved,
+    said_of,
+)
+from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus, standing, unreadable
+from declarative.apply.polls import poll
+from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import judged
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import (
-    ATTEMPT,
-    MADE_AS,
     ORPHAN,
-    STARTED,
     Address,
-    Intent,
     NodeState,
     RankStatus,
     Readiness,
     Record,
     State,
-    attempt_id,
-    attempt_of,
     given_up,
     made_as,
     rank_of_attempt,
 )
 from declarative.planner.inventory import Inventory, Standing
-from declarative.provider import Provider, ProviderError, Thing
+from declarative.provider import Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
 from declarative.spans import named
-from declarative.store.check import fault
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
@@ -52,23 +54,10 @@ MADE = ("node", "volume", "attachment")
 ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
 """The states of nodes that can be asked what runs on them."""
 
-ONCE = Policy(deadline=0.0)
-"""The patience with a backend of which nothing is wanted."""
-
-MOST_NAMED = 5
-"""So many of what a command had begun are named; more are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """What came of an intent whose result was not recorded. Those whose backend could not be asked have none:
-    they stay open.
-    """
-
-    intent: Intent
-    record: Record | None = None
-    status: RankStatus | None = None
-    gone: bool = False
+NODES_LEAST = 45.0
+"""Seconds that a loop waits at least for what the nodes of a backend say. To find out that one is dead
+takes a while and hides nothing of the others.
+"""
 
 
 @dataclass(slots=True)
@@ -94,6 +83,19 @@ class _Look:
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
     existing: dict[str, tuple[Standing, ...]] = field(default_factory=dict)
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
+
+    def add(self, more: _Look) -> None:
+        """What came of another look."""
+        self.readiness |= more.readiness
+        self.ranks |= more.ranks
+        self.compared.add(more.compared)
+        self.recovered |= more.recovered
+        self.resolutions += more.resolutions
+        self.diagnostics += more.diagnostics
+        self.strays |= more.strays
+        self.past |= more.past
+        self.existing |= more.existing
+        self.taken |= more.taken
 
 
 def backends_of(state: State) -> set[str]:
@@ -121,26 +123,30 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     `patience` is for those that are slower than the others; see `answers`.
     """
-    found, hosts = _Look(), tuple(hosts)
+    found, hosts, told = _Look(), tuple(hosts), Told()
+    patience = min(patience, AT_LEAST) if backends.away.remembers else patience
+    names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
+
+    def ask(name: str) -> _Look:
+        seen = _look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
+        if offers and name in backends.names():
+            ask_offers(name, backends, told)
+        return seen
+
     if not offline:
-        found.existing, notes = standing(hosts, state, backends)
-        found.diagnostics += notes
-        found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
-        names = backends_of(state)
-        if every and state.lineage:
-            names |= {n for n in backends.names() if not _of_hosts(backends, n)}
-        for name in sorted(names):
-            _look_at(state, name, backends, found, patience)
-        if offers and state.lineage:
-            _look_for_more(state, backends, names, found)
+        for seen in side_by_side(sorted(names), ask).values():
+            found.add(seen)
+    elif offers:
+        for name in backends.names():
+            ask_offers(name, backends, told, offline=True)
     silent = judged(state, found.readiness, backends)
     _hold_given_up(state, found)
     found.compared.orphans = each_once(found.compared.orphans)
-    found.diagnostics += _taken_up(found.resolutions)
+    found.diagnostics += said_of(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     if offers:
-        known, notes = known_offers(backends, backends.names(), offline=offline)
+        known, notes = known_offers(backends, backends.names(), told)
         found.diagnostics += notes
         more, left_out = host_offers(
             hosts,
@@ -196,82 +202,119 @@ def _on(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
     return rank, blocks if blocks and blocks[-1] in every else every
 
 
-def _look_for_more(state: State, backends: Backends, seen: Collection[str], found: _Look) -> None:
-    """What this state made in backends of which nothing is recorded: it was forgotten, or its record lost.
-
-    One that cannot be read is no matter as long as nothing is wanted of it: nobody waits until it can be.
+def _look_at(
+    state: State,
+    name: str,
+    backends: Backends,
+    hosts: Iterable[Host],
+    *,
+    every: bool,
+    offers: bool,
+    patience: float,
+) -> _Look:
+    """One backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its open
+    intents. Where nodes may be wanted, what this state made in one of which nothing is recorded is looked for
+    as well: it was forgotten, or its record lost.
     """
-    for name in backends.names():
-        if name not in seen and not _of_hosts(backends, name):
-            with suppress(ProviderError):
-                things = backends.read(name, RenamedBackend.inventory, patience=ONCE)
-                _note_orphans(state, name, things, found)
+    found = _Look()
+    found.existing, found.diagnostics = standing((h for h in hosts if h.backend == name), state, backends)
+    found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
+    more = state.lineage is not None and name in backends.names() and backends.driver(name) not in EXISTING
+    if name in backends_of(state) or (every and more):
+        nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
+        try:
+            backends.get(name)
+            if backends.hosts(name):
+                _look_at_hosts(state, name, backends, found, patience)
+            else:
+                _look_at_machines(state, name, backends, nodes, found)
+        except ProviderError as error:
+            _note_unreadable(name, error, nodes, found)
+    elif offers and more:
+        # One that cannot be read is no matter as long as nothing is wanted of it. Only a loop asks twice: it
+        # would leave it alone.
+        with suppress(ProviderError):
+            things = backends.read(name, _things_alone)
+            _note_orphans(state, name, things, found)
+    return found
 
 
-def _of_hosts(backends: Backends, name: str) -> bool:
-    """Whether it makes no machines: of hosts those are looked at that are recorded."""
-    declared = backends.declared.get(name)
-    return declared is not None and declared.provider in EXISTING
+def _things_alone(provider: RenamedBackend, patience: Policy) -> Sequence[Thing]:
+    return call(provider.inventory, policy=ONCE if patience is PATIENCE else patience)
 
 
-def _taken_up(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
-    """What commands that were cut short had begun, and what is known of it now; one line for each outcome."""
-    outcomes: dict[str, list[str]] = {}
-    for resolution in resolutions:
-        intent = resolution.intent
-        if resolution.record or resolution.gone:
-            said = "had been done, and is taken up"
-        elif intent.op == "create":
-            said = "is not there; if it comes after all, it is found"
-        else:
-            said = "had not been done"
-        outcomes.setdefault(said, []).append(f"{intent.op}:{intent.address}")
-    return [
-        Diagnostic(
-            code="taken-up",
-            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said}",
-            hint="nothing has to be done; `fleetform state history` shows what was begun",
-            severity=Severity.WARNING,
-        )
-        for said, ids in sorted(outcomes.items())
-    ]
+def _note_unreadable(name: str, error: ProviderError, nodes: Iterable[Record], found: _Look) -> None:
+    found.diagnostics.append(unreadable(name, error))
+    unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
+    found.readiness.update({n.address.name: unknown for n in nodes})
 
 
-def _look_at(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:
-    """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
-    nodes = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind == "node"]
-    provider = None
-    try:
-        provider = backends.get(name)
-        if backends.hosts(name):
-            _look_at_hosts(state, name, backends, found, patience)
-            return
-        things = backends.read(name, RenamedBackend.inventory)
-        _compare(state, name, things, lambda _: provider, found, recall=provider)
-        _resolve(state, name, lambda _: provider, found)
-    except ProviderError as error:
-        found.diagnostics.append(unreadable(name, error))
-        unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
-        found.readiness.update({n.address.name: unknown for n in nodes})
-    if provider is not None and not backends.left_alone(name):
-        _ask_nodes(state, name, provider, nodes, found)
-
-
-def _ask_nodes(
-    state: State, name: str, provider: RenamedBackend, nodes: Sequence[Record], found: _Look
+def _look_at_machines(
+    state: State, name: str, backends: Backends, nodes: Sequence[Record], found: _Look
 ) -> None:
-    """What each node says of itself and of its ranks: these answers hold, whether they were listed or not."""
+    """A backend that is asked as a whole. What its nodes say of themselves and of their ranks holds, whether
+    they were listed or not.
+    """
+
+    def things(provider: RenamedBackend, patience: Policy) -> _Look:
+        seen = _Look()
+        listed = call(provider.inventory, policy=patience)
+        _compare(state, name, listed, lambda _: provider, seen, recall=provider)
+        _resolve(state, name, lambda _: provider, seen)
+        return seen
+
+    try:
+        found.add(backends.read(name, things))
+    except ProviderError as error:
+        _note_unreadable(name, error, nodes, found)
+        if backends.away.of(name):
+            return
     nodes = [r for r in nodes if r.address not in found.compared.gone]
-    nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
+    nodes += [r for a, r in found.recovered.items() if a.kind == "node"]
     if not nodes:
         return
+    ask = partial(_ask_nodes, state, name, backends, nodes, dict(found.readiness))
     try:
-        found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
-        found.taken.update(call(lambda: provider.taken(nodes), policy=PATIENCE))
+        found.add(backends.read(name, ask, part=NODES, least=NODES_LEAST))
     except ProviderError as error:
+        _note_unreadable(name, error, nodes, found)
+
+
+def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
+    state: State,
+    name: str,
+    backends: Backends,
+    nodes: Sequence[Record],
+    known: Mapping[str, Readiness],
+    provider: RenamedBackend,
+    patience: Policy,
+) -> _Look:
+    """What nodes say of themselves and of their ranks. A loop leaves those alone that do not answer."""
+    found = _Look(readiness=dict(known))
+    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, made_as(n).name))}
+    asked = [n for n in nodes if n.address.name not in resting]
+    found.readiness |= resting
+    try:
+        found.readiness |= call(lambda: provider.readiness(asked), policy=patience) if asked else {}
+        found.taken |= call(lambda: provider.taken(nodes), policy=patience)
+    except ProviderError as error:
+        if backends.away.remembers and isinstance(error, TransientError):
+            raise
         found.diagnostics.append(unreadable(name, error))
+    for node in asked:
+        seen = found.readiness.get(node.address.name)
+        if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
+            ask = partial(_readiness_of, provider, node)
+            rest = backends.host_rest(node.node.fleet)
+            backends.away.let_rest((name, made_as(node).name), seen, ask, rest)
     away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}
-    _ask_ranks(state, name, provider, [n for n in nodes if n.address.name not in away], found)
+    there = [n for n in nodes if n.address.name not in away]
+    _ask_ranks(state, name, provider, there, found, patience=patience)
+    return found
+
+
+def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:
+    return provider.readiness([node])[node.address.name]
 
 
 def _things_on_hosts(
@@ -294,10 +337,11 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, pa
     """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
     provider = backends.get(name)
     nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-    visits = visited(nodes, provider, patience, state.readiness if patience < PATIENT else {})
+    recorded = state.readiness if patience < PATIENT else {}
+    visits = visited(name, nodes, backends, patience, recorded)
     found.readiness.update({node: visit.readiness for node, visit in visits.items()})
-    recorded = {made_as(r).name: visits[r.address.name] for r in nodes}
-    things, unlisted = _things_on_hosts(name, backends, recorded, found, patience)
+    seen = {made_as(r).name: visits[r.address.name] for r in nodes}
+    things, unlisted = _things_on_hosts(name, backends, seen, found, patience)
 
     def at(record: Record) -> Provider:
         host = host_of(state, record)
@@ -307,7 +351,7 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, pa
     _resolve(state, name, at, found, unlisted=unlisted)
     fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
     fresh = [r for r in fresh if r.address.name not in visits]
-    more = visited(fresh, provider, patience, {})
+    more = visited(name, fresh, backends, patience, {})
     found.readiness.update({node: visit.readiness for node, visit in more.items()})
     told = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
     there = [r for r in nodes if r.address not in found.compared.gone]
@@ -345,20 +389,10 @@ def _note_orphans(state: State, name: str, things: Iterable[Thing], found: _Look
     """
     made = [r for r in state.records.values() if r.address.kind in MADE]
     known = {(made_as(r), record_token(state, r)) for r in made}
-    known |= {(_asked(state, i)[0], i.token) for i in state.intents}
+    known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
     ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
     lost = orphans(name, things, known)
     found.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
-
-
-def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
-    """The address that a backend knows what an intent is about by, and what it is newly made as."""
-    have = state.records.get(intent.address)
-    if have is not None and intent.op != "create":
-        return made_as(have), None
-    held = {a: state.records[a] for a in intent.needs if a in state.records}
-    known = to_make(intent.address, intent.inputs, intent.token, held)
-    return (Address.parse(known["address"]) if known else intent.address), known
 
 
 def _resolve(
@@ -374,13 +408,9 @@ def _resolve(
     Those on hosts that are `unlisted` stay open.
     """
     for intent in state.intents:
-        if (intent.backend or LOCAL) != name or _host_of(state, intent) in unlisted:
+        if (intent.backend or LOCAL) != name or host_of_intent(state, intent) in unlisted:
             continue
-        provider = at(_about(state, intent))
-        if intent.address.kind == "rank":
-            resolution = _resolve_rank(state, intent, provider)
-        else:
-            resolution = _resolve_thing(state, intent, provider)
+        resolution = resolved(state, intent, at(about(state, intent)))
         found.resolutions.append(resolution)
         if resolution.record:
             found.recovered[intent.address] = resolution.record
@@ -388,68 +418,6 @@ def _resolve(
             found.compared.gone.add(intent.address)
         if resolution.status:
             found.ranks[intent.address.name] = resolution.status
-
-
-def _about(state: State, intent: Intent) -> Record:
-    """What an intent is about, as far as it is known."""
-    record = state.records.get(intent.address)
-    return record or Record(address=intent.address, backend=intent.backend, inputs=intent.inputs)
-
-
-def _host_of(state: State, intent: Intent) -> str:
-    """The host that an intent is about or on, by the name that its backend knows."""
-    if intent.address.kind == "node":
-        return _asked(state, intent)[0].name
-    return host_of(state, _about(state, intent))
-
-
-def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
-    address, known = _asked(state, intent)
-    thing = call(lambda: provider.find(address, intent.token), policy=PATIENCE)
-    if intent.op == "delete":
-        return Resolution(intent=intent, gone=thing is None)
-    have = state.records.get(intent.address)
-    same = have if intent.op != "create" else None  # else it is another life of the address
-    inputs = as_recorded(thing, same) if thing and same else dict(thing.inputs) if thing else {}
-    inputs |= {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
-    if thing and not thing.known and intent.op == "create":
-        inputs = dict(intent.inputs)  # what carries its token was made of them
-    if thing is None or (have and inputs != dict(intent.inputs)):
-        return Resolution(intent=intent)
-    record = Record(
-        address=intent.address,
-        backend=intent.backend,
-        inputs=inputs,
-        outputs={**kept(thing.outputs, same), **({MADE_AS: known} if known else {})},
-        needs=intent.needs if intent.op == "create" or not have else have.needs,
-        generation=intent.generation,
-    )
-    if fault(record):  # somebody has changed what is written on it: it is what its token was asked for with
-        record = replace(record, inputs=intent.inputs)
-    return Resolution(intent=intent, record=record)
-
-
-def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolution:
-    node = node_of_rank(state, intent.address.name)
-    if node is None or intent.op != "create":
-        return Resolution(intent=intent)
-    record = Record(
-        address=intent.address,
-        backend=intent.backend,
-        inputs=intent.inputs,
-        outputs={
-            "node": node.address.name,
-            ATTEMPT: attempt_of(intent),
-            **({STARTED: intent.begun_at} if intent.begun_at else {}),
-        },
-        needs=intent.needs,
-        generation=intent.generation,
-    )
-    attempt = attempt_id(record)
-    status = call(lambda: provider.poll(node, [attempt]), policy=PATIENCE)[attempt]
-    if status is None:
-        return Resolution(intent=intent)
-    return Resolution(intent=intent, record=record, status=status)
 
 
 def _ask_ranks(
@@ -460,6 +428,7 @@ def _ask_ranks(
     found: _Look,
     *,
     told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    patience: Policy = PATIENCE,
 ) -> None:
     """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
     its blocks. As long as a node does not answer, it gets no work either.
@@ -490,4 +459,4 @@ def _ask_ranks(
     asked = [n for n in nodes if answers(n)]
     with suppress(ProviderError):  # then they are asked as the others are
         told = {**{node: {} for node in provider.unused(asked)}, **(told or {})}
-    found.ranks.update(poll(state, provider, asked, stray, past, told=told))
+    found.ranks.update(poll(state, provider, asked, stray, past, told=told, patience=patience))

@@ -5,10 +5,14 @@ A partition that cannot be read hides nothing: what is recorded of it stays, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from declarative.apply.away import OFFERS
 from declarative.apply.backends import Backends
+from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
 from declarative.model.spec import Backend
@@ -17,7 +21,7 @@ from declarative.planner.hosts import named
 from declarative.planner.inventory import Standing
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Member
-from declarative.retry import PATIENCE, call
+from declarative.retry import PATIENCE, Policy, call
 
 MOST_SAID = 1_000
 """Characters of a provider's message."""
@@ -26,8 +30,39 @@ MOST_OFFERS = 500_000
 """What the backends of a project may offer together: a stranger's few lines must not eat the machine."""
 
 
+Told = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
+"""Backend → what it says that it offers, and why it could not say so. None: nothing can be launched there."""
+
+
+def ask_offers(name: str, backends: Backends, told: Told, *, offline: bool = False) -> None:
+    """Ask a backend, unless those that have `told` have too many already; see `known_offers`."""
+    driver = backends.driver(name)
+    if driver in EXISTING or (offline and driver not in CATALOGUED) or _number(told) > MOST_OFFERS:
+        return
+    try:
+        provider = backends.catalogue(name) if offline else backends.get(name)
+    except ProviderError as error:
+        told[name] = None, unreadable(name, error)  # what is declared cannot be launched either
+        return
+    try:
+        if offline:
+            told[name] = call(provider.offers, policy=PATIENCE), None
+        else:
+            told[name] = backends.read(name, _offers_of, part=OFFERS), None
+    except ProviderError as error:
+        told[name] = (), unreadable(name, error)
+
+
+def _offers_of(provider: RenamedBackend, patience: Policy) -> tuple[Offer, ...]:
+    return call(provider.offers, policy=patience)
+
+
+def _number(told: Told) -> int:
+    return sum(len(offers or ()) for offers, _ in list(told.values()))
+
+
 def known_offers(
-    backends: Backends, names: Iterable[str], *, offline: bool
+    backends: Backends, names: Iterable[str], told: Told
 ) -> tuple[dict[str, tuple[Offer, ...]], list[Diagnostic]]:
     """Declared and reported offers of each backend; which could not be read, and whether there are too many.
 
@@ -37,24 +72,14 @@ def known_offers(
     faults: list[Diagnostic] = []
     known = 0
     for name in names:
-        backend = backends.declared.get(name)
-        declared = catalog_offers(backend) if backend else ()
-        reported: tuple[Offer, ...] = ()
-        if backend and backend.provider in EXISTING:
+        if backends.driver(name) in EXISTING:
             continue  # it launches nothing
-        if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
-            try:
-                provider = backends.catalogue(name) if offline else backends.get(name)
-            except ProviderError as error:
-                # What is declared cannot be launched either.
-                faults.append(unreadable(name, error))
-                out[name] = ()
-                continue
-            try:
-                reported = call(provider.offers, policy=PATIENCE)
-            except ProviderError as error:
-                faults.append(unreadable(name, error))
-        out[name] = merge_offers(declared, reported)
+        backend = backends.declared.get(name)
+        reported, fault = told.get(name, ((), None))
+        faults += [fault] if fault else []
+        out[name] = merge_offers(catalog_offers(backend) if backend else (), reported or ())
+        if reported is None or backends.away.of(name):
+            out[name] = ()
         known += len(out[name])
         if known > MOST_OFFERS:
             faults.append(_too_many(name))
@@ -64,8 +89,7 @@ def known_offers(
 
 def own_gpus(backends: Backends) -> tuple[str, ...] | None:
     """The models of this machine's GPUs, which nodes of the driver `local` share; None if nobody can tell."""
-    drivers = {name: backends.declared.get(name) for name in backends.names()}
-    name = next((n for n, b in drivers.items() if (b.provider if b else n) == LOCAL), None)
+    name = next((name for name in backends.names() if backends.driver(name) == LOCAL), None)
     try:
         return backends.get(name).gpus() if name else None
     except ProviderError:
@@ -123,7 +147,7 @@ def standing(
         settings = wanted[0].fields
         settings = {key: value for key, value in settings.items() if key != "slurm"}
         try:
-            found = backends.read(backend, lambda provider: provider.members(settings))  # noqa: B023
+            found = backends.read(backend, partial(_members, settings))
         except ProviderError as error:
             notes.append(_fault(fleet, backend, error))
             continue
@@ -136,6 +160,10 @@ def standing(
             if node.key in known
         )
     return out, notes
+
+
+def _members(settings: Mapping[str, Any], provider: RenamedBackend, patience: Policy) -> tuple[Member, ...]:
+    return call(lambda: provider.members(settings), policy=patience)
 
 
 def _standing(node: Member, like: Host, declared: Backend | None) -> Standing:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from declarative.apply.answers import begin
-from declarative.apply.backends import Backends
+from declarative.apply.backends import LOOKS, Backends
 from declarative.apply.renames import RenamedBackend
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
@@ -22,14 +22,12 @@ from declarative.model.state import (
     given_up,
 )
 from declarative.provider import ProviderError
-from declarative.retry import PATIENCE, call
+from declarative.retry import PATIENCE, Policy, call
 
 OFTEN, SELDOM = 0.5, 10.0
 """Seconds between two polls of a node: after a change, and when nothing has changed there for long."""
 GROWS = 1.2
 """By so much they grow: what ends is noticed late by at most a fifth of the time since the last change."""
-LOOKS = 20
-"""So often at least a node is asked within the time after which it is given up (`unreachable_duration`)."""
 AT_MOST = 1.0
 """Seconds that a round waits for nodes that it asks."""
 
@@ -57,6 +55,7 @@ def poll(
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     *,
     told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    patience: Policy = PATIENCE,
 ) -> dict[str, RankStatus]:
     """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
 
@@ -65,7 +64,7 @@ def poll(
     given up. Nodes that have `told` already what runs on them are not asked once more.
     """
     told = told or {}
-    ask, asked = _asking(state, provider, stray, past, told)
+    ask, asked = _asking(state, provider, stray, past, told, patience)
     wanted = [n for n in nodes if n.address.name in asked or stray]
     out: dict[str, RankStatus] = {}
     for node in wanted:
@@ -79,12 +78,13 @@ def poll(
     return out
 
 
-def _asking(
+def _asking(  # noqa: PLR0917 (those of `poll`)
     state: State,
     provider: RenamedBackend,
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    patience: Policy = PATIENCE,
 ) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
     """How one node is asked for `poll`; and node → attempt → rank, of what it is asked for."""
     live = [r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended)]
@@ -99,9 +99,9 @@ def _asking(
             if told and node.address.name in told:
                 answers = {**dict.fromkeys(wanted), **told[node.address.name]}
             elif stray is None:
-                answers = call(lambda: provider.poll(node, wanted), policy=PATIENCE)
+                answers = call(lambda: provider.poll(node, wanted), policy=patience)
             else:
-                answers = call(lambda: provider.attempts(node, wanted), policy=PATIENCE)
+                answers = call(lambda: provider.attempts(node, wanted), policy=patience)
         except ProviderError:
             return {}
         for attempt, status in answers.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+from declarative.apply.answers import side_by_side
+from declarative.apply.away import QUEUE
 from declarative.apply.backends import Backends
 from declarative.apply.launch import seconds
+from declarative.apply.renames import RenamedBackend
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
 from declarative.model.inputs import RankInputs, data_of
@@ -35,8 +37,8 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: S
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
             wanted.setdefault(action.backend or LOCAL, {})[action.address] = data_of(action.typed)
-    asked = (item for name in sorted(wanted) for item in _ask(name, wanted[name], backends))
-    found = located(asked, places)
+    asked = side_by_side(sorted(wanted), lambda name: _ask(name, wanted[name], backends))
+    found = located((item for items in asked.values() for item in items), places)
     if not found:
         return plan
     refused = {d.address for d in found if d.severity is Severity.ERROR}
@@ -64,17 +66,19 @@ def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Que
     if not ranks:
         return item
     try:
-        provider = backends.get(ranks[0][0].backend)
-        ask = partial(provider.expected, item.task, ranks, limits[0] if limits else None)
-        return replace(item, expected=call(ask, policy=PATIENCE))
+        limit = limits[0] if limits else None
+
+        def ask(provider: RenamedBackend, _: Policy) -> float | None:
+            return call(lambda: provider.expected(item.task, ranks, limit), policy=PATIENCE)
+
+        return replace(item, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
     except ProviderError:
         return item  # what is wrong is said when it is submitted
 
 
 def _ask(name: str, wanted: Mapping[Address, Mapping[str, Any]], backends: Backends) -> list[Diagnostic]:
     try:
-        provider = backends.get(name)
-        faults = call(lambda: provider.check(wanted), policy=PATIENCE)
+        faults = backends.read(name, lambda p, _: call(lambda: p.check(wanted), policy=PATIENCE))
     except ProviderError as error:
         faults = (error,)
     return [_said(name, error, wanted) for error in faults]

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
+from declarative.apply.intents import Resolution
 from declarative.apply.interrupted import clear, is_node
-from declarative.apply.inventory import Resolution, Seen, look
+from declarative.apply.inventory import Seen, look
 from declarative.apply.launch import seconds
 from declarative.apply.polls import node_of_rank
 from declarative.apply.unreachable import (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from declarative.apply.backends import Backends
 from declarative.apply.polls import node_of_rank
+from declarative.model.resource import LOCAL
 from declarative.model.state import (
     GIVEN_UP,
     SILENT,
@@ -28,6 +29,7 @@ from declarative.model.state import (
     attempt_id,
     attempt_of,
     given_up,
+    made_as,
     rank_of_attempt,
     silent_since,
 )
@@ -55,6 +57,8 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
         return found
 
     def again(record: Record) -> Readiness | None:
+        if backends.away.asked_twice(record.backend or LOCAL, made_as(record).name):
+            return readiness[record.address.name]
         with suppress(ProviderError):
             provider = backends.get(record.backend)
             return call(lambda: provider.readiness([record]), policy=PATIENCE).get(record.address.name)

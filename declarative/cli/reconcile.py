@@ -65,7 +65,7 @@ def reconcile_command(
     from declarative.store.loops import RENEWED_EVERY
 
     stop = Stop()
-    rounds = Rounds(session, options, stop, _follow(session, url, branch, within))
+    rounds = Rounds(session, options, stop, _follow(session, url, branch, within), once=once)
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
     with stopping(STOPPING, stop), at_it as shown, notifying(session) as told:
         loop = Loop(rounds.step, (shown, told), clock=session.clock, wait=stop.wait)

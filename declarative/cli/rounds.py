@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
-from declarative.apply.away import Absence, Away
+from declarative.apply.away import PATIENT, Absence, Away
 from declarative.apply.inventory import backends_of
 from declarative.cli.actor import who
 from declarative.cli.errors import Failed
@@ -106,6 +106,18 @@ class RoundRun(Run):
     def check_env(self, plan: Plan, state: State) -> None:
         """What lacks a variable waits, and holds nothing else up."""
 
+    def make_plan(
+        self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
+    ) -> Plan:
+        """Once more without a backend that went away while it was asked whether it would take the plan."""
+        away, before = self.rounds.away, set[str | None]()
+        while True:
+            plan = super().make_plan(writer, requested, destroy=destroy)
+            wanted = {action.backend for action in plan.actions if action.op == "create"} - before
+            before |= {name for name in wanted if name and away.of(name)}
+            if wanted.isdisjoint(before):
+                return plan
+
     def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:
         """What may be done now. What waits for a person is written down."""
         from declarative.apply.launch import missing_env
@@ -196,13 +208,15 @@ class Rounds:
         options: Mapping[str, Any],
         stop: Stop,
         checkout: Checkout | None = None,
+        *,
+        once: bool = False,
     ) -> None:
-        """`checkout` brings the project's files, where they follow a branch."""
+        """`checkout` brings the project's files, where they follow a branch. `once`: for one round alone."""
         self.session = session
         self._checkout = checkout
         self.stop = stop
         self.backoff = Backoff()
-        self.away = session.away = Away(session.clock)
+        self.away = session.away = Away(session.clock, PATIENT if once else None)
         self.told = Told()
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
@@ -361,7 +375,8 @@ class Rounds:
         times = (wait.until for wait in (choice.waits if choice else ()) if wait.until is not None)
         self._again = min(times, default=None) if self._again is None else self._again
         waits = (*(choice.waits if choice else ()), *_unplaced(run.whole))
-        waits += tuple(map(_left_alone, self.away.list()))
+        self.away.forget_unused()
+        waits += tuple(_left_alone(found) for found in self.away.list() if not found.of_host)
         self._say_waits(run, waits)
         self._say_returned(run)
         self._say_errors(())
@@ -445,7 +460,7 @@ class Rounds:
                 self._say(f"{wait.address} ({wait.action}) {wait.why}{how}")
 
     def _say_returned(self, run: RoundRun) -> None:
-        away = {found.backend for found in self.away.list()}
+        away = {found.backend for found in self.away.list() if not found.of_host}
         for name in sorted(self._was_away - away):
             if run.as_json:
                 run.event({"event": "returned", "address": f"backend/{name}"})
@@ -466,7 +481,7 @@ def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:
 
 def _left_alone(found: Absence) -> Wait:
     since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
-    why = f"cannot be read since {since}: {found.why}"
+    why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
     return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -181,7 +182,7 @@ class Epoch:
         self._path = path
         self._folders = folders
         self._fence = fence
-        self._lock = threading.Lock()
+        self._lock = _turn(path)
 
     @contextlib.contextmanager
     def held(self, *, make: bool = True) -> Iterator[None]:
@@ -192,9 +193,10 @@ class Epoch:
         if epoch is None or not (make or self._path.parent.is_dir()):
             yield
             return
-        handle = self._open()
+        handle = None
         try:
             with self._lock:
+                handle = self._open()
                 newest = self._read(handle, fcntl.LOCK_SH)
                 if newest < epoch:
                     newest = self._read(handle, fcntl.LOCK_EX)  # another process may have been faster
@@ -207,7 +209,8 @@ class Epoch:
                 raise StaleError(newest, summary, about=str(self._path))
             yield
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
         if not make:
             self._remove_if_unused()
 
@@ -221,7 +224,8 @@ class Epoch:
             return os.open(self._path, how, 0o666)
 
     def _remove_if_unused(self) -> None:
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), self._path.open("rb") as file:
+        gone = contextlib.suppress(FileNotFoundError, BlockingIOError)
+        with self._lock, gone, self._path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not any(map(_has_entries, self._folders)):
                 self._path.unlink()
@@ -238,6 +242,12 @@ class Epoch:
             raise TransientError(TransientKind.BUSY, summary, about=str(self._path))
         text = os.pread(handle, _CHUNK, 0).strip()
         return int(text) if text.isdigit() else 0
+
+
+@functools.cache
+def _turn(path: Path) -> threading.Lock:  # noqa: ARG001 (the key)
+    """The lock of this process for a file: several backends may have their things in one folder."""
+    return threading.Lock()
 
 
 def never_ran(folder: str, epoch: int | None) -> bool:

@@ -1,0 +1,144 @@
+"""Calls that were cut short: made, changed, gone, or never happened. It asks, and records nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declarative.apply.backends import host_of
+from declarative.apply.polls import node_of_rank
+from declarative.apply.renames import as_recorded, kept, to_make
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.state import (
+    ATTEMPT,
+    MADE_AS,
+    STARTED,
+    Address,
+    Intent,
+    RankStatus,
+    Record,
+    State,
+    attempt_id,
+    attempt_of,
+    made_as,
+)
+from declarative.provider import Provider
+from declarative.retry import PATIENCE, call
+from declarative.store.check import fault
+
+MOST_NAMED = 5
+"""So many of what a command had begun are named; more are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What came of an intent whose result was not recorded. Those whose backend could not be asked have none:
+    they stay open.
+    """
+
+    intent: Intent
+    record: Record | None = None
+    status: RankStatus | None = None
+    gone: bool = False
+
+
+def said_of(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
+    """What commands that were cut short had begun, and what is known of it now; one line for each outcome."""
+    outcomes: dict[str, list[str]] = {}
+    for resolution in resolutions:
+        intent = resolution.intent
+        if resolution.record or resolution.gone:
+            said = "had been done, and is taken up"
+        elif intent.op == "create":
+            said = "is not there; if it comes after all, it is found"
+        else:
+            said = "had not been done"
+        outcomes.setdefault(said, []).append(f"{intent.op}:{intent.address}")
+    return [
+        Diagnostic(
+            code="taken-up",
+            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said}",
+            hint="nothing has to be done; `fleetform state history` shows what was begun",
+            severity=Severity.WARNING,
+        )
+        for said, ids in sorted(outcomes.items())
+    ]
+
+
+def asked_as(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
+    """The address that a backend knows what an intent is about by, and what it is newly made as."""
+    have = state.records.get(intent.address)
+    if have is not None and intent.op != "create":
+        return made_as(have), None
+    held = {a: state.records[a] for a in intent.needs if a in state.records}
+    known = to_make(intent.address, intent.inputs, intent.token, held)
+    return (Address.parse(known["address"]) if known else intent.address), known
+
+
+def about(state: State, intent: Intent) -> Record:
+    """What an intent is about, as far as it is known."""
+    record = state.records.get(intent.address)
+    return record or Record(address=intent.address, backend=intent.backend, inputs=intent.inputs)
+
+
+def host_of_intent(state: State, intent: Intent) -> str:
+    """The host that an intent is about or on, by the name that its backend knows."""
+    if intent.address.kind == "node":
+        return asked_as(state, intent)[0].name
+    return host_of(state, about(state, intent))
+
+
+def resolved(state: State, intent: Intent, provider: Provider) -> Resolution:
+    """What came of an intent, by what its backend says now."""
+    resolve = _resolve_rank if intent.address.kind == "rank" else _resolve_thing
+    return resolve(state, intent, provider)
+
+
+def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
+    address, known = asked_as(state, intent)
+    thing = call(lambda: provider.find(address, intent.token), policy=PATIENCE)
+    if intent.op == "delete":
+        return Resolution(intent=intent, gone=thing is None)
+    have = state.records.get(intent.address)
+    same = have if intent.op != "create" else None  # else it is another life of the address
+    inputs = as_recorded(thing, same) if thing and same else dict(thing.inputs) if thing else {}
+    inputs |= {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
+    if thing and not thing.known and intent.op == "create":
+        inputs = dict(intent.inputs)  # what carries its token was made of them
+    if thing is None or (have and inputs != dict(intent.inputs)):
+        return Resolution(intent=intent)
+    record = Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=inputs,
+        outputs={**kept(thing.outputs, same), **({MADE_AS: known} if known else {})},
+        needs=intent.needs if intent.op == "create" or not have else have.needs,
+        generation=intent.generation,
+    )
+    if fault(record):  # somebody has changed what is written on it: it is what its token was asked for with
+        record = replace(record, inputs=intent.inputs)
+    return Resolution(intent=intent, record=record)
+
+
+def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolution:
+    node = node_of_rank(state, intent.address.name)
+    if node is None or intent.op != "create":
+        return Resolution(intent=intent)
+    record = Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=intent.inputs,
+        outputs={
+            "node": node.address.name,
+            ATTEMPT: attempt_of(intent),
+            **({STARTED: intent.begun_at} if intent.begun_at else {}),
+        },
+        needs=intent.needs,
+        generation=intent.generation,
+    )
+    attempt = attempt_id(record)
+    status = call(lambda: provider.poll(node, [attempt]), policy=PATIENCE)[attempt]
+    if status is None:
+        return Resolution(intent=intent)
+    return Resolution(intent=intent, record=record, status=status)
