@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import tenacity
+from typing import TYPE_CHECKING, TypeVar
 
 from declarative.provider import TransientError
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -27,18 +29,6 @@ class Policy:
 
 PATIENCE = Policy(deadline=30.0, longest=5.0)
 """Reading waits less long than writing: the user is looking at the screen."""
-
-
-class _Wait(tenacity.wait.wait_base):
-    """A jittered exponential wait, or the server's own Retry-After where that is longer."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._jitter = tenacity.wait_random_exponential(multiplier=policy.first, max=policy.longest)
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        error = retry_state.outcome.exception() if retry_state.outcome else None
-        after = error.after if isinstance(error, TransientError) and error.after else 0.0
-        return max(after, self._jitter(retry_state))
 
 
 def call(
@@ -65,46 +55,60 @@ def call_on(
     stopping: Callable[[], bool] | None = None,
 ) -> T:
     """`call` for another kind of error that passes: that of the state's database is one of the store."""
+    begun = time.monotonic()
+    try:
+        return function()  # nearly all calls succeed: what a retry needs is made when there is one
+    except transient as error:
+        first: list[E] = [error]
     policy = policy or Policy()
+
+    def again() -> T:
+        if first:
+            raise first.pop()
+        return function()
 
     def note(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if on_retry and isinstance(error, transient):
             on_retry(error, state.next_action.sleep if state.next_action else 0.0)
 
-    stop: tenacity.stop.stop_base = tenacity.stop_before_delay(policy.deadline) | _StopAway(policy.away)
-    if stopping is not None:
-        stop = stop | _StopWhen(stopping)
+    import tenacity
+
+    jitter = tenacity.wait_random_exponential(multiplier=policy.first, max=policy.longest)
+    late = tenacity.stop_before_delay(policy.deadline - (time.monotonic() - begun))
+    away = _Away(policy.away)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        """The server's own Retry-After where that is longer."""
+        error = state.outcome.exception() if state.outcome else None
+        after = error.after if isinstance(error, TransientError) and error.after else 0.0
+        return max(after, jitter(state))
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        return late(state) | away(state) | (stopping is not None and stopping())
+
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(transient),
-        wait=_Wait(policy),
+        wait=wait,
         stop=stop,
         before_sleep=note,
         reraise=True,
     )
-    return retrying(function)
+    return retrying(again)
 
 
-class _StopAway(tenacity.stop.stop_base):
+class _Away:
     """When a machine was away for so long, time after time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
 
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        error = retry_state.outcome.exception() if retry_state.outcome else None
-        passed = retry_state.seconds_since_start
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        passed = state.seconds_since_start
         if passed is None or not (isinstance(error, TransientError) and error.away):
             self._since = None
             return False
         self._since = passed if self._since is None else self._since
         return passed - self._since >= self._seconds
-
-
-class _StopWhen(tenacity.stop.stop_base):
-    def __init__(self, stopping: Callable[[], bool]) -> None:
-        self._stopping = stopping
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:  # noqa: ARG002
-        return self._stopping()

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,9 @@ class Heard:
     """How many actions came of the moves."""
     ends: list[ActionResult] = field(default_factory=list)
     waits: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def begin(self, id: str) -> None: ...
     def retry(self, id: str, error: str, wait: float) -> None: ...

@@ -1091,6 +1091,28 @@ def test_progress_as_json_lines():
     }
 
 
+def test_what_happens_together_is_written_in_one_piece():
+    """In its order, whichever thread it comes from; and alone again after that."""
+    pieces = []
+
+    class Stream(io.StringIO):
+        def write(self, text):
+            pieces.append(text)
+            return len(text)
+
+    progress = Progress(Stream(), "plain", 2)
+    with progress.together():
+        progress.begin("create:volume/a")
+        waiting = threading.Thread(target=progress.wait, args=("create:volume/a", "node/b", "it starts"))
+        waiting.start()
+        waiting.join()
+    progress.end(result("create:volume/a"))
+    assert pieces == [
+        "volume/a: creating…\nvolume/a: waiting for node/b: it starts\n",
+        "volume/a: created\n",
+    ]
+
+
 MOVES = (
     Move(nodes=("gpu-0",), refused="m in us-east-1a", error="no\ncapacity", taken="m in us-east-1b"),
     Move(nodes=tuple(f"gpu-{i}" for i in range(9)), refused="m in us-east-1b", error="none", taken=None),

@@ -9,12 +9,13 @@ import bisect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
-from queue import Empty, Queue
-from typing import Protocol
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Protocol, Self
 
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
@@ -77,8 +78,15 @@ def code_of(error: BaseException) -> str:
     return code
 
 
+Ended = tuple[str, Action, BaseException | None]
+"""The id under which an action was begun, what was done of it, and what it failed with."""
+
+
 class Listener(Protocol):
     """Hears how an apply goes on; called from many threads."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """What is heard until its end may be told in one piece."""
 
     def begin(self, id: str) -> None:
         """An action begins."""
@@ -114,23 +122,81 @@ def walk(
     some done again, as other ones than they were, and add others; the results of those come last.
     """
     run = _Walk(actions, listener, failover)
-    ended: Queue[Future[None]] = Queue()
-    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
-        running: dict[Future[None], tuple[str, Action]] = {}
+    running = 0
+    with _Workers(perform, parallelism) as workers:
         while run.ready or running:
-            while run.ready and len(running) < parallelism and not stopping.is_set():
-                key, action = run.next()
-                future = pool.submit(copy_context().run, perform, action)
-                running[future] = (key, action)
-                future.add_done_callback(ended.put)
+            with listener.together():
+                while (ended := workers.next_ended()) is not None:
+                    run.finish(*ended)
+                    running -= 1
+                while run.ready and running < parallelism and not stopping.is_set():
+                    workers.do(*run.next())
+                    running += 1
             if not running:
                 break
-            try:
-                future = ended.get(timeout=0.2)  # a signal's handler gets its turn
-            except Empty:
-                continue
-            run.finish(*running.pop(future), future.exception())
+            workers.wait(0.2)  # a signal's handler gets its turn
     return run.results()
+
+
+class _Workers:
+    """Threads that perform actions. Each begins when there is more to do than the others can take."""
+
+    def __init__(self, perform: Callable[[Action], None], most: int) -> None:
+        self._perform = perform
+        self._most = most
+        self._threads: list[threading.Thread] = []
+        self._open = 0
+        """How many actions have begun of which the end is not known."""
+        self._begun: SimpleQueue[tuple[str, Action] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._first: Ended | None = None
+        """The one that `wait` has found."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What has begun ends first."""
+        for _ in self._threads:
+            self._begun.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def do(self, key: str, action: Action) -> None:
+        """Begin an action."""
+        self._open += 1
+        self._begun.put((key, action))
+        if len(self._threads) < min(self._open, self._most):
+            name = f"apply_{len(self._threads)}"
+            self._threads.append(threading.Thread(target=copy_context().run, args=(self._work,), name=name))
+            self._threads[-1].start()
+
+    def _work(self) -> None:
+        while begun := self._begun.get():
+            error: BaseException | None = None
+            try:
+                self._perform(begun[1])
+            except BaseException as fault:  # noqa: BLE001  # the walk judges it
+                error = fault
+            self._ended.put((*begun, error))
+            del begun, error  # while it waits, it keeps nothing
+
+    def next_ended(self) -> Ended | None:
+        """An action that has ended, and its error; None if there is none yet."""
+        found, self._first = self._first, None
+        try:
+            found = found or self._ended.get_nowait()
+        except Empty:
+            return None
+        self._open -= 1
+        return found
+
+    def wait(self, seconds: float) -> None:
+        """Return when an action has ended, or after so many seconds."""
+        with suppress(Empty):
+            self._first = self._ended.get(timeout=seconds)
 
 
 def _is_on(action: Action, made: Action) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
@@ -237,6 +238,8 @@ class Progress:
         self._ended = 0
         self._live: Live | None = None
         self._records: frozenset[str] = frozenset()
+        self._held: list[str] | None = None
+        """Lines that are written together."""
 
     def __enter__(self) -> Self:
         return self
@@ -257,6 +260,19 @@ class Progress:
         with self._lock:
             self.total = self._ended + more
             self._records = frozenset(records)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Lines until the end are written in one piece. Not one within another."""
+        with self._lock:
+            self._held = []
+        try:
+            yield
+        finally:
+            with self._lock:
+                held, self._held = self._held, None
+                if held:
+                    self._put("".join(held))
 
     def begin(self, id: str) -> None:
         """An action starts."""
@@ -353,7 +369,14 @@ class Progress:
         if self.mode == "live":
             self._display().line(text, style)
             return
-        self.stream.write((to_event(event) if self.mode == "json" else text) + "\n")
+        line = (to_event(event) if self.mode == "json" else text) + "\n"
+        if self._held is None:
+            self._put(line)
+        else:
+            self._held.append(line)
+
+    def _put(self, lines: str) -> None:
+        self.stream.write(lines)
         self.stream.flush()
 
 

@@ -106,29 +106,32 @@ def _content(path: str) -> bytes:
     return b"".join(parts)
 
 
-def put(path: Path, meta: Meta, *, new: bool) -> bool:
+def put(path: str, meta: Meta, *, new: bool) -> bool:
     """Write a file whole or not at all; False if it should be new and there is one already."""
-    text = meta.text()
-    handle, name = tempfile.mkstemp(prefix=".fleetform.", dir=path.parent)  # for its owner alone
+    text, folder = meta.text(), path.rpartition("/")[0]
+    aside = f"{folder}/.fleetform.{os.urandom(8).hex()}"
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for its owner alone
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            while text := text[os.write(handle, text) :]:
+                pass
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         if new:
-            os.link(name, path)
+            os.link(aside, path)
         else:
-            Path(name).replace(path)
+            os.replace(aside, path)  # noqa: PTH105  # text, for thousands of them
     except FileExistsError:
         return False
     finally:
         with contextlib.suppress(OSError):
-            Path(name).unlink(missing_ok=True)
-    keep(path.parent)
+            os.unlink(aside)  # noqa: PTH108
+    keep(folder)
     return True
 
 
-def keep(folder: Path) -> None:
+def keep(folder: str) -> None:
     """Let what was just made outlive a power cut.
 
     It is made, whether that succeeds or not: a permanent fault would say that it is not.
@@ -140,7 +143,7 @@ def keep(folder: Path) -> None:
         raise TransientError(TransientKind.AMBIGUOUS, summary, about=str(folder)) from error
 
 
-def sync(folder: Path) -> None:
+def sync(folder: str) -> None:
     """Let the names in a folder outlive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -149,7 +152,7 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-def erase(path: Path) -> None:
+def erase(path: Path | str) -> None:
     """Remove a folder and all in it, but no link's target. Another caller may remove it at the same time."""
 
     def ignore_gone(_call: object, _path: str, info: Any) -> None:
@@ -180,6 +183,7 @@ class Epoch:
     def __init__(self, path: Path, fence: Fence, folders: Sequence[str]) -> None:
         """`folders` are those of the things: if they are empty, the file is not needed any more."""
         self._path = path
+        self._text = str(path)
         self._folders = folders
         self._fence = fence
         self._lock = _turn(path)
@@ -190,20 +194,14 @@ class Epoch:
         is made where there is no folder yet, and none is left where no thing is left.
         """
         epoch = self._fence()
-        if epoch is None or not (make or self._path.parent.is_dir()):
+        if epoch is None:
             yield
             return
         handle = None
         try:
             with self._lock:
-                handle = self._open()
-                newest = self._read(handle, fcntl.LOCK_SH)
-                if newest < epoch:
-                    newest = self._read(handle, fcntl.LOCK_EX)  # another process may have been faster
-                    if newest < epoch:
-                        os.truncate(handle, 0)
-                        os.pwrite(handle, f"{epoch}\n".encode(), 0)
-                    newest = self._read(handle, fcntl.LOCK_SH)
+                handle = self._open(make=make)
+                newest = epoch if handle is None else self._raised(handle, epoch)
             if newest > epoch:
                 summary = f"a later command was here ({newest}, and this is {epoch})"
                 raise StaleError(newest, summary, about=str(self._path))
@@ -211,19 +209,36 @@ class Epoch:
         finally:
             if handle is not None:
                 os.close(handle)
-        if not make:
+        if not make and handle is not None:
             self._remove_if_unused()
 
-    def _open(self) -> int:
-        """The file, made where there is none. In few calls: each change begins with it."""
+    def _raised(self, handle: int, epoch: int) -> int:
+        """The highest number that came, with `epoch`."""
+        newest = self._read(handle, fcntl.LOCK_SH)
+        if newest < epoch:
+            newest = self._read(handle, fcntl.LOCK_EX)  # another process may have been faster
+            if newest < epoch:
+                os.truncate(handle, 0)
+                os.pwrite(handle, f"{epoch}\n".encode(), 0)
+            newest = self._read(handle, fcntl.LOCK_SH)
+        return newest
+
+    def _open(self, *, make: bool) -> int | None:
+        """The file, made where there is none. In few calls: each change begins with it. Without `make`, None
+        where there is no folder.
+        """
         how = os.O_RDWR | os.O_CREAT
         try:
-            return os.open(self._path, how, 0o666)
+            return os.open(self._text, how, 0o666)
         except FileNotFoundError:
+            if not make:
+                return None
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return os.open(self._path, how, 0o666)
+            return os.open(self._text, how, 0o666)
 
     def _remove_if_unused(self) -> None:
+        if any(map(_has_folders, self._folders)):
+            return
         gone = contextlib.suppress(FileNotFoundError, BlockingIOError)
         with self._lock, gone, self._path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,6 +299,16 @@ def _counted(path: str, epoch: int) -> bool:
         return newest <= epoch
     finally:
         os.close(handle)
+
+
+def _has_folders(folder: str) -> bool:
+    """Whether there certainly are folders in a folder: most file systems count them as its links. A look at
+    its names would read many of them, each time that one of thousands goes.
+    """
+    try:
+        return os.stat(folder).st_nlink > 2  # noqa: PTH116  # text, for thousands of them
+    except FileNotFoundError:
+        return False
 
 
 def _has_entries(folder: str) -> bool:

@@ -80,11 +80,10 @@ class Folders:
             if not stat.S_ISDIR(mode):  # nor a link: to delete through it would delete somewhere else
                 raise DamagedError(address, path, "is not a folder")
         meta = load(address, f"{at}/{META}")
-        folder = Path(at)
-        if meta or _unfinished(folder):
+        if meta or _unfinished(folder := Path(at)):
             return meta
         # It may have been finished, or removed, between the two looks.
-        meta = load(address, f"{folder}/{META}")
+        meta = load(address, f"{at}/{META}")
         if meta is None and folder.exists():
             raise DamagedError(address, folder, f"has content but no {META}")
         return meta
@@ -140,17 +139,17 @@ class Folders:
         """Make a node or a volume, or find what an earlier call with this token made."""
         have = self.read(meta.address)
         if have is None:
-            folder = self.folder(meta.address)
+            at, parent = self.at(meta.address), self.parents[meta.address.kind]
             try:
-                folder.mkdir(mode=0o700, exist_ok=True)
+                _mkdir(at, 0o700)
             except FileNotFoundError:  # the first of its kind
-                self._open(folder.parent)
-                folder.mkdir(mode=0o700, exist_ok=True)
+                self._open(Path(parent))
+                _mkdir(at, 0o700)
             if meta.address.kind == "volume":
                 # The user's, with the user's umask: its mode counts at the path where it is mounted.
-                (folder / DATA).mkdir(exist_ok=True)
-            if put(folder / META, meta, new=True):
-                keep(folder.parent)
+                _mkdir(f"{at}/{DATA}", 0o777)
+            if put(f"{at}/{META}", meta, new=True):
+                keep(parent)
                 return meta
             have = self.read(meta.address)
             if have is None:
@@ -173,7 +172,7 @@ class Folders:
 
     def rewrite(self, meta: Meta) -> None:
         """Replace the inputs of a thing."""
-        put(self.folder(meta.address) / META, meta, new=False)
+        put(f"{self.at(meta.address)}/{META}", meta, new=False)
 
     def _open(self, parent: Path) -> None:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,21 +182,20 @@ class Folders:
 
     def remove(self, meta: Meta) -> None:
         """Remove a thing: at once by its name, then its content, never through a link."""
-        trash = self.root / "trash"
         if not self._swept:
-            self._open(trash)
+            self._open(self.root / "trash")
             self.sweep(meta.address)
-        folder = self.folder(meta.address)
-        gone = trash / f"{self._mark(meta.address)}.{meta.key}"
+        at, gone = self.at(meta.address), f"{self.root}/trash/{self._mark(meta.address)}.{meta.key}"
         try:
-            folder.rename(gone)
+            os.rename(at, gone)  # noqa: PTH104  # text, for thousands of them
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
             erase(gone)
-            folder.rename(gone)
-        sync(folder.parent)
-        erase(gone)
+            os.rename(at, gone)  # noqa: PTH104
+        sync(self.parents[meta.address.kind])
+        if not _erased(gone):
+            erase(gone)
 
     def sweep(self, address: Address) -> None:
         """Remove what an earlier delete of a thing left, if it did not come to its end.
@@ -220,7 +218,7 @@ class Folders:
     @contextlib.contextmanager
     def locked(self, address: Address) -> Iterator[None]:
         """Lock a folder for a look and a change; other callers wait for moments only."""
-        handle = os.open(self.folder(address), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        handle = os.open(self.at(address), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -286,7 +284,7 @@ class Attachments:
             self._folders.own(volume)  # the lock may be one on a folder that was deleted meanwhile
             have = self.on(volume.name)
             if have is None:
-                put(self._folders.folder(volume) / ATTACHMENT, wanted, new=False)
+                put(f"{self._folders.at(volume)}/{ATTACHMENT}", wanted, new=False)
                 return wanted
         if have.address != wanted.address:
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
@@ -300,11 +298,12 @@ class Attachments:
         if self._folders.ours(volume) is None:
             return
         with self._folders.locked(volume):
-            path = self._folders.folder(volume) / ATTACHMENT
+            folder = self._folders.at(volume)
             meta = self._stored(volume.name)
             if meta and meta.address == address and made in {None, meta.id}:
-                path.unlink(missing_ok=True)
-                sync(path.parent)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{folder}/{ATTACHMENT}")  # noqa: PTH108  # text, for thousands of them
+                sync(folder)
 
 
 def _volume_of(address: Address) -> str:
@@ -318,6 +317,27 @@ def _volume_of(address: Address) -> str:
 def _held(volume: str, by: Meta, hint: str | None) -> PermanentError:
     summary = f"volume/{volume} is held by {by.address}, on node/{by.attachment.node}"
     return PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}", hint=hint)
+
+
+def _erased(folder: str) -> bool:
+    """Remove a thing that holds nothing, in few calls; False if it holds something, which is left."""
+    try:
+        os.unlink(f"{folder}/{META}")  # noqa: PTH108  # text, for thousands of them
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(f"{folder}/{DATA}")  # noqa: PTH106
+        os.rmdir(folder)  # noqa: PTH106
+    except OSError:
+        return False
+    return True
+
+
+def _mkdir(path: str, mode: int) -> None:
+    """Make a folder, or leave the one that is there."""
+    try:
+        os.mkdir(path, mode)  # noqa: PTH102  # text, for thousands of them
+    except FileExistsError:
+        if not os.path.isdir(path):  # noqa: PTH112
+            raise
 
 
 def _names(folder: Path) -> list[str]:
