@@ -101,13 +101,12 @@ def _retrying(
 
 def _thing(action: Action, tools: Tools) -> None:
     """A node, a volume or an attachment."""
-    own = () if action.op is Op.CREATE and action.address.kind != "node" else (action.address,)
-    wanted = (*own, *action.holds)
-    records = tools.writer.part(wanted).records if wanted else {}
-    have = records.get(action.address)
+    made = action.op is Op.CREATE and action.address.kind != "node"
+    have = None if made else tools.writer.record(action.address)
     if action.op is Op.CREATE:
         if have is not None:
             _leave(have, action, tools)
+        records = tools.writer.part(action.holds).records if action.holds else {}
         held = {a: records[a] for a in action.holds if a in records}
         _create(action, tools, data_of(action.typed), held)
     elif action.op is Op.UPDATE:
@@ -245,7 +244,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
     pause = 0.1
     said, next_time = "", start
     while True:
-        record = tools.writer.part((address,)).records.get(address)
+        record = tools.writer.record(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
         seen = _readiness(record, tools)

@@ -182,7 +182,9 @@ class Stored(dict[str, Any]):
     were read as is kept with them.
     """
 
-    __slots__ = ("typed",)
+    __slots__ = ("text", "typed")
+    text: str
+    """As which they are stored, where that is known."""
     typed: tuple[str, Inputs]
 
 

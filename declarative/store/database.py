@@ -27,7 +27,7 @@ from declarative.store.faults import (
     primary,
     translated,
 )
-from declarative.store.tables import COLUMNS, FORMAT_VERSION, JSON, dumps, later_than, loads
+from declarative.store.tables import COLUMNS, FORMAT_VERSION, JSON, later_than, loads, text_of
 
 if TYPE_CHECKING:
     from declarative.store.journal import Who
@@ -253,18 +253,25 @@ class Connection:
                     del self.writes[written:]
                 self.raw.execute("ROLLBACK TO SAVEPOINT step")
                 raise
-            # It is not released, which costs a round trip: the next step's savepoint hides it.
+            # What it might have taken back is no longer kept: a copy of each page that a later step changes.
+            self.raw.execute("RELEASE SAVEPOINT step")
 
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
-        return Result(self._run(self.raw.execute, sql, values))
+        return Result(self._run(self.raw.execute, sql, values), sql)
 
     def insert(self, table: str, *rows: Mapping[str, Any]) -> None:
         """Add rows, which all have the same columns."""
-        if rows:
+        if len(rows) == 1:
+            self._run(self.raw.execute, _insert(table, tuple(rows[0])), _stored(rows[0]))
+        elif rows:
             given = [_stored(row) for row in rows]
-            run = self.raw.execute if len(given) == 1 else self.raw.cursor().executemany
-            self._run(run, _insert(table, tuple(rows[0])), given[0] if len(given) == 1 else given)
+            self._run(self.raw.cursor().executemany, _insert(table, tuple(rows[0])), given)
+
+    def insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
+        """Add a row; False if there is one with its `key`, which stays as it is."""
+        sql = f"{_insert(table, tuple(row))} ON CONFLICT ({key}) DO NOTHING"
+        return bool(self._run(self.raw.execute, sql, _stored(row)).rowcount)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
         """Change columns of the rows of which `where` holds; how many there are. Its parameters are no names
@@ -279,7 +286,7 @@ class Connection:
         return self.execute(_select(table, self.format, tuple(but)) + where, **its)
 
     def _run(self, run: Callable[..., Any], sql: str, values: Any) -> Any:
-        if isinstance(values, dict):
+        if " IN (:" in sql:
             sql, values = _listed(sql, values)
         try:
             cursor = run(self.database.text(sql), values)
@@ -311,33 +318,43 @@ def refused(error: Exception) -> ConstraintError:
 class Result:
     """What a statement found."""
 
-    def __init__(self, cursor: Any) -> None:
+    def __init__(self, cursor: Any, sql: str) -> None:
         self._cursor = cursor
+        self._sql = sql
         self.rowcount: int = cursor.rowcount
 
     def __iter__(self) -> Iterator[Row]:
-        names = tuple(column[0] for column in self._cursor.description)
-        kind, packed = _kind(names)
+        read = self._reader()
         try:
-            for values in self._cursor:
-                row = list(values)
-                for index in packed:
-                    if row[index] is not None:
-                        row[index] = loads(row[index])
-                yield kind(*row)
+            yield from map(read, self._cursor)
         finally:
-            # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
-            # middle may have given the connection up before.
-            with suppress(Exception):
-                self._cursor.close()
+            self._close()
+
+    def _reader(self) -> Callable[[Sequence[Any]], Row]:
+        """What makes a row of a driver's: the same for each run of a statement."""
+        found = _READERS.get(self._sql)
+        if found is None:
+            found = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
+        return found
+
+    def _close(self) -> None:
+        # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
+        # middle may have given the connection up before.
+        with suppress(Exception):
+            self._cursor.close()
 
     def all(self) -> list[Row]:
         """All rows."""
-        return list(self)
+        return list(map(self._reader(), self._cursor.fetchall()))
 
     def first(self) -> Row | None:
         """The first row; None if there is none."""
-        return next(iter(self), None)
+        values = self._cursor.fetchone()
+        if values is None:
+            return None
+        row = self._reader()(values)
+        self._close()
+        return row
 
     def one(self) -> Row:
         """The only row; `StateError` if there is none, or more."""
@@ -356,11 +373,26 @@ class Result:
         return None if row is None else row[0]
 
 
+_READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
+"""By statement: there are as many as are written in this package."""
+
+
 @functools.lru_cache(maxsize=64)
-def _kind(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
-    """The type of rows, and which of the columns are JSON."""
+def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
+    """What makes a row with these columns."""
+    # The columns are known when they come.
+    kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    make: Callable[[Sequence[Any]], Row] = kind._make
     packed = tuple(i for i, name in enumerate(names) if name in JSON)
-    return namedtuple("Row", names, rename=True), packed  # noqa: PYI024 (columns are known when they come)
+
+    def unpacked(values: Sequence[Any]) -> Row:
+        row = list(values)
+        for index in packed:
+            if row[index] is not None:
+                row[index] = loads(row[index])
+        return make(row)
+
+    return unpacked if packed else make
 
 
 @functools.lru_cache(maxsize=64)
@@ -385,9 +417,7 @@ def _select(table: str, found: int, but: tuple[str, ...]) -> str:
 
 def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
     """Values as they are written."""
-    return {
-        name: dumps(value) if name in JSON and value is not None else value for name, value in row.items()
-    }
+    return {name: text_of(value) if name in JSON else value for name, value in row.items()}
 
 
 def _listed(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:

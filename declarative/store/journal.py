@@ -219,7 +219,7 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
             blocks = sum(1 << block for _, block in held)
             return generation, f"{address.name}.{generation}.{blocks:x}.{uuid.uuid4().hex[:16]}"
     else:
-        have = rows.record(connection, address)
+        have = connection.select("resources", rows.BY_ADDRESS, its_address=str(address)).first()
         generation = have.generation if have else rows.generation(connection, address)
         zone = zone_asked(have.inputs if have else inputs)
         if have and MADE_AS in have.outputs:

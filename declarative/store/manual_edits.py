@@ -12,7 +12,6 @@ from declarative.store.check import Held, check
 from declarative.store.database import Connection
 from declarative.store.faults import StateError
 from declarative.store.rename import Names, renamed
-from declarative.store.tables import plain
 
 MOST_NAMED = 5
 
@@ -92,8 +91,8 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
                 **record.address._asdict(),
                 "backend": record.backend,
                 "external_id": steps.external_id(record.outputs),
-                "inputs": plain(record.inputs),
-                "outputs": plain(record.outputs),
+                "inputs": record.inputs,
+                "outputs": record.outputs,
                 "generation": record.generation,
                 "detached_since": state.detached_since.get(record.address.name)
                 if record.address.kind == rows.VOLUME
@@ -154,7 +153,7 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
                 "backend": intent.backend,
                 "generation": intent.generation,
                 "token": intent.token,
-                "inputs": plain(intent.inputs),
+                "inputs": intent.inputs,
                 "needs": sorted(map(str, intent.needs)),
                 **begun.get(intent.id, unknown),
             }

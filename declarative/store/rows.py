@@ -359,7 +359,8 @@ def unneeded(connection: Connection, address: Address) -> None:
     text = str(address)
     using = "SELECT address FROM needs WHERE needed = :its_text"
     users = set(connection.execute(using, its_text=text).scalars())
-    on_it = "SELECT reservation FROM reserved_blocks WHERE node = :its_text"
-    users |= set(connection.execute(on_it, its_text=text).scalars())
+    if address.kind == NODE:
+        on_it = "SELECT reservation FROM reserved_blocks WHERE node = :its_text"
+        users |= set(connection.execute(on_it, its_text=text).scalars())
     if users:
         raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")

@@ -13,7 +13,6 @@ from declarative.model.state import Address, Intent, RankStatus, Record
 from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
 from declarative.store.faults import ConstraintError, StateError
-from declarative.store.tables import plain
 
 ERROR_LENGTH = 2000
 """How much of a backend's message the journal keeps."""
@@ -107,11 +106,11 @@ def adopt(
 def _put(
     connection: Connection, made: Record, idle_since: float | None, now: float, begun: float | None
 ) -> None:
-    put_record(connection, made)
+    new = put_record(connection, made, {"detached_since": now} if made.address.kind == rows.VOLUME else {})
     if made.address.kind == rows.NODE:
         since = now if begun is None else min(begun, now)
         spending.count(connection, str(made.address), spending.price_of(made), since, now)
-    if made.address.kind == rows.VOLUME:
+    if made.address.kind == rows.VOLUME and not new:
         note_detached(connection, now, [made.address])
     elif made.address.kind == rows.ATTACHMENT:
         note_attached(connection, _volumes(made.needs))
@@ -164,6 +163,7 @@ def reserve(connection: Connection, record: Record, node: str, wanted: tuple[int
     if taken:
         raise _double_booking(record.address, node, taken)
     put_record(connection, record)
+    raise_generation(connection, record.address, record.generation)
     try:
         text = str(Address(rows.NODE, node))
         held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
@@ -209,38 +209,48 @@ def _double_booking(address: Address, node: str, taken: Mapping[int, str]) -> St
 # ---------------------------------------------------------------------------------------- rows
 
 
-def put_record(connection: Connection, made: Record) -> None:
-    """Write a record and its needs, over an older one of the same address."""
+def put_record(connection: Connection, made: Record, more: Mapping[str, Any] | None = None) -> bool:
+    """Write a record and its needs, over an older one of the same address; whether there was none, and then
+    with `more` columns.
+    """
     rows.require(connection, made.address, made.needs)
-    text, outputs = str(made.address), plain(made.outputs)
-    external = external_id(outputs)
-    if external is not None and made.backend is not None:
-        other = connection.execute(
-            "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
-            " AND external_id = :its_external_id AND address <> :its_address",
-            its_backend=made.backend,
-            its_kind=made.address.kind,
-            its_external_id=external,
-            its_address=text,
-        ).scalar()
-        if other:
-            raise StateError(
-                "already-owned",
-                f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {text}",
-            )
+    text = str(made.address)
     values = {
         "backend": made.backend,
-        "external_id": external,
-        "inputs": plain(made.inputs),
-        "outputs": outputs,
+        "external_id": external_id(made.outputs),
+        "inputs": made.inputs,
+        "outputs": made.outputs,
         "generation": made.generation,
     }
-    changed = connection.update("resources", values, "address = :its_address", its_address=text)
-    if not changed:
-        connection.insert("resources", {"address": text, **made.address._asdict(), **values})
-    if changed or made.needs:
+    its = {"address": text, "kind": made.address.kind, "name": made.address.name}
+    try:
+        new = connection.insert_new("resources", "address", {**its, **values, **(more or {})})
+        if not new:
+            connection.update("resources", values, "address = :its_address", its_address=text)
+    except ConstraintError:
+        _check_owner(connection, made)
+        raise
+    if made.needs or not new:
         replace_needs(connection, made.address, made.needs)
-    raise_generation(connection, made.address, made.generation)
+    return new
+
+
+def _check_owner(connection: Connection, made: Record) -> None:
+    """Refuse what is recorded under another address."""
+    external = external_id(made.outputs)
+    other = connection.execute(
+        "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
+        " AND external_id = :its_external_id AND address <> :its_address",
+        its_backend=made.backend,
+        its_kind=made.address.kind,
+        its_external_id=external,
+        its_address=str(made.address),
+    ).scalar()
+    if other:
+        raise StateError(
+            "already-owned",
+            f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {made.address}",
+        )
 
 
 def external_id(outputs: Mapping[str, Any]) -> str | None:
@@ -258,8 +268,11 @@ def replace_needs(connection: Connection, address: Address, wanted: Iterable[Add
 
 def remove_record(connection: Connection, address: Address) -> bool:
     """Forget a record with its observations; whether there was one."""
-    rows.unneeded(connection, address)
-    gone = connection.execute(f"DELETE FROM resources {rows.BY_ADDRESS}", its_address=str(address))
+    try:
+        gone = connection.execute(f"DELETE FROM resources {rows.BY_ADDRESS}", its_address=str(address))
+    except ConstraintError:
+        rows.unneeded(connection, address)
+        raise
     forget_status(connection, address)
     return bool(gone.rowcount)
 

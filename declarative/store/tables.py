@@ -344,6 +344,23 @@ def plain(value: Any) -> Any:
     return json.loads(dumps(value))
 
 
+def stored(value: Mapping[str, Any]) -> Stored:
+    """As `plain`, only to be looked at. It keeps its text, which is then not made again to be written."""
+    if isinstance(value, Stored):
+        return value
+    text = dumps(value)
+    found: Stored = loads(text)
+    found.text = text
+    return found
+
+
+def text_of(value: Any) -> str | None:
+    """A value as it is stored; None is NULL."""
+    if value is None:
+        return None
+    return getattr(value, "text", None) or dumps(value)
+
+
 def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)

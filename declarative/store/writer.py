@@ -21,7 +21,7 @@ from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.groups import Groups
 from declarative.store.journal import Let
 from declarative.store.rename import Names
-from declarative.store.tables import plain
+from declarative.store.tables import stored
 
 T = TypeVar("T")
 
@@ -141,6 +141,12 @@ class Writer:
         with self._at.reading() as connection:
             return rows.part(connection, wanted)
 
+    @resumed
+    def record(self, address: Address) -> Record | None:
+        """One record alone, or None."""
+        with self._at.reading() as connection:
+            return rows.record(connection, address)
+
     def renew(self, seconds: float) -> None:
         """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
         with self._groups.alone():
@@ -231,7 +237,7 @@ class Writer:
             raise ValueError(op)
         values = {
             "backend": backend,
-            "inputs": plain(inputs),
+            "inputs": stored(inputs),
             "needs": sorted(map(str, needs)),
             "begun_at": self._clock(),
             "place": self.lease.place,
