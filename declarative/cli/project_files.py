@@ -297,7 +297,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     from declarative.model.schema import DIALECT, document_schema, templated
     from declarative.model.spec import DOCUMENTS
     from declarative.model.spec.policy import OperatorPolicy
-    from declarative.render.contract import plan_schema, state_schema, status_schema
+    from declarative.render.contract import state_schema, status_schema
+    from declarative.render.plan_contract import plan_schema
 
     out = {kind: templated(document_schema(cls, kind)) for kind, cls in DOCUMENTS.items()}
     branches = [

@@ -1,4 +1,5 @@
-"""The JSON Schemas of what `plan --json`, `status --json` and `state pull` print: the contract of scripts.
+"""The JSON Schemas of what `status --json` and `state pull` print, and the parts of all of them: the contract
+of scripts. `plan_contract` has that of `plan --json`.
 
 Written by hand beside `data`, which makes the data; a test holds real output against them, closed, so that
 neither says more than the other. As published they are open: keys may be added within one `format_version`,
@@ -7,37 +8,94 @@ and a script must not fail of one that it does not know. Enumerations are the co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, TypeAlias
+
 from declarative.model.diagnostic import Severity
-from declarative.model.state import NodeState, RankState
-from declarative.placement.types import Verdict
+from declarative.model.schema import DIALECT
+from declarative.model.state import KINDS, NodeState, RankState
 from declarative.planner.health import LEFT_OUT, SICK, UNREADABLE
-from declarative.planner.types import FORMAT_VERSION, Op, Reason, ReservationStatus
-from declarative.render.schema_parts import (
-    Schema,
-    address_of,
-    described,
-    flag,
-    list_of,
-    map_of,
-    number,
-    one_of,
-    or_null,
-    published,
-    record,
-    text,
-    whole,
-)
+from declarative.planner.types import FORMAT_VERSION, Op
 
-RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
-CHANGES = ("gone", "changed", "orphan", "ended")
-REFUSALS = ("never-fits", "no-capacity", "runs-already")
+Schema: TypeAlias = dict[str, Any]
 
 
-_INPUTS = {"type": "object"}
-_LINEAGE = or_null(text("The identity of the state."), "before the first apply")
-_SERIAL = whole("Counts up with each change of what is recorded.")
-_ZONE = or_null(text("The zone."), "where the backend has none")
-_PRICE = "USD an hour"
+def text(about: str = "", **more: Any) -> Schema:
+    """A string."""
+    return described(about, {"type": "string", **more})
+
+
+def moment(about: str) -> Schema:
+    """A time in UTC."""
+    return text(about, format="date-time")
+
+
+def whole(about: str = "", minimum: int = 0) -> Schema:
+    """A whole number of at least `minimum`."""
+    return described(about, {"type": "integer", "minimum": minimum})
+
+
+def number(about: str = "") -> Schema:
+    """A number."""
+    return described(about, {"type": "number"})
+
+
+def flag(about: str) -> Schema:
+    """True or false."""
+    return described(about, {"type": "boolean"})
+
+
+def one_of(about: str, values: type[Enum] | Iterable[str]) -> Schema:
+    """One of some values, or of an enumeration."""
+    return described(about, {"enum": [str(v.value) if isinstance(v, Enum) else v for v in values]})
+
+
+def or_null(schema: Schema, when: str) -> Schema:
+    """Null, and when it is."""
+    about = f"{schema.get('description', '')} Null {when}.".strip()
+    rest = {k: v for k, v in schema.items() if k != "description"}
+    if "enum" in rest:
+        return {"description": about, "enum": [*rest["enum"], None]}
+    return {"description": about, **rest, "type": [rest["type"], "null"]}
+
+
+def list_of(about: str, items: Schema) -> Schema:
+    """A list."""
+    return described(about, {"type": "array", "items": items})
+
+
+def map_of(about: str, values: Schema) -> Schema:
+    """An object whose keys are data."""
+    return described(about, {"type": "object", "additionalProperties": values})
+
+
+def record(about: str, **fields: Schema) -> Schema:
+    """All of its keys are always there."""
+    return described(about, {"type": "object", "properties": fields, "required": list(fields)})
+
+
+def described(about: str, schema: Schema) -> Schema:
+    """A schema with its sentence."""
+    return {"description": about, **schema} if about else schema
+
+
+def address_of(about: str, kinds: Iterable[str] = KINDS) -> Schema:
+    """An address of one of the kinds."""
+    return text(about, pattern=f"^({'|'.join(kinds)})/[^/]+$")
+
+
+def published(title: str, about: str, version: int, **fields: Schema) -> Schema:
+    """A schema of its own: an object with its version."""
+    first = {"format_version": {"description": "The version of this contract.", "const": version}}
+    return {"$schema": DIALECT, "title": title, **record(about, **first, **fields)}
+
+
+INPUTS = {"type": "object"}
+LINEAGE = or_null(text("The identity of the state."), "before the first apply")
+SERIAL = whole("Counts up with each change of what is recorded.")
+ZONE = or_null(text("The zone."), "where the backend has none")
+PRICE = "USD an hour"
 _BLOCKS = record(
     "Blocks; busy and idle add up to the total.",
     total=whole(minimum=0),
@@ -46,7 +104,8 @@ _BLOCKS = record(
 )
 
 
-def _diagnostic() -> Schema:
+def diagnostic() -> Schema:
+    """Of an error or a warning."""
     nowhere = "where the finding is not about a file"
     return record(
         "One finding.",
@@ -63,195 +122,17 @@ def _diagnostic() -> Schema:
     )
 
 
-def _action() -> Schema:
-    return record(
-        "One step; a replacement is a delete and a create.",
-        id=text("`<op>:<address>`."),
-        op=one_of("What is done.", Op),
-        address=address_of("What it is done to."),
-        reason=one_of("Why; for people.", Reason),
-        because=list_of(
-            "The changed fields, or the replaced addresses that this one needs; of a retry, the failure.",
-            text(),
-        ),
-        before=or_null(described("The inputs as recorded, secrets left out.", _INPUTS), "for a create"),
-        after=or_null(described("The inputs as they will be, secrets left out.", _INPUTS), "for a delete"),
-        needs=list_of("Ids of the actions that have to be done before.", text()),
-        forget=flag("Whether a delete only forgets: the volume was adopted or is to be kept, and stays."),
-    )
-
-
-def _reservation() -> Schema:
-    return record(
-        "The blocks of one rank.",
-        task=text("The task's name."),
-        rank=whole("From 0."),
-        node=text("The node's name."),
-        fleet=text("The fleet's name."),
-        new_node=flag("Whether this plan launches the node."),
-        blocks=list_of("The numbers of its blocks.", whole()),
-        total_blocks=whole("How many blocks the node has.", 1),
-        volumes=map_of("The volume's name by the path where it is mounted.", text()),
-        backend=text("The backend's name."),
-        region=text("The region."),
-        zone=_ZONE,
-        instance_type=text("The backend's name for the node's shape."),
-        price=or_null(number(f"The rank's share, {_PRICE}."), "if unknown"),
-        status=one_of("`new`, `kept` as it was, or `released`.", ReservationStatus),
-        restart=flag("Whether the rank runs, and is stopped and started again by this plan."),
-    )
-
-
-def _refusal() -> Schema:
-    rejection = record(
-        "Why one node, fleet or offer was turned down.",
-        target=text("`node/…`, `fleet/…` or `offer/…`."),
-        code=text("Stable; docs/errors.md explains each."),
-        detail=text("For people."),
-        short=map_of("What was missing, by dimension; below zero what was too much.", number()),
-    )
-    rank = record(
-        "One rank.",
-        rank=whole("From 0."),
-        verdict=one_of("Whether it is the cause, would have fitted, or was not tried.", Verdict),
-        rejections=list_of("Of the rank that is the cause.", rejection),
-    )
-    return record(
-        "A task that cannot be placed.",
-        task=text("The task's name."),
-        code=one_of(
-            "Whether waiting may help: `no-capacity`; or not: `never-fits`, and `runs-already`.", REFUSALS
-        ),
-        summary=text("For people."),
-        proved=flag("Whether it was proved that it does not fit beside all tasks of at least its priority."),
-        hint=or_null(text("What to do about it."), "if there is nothing"),
-        changes=or_null(
-            list_of("Each is enough by itself: `with …` or `without …`.", text("For people.")),
-            "if not all that may help were tried",
-        ),
-        ranks=list_of("Every rank of the task.", rank),
-        before=or_null(described("The inputs of its rank 0 as recorded.", _INPUTS), "if there is none"),
-        after=or_null(described("The inputs that its rank 0 would have.", _INPUTS), "if not known"),
-    )
-
-
-def _health() -> Schema:
-    time = {"format": "date-time"}
+def health() -> Schema:
+    """Of what is not well."""
     return record(
         "A node that takes no work, a declared host that is no node, or a backend that could not be read.",
         address=address_of("What it is; of a host, its fleet.", ("node", "fleet", "backend")),
         host=or_null(text("The host that is left out."), "of all others"),
         state=one_of("A node's state, or which of the others it is.", (*SICK, LEFT_OUT, UNREADABLE)),
-        since=or_null(text("Since when a node does not answer, in UTC.", **time), "if that is not known"),
-        given_up_at=or_null(text("When it is given up unless it answers, in UTC.", **time), "for never"),
+        since=or_null(moment("Since when a node does not answer, in UTC."), "if that is not known"),
+        given_up_at=or_null(moment("When it is given up unless it answers, in UTC."), "for never"),
         detail=text("For people."),
         hint=or_null(text("What to do."), "if there is nothing to say"),
-    )
-
-
-def _queued() -> Schema:
-    time = {"format": "date-time"}
-    return record(
-        "A task that starts when others let go of its nodes.",
-        task=text("The task's name."),
-        behind=list_of("Who holds them.", text("In the cluster's words.")),
-        behind_until=or_null(text("When the last of them has to end, in UTC.", **time), "if nobody knows"),
-        expected_start=or_null(
-            text("When the cluster expects it to start, in UTC.", **time),
-            "if it does not say",
-        ),
-    )
-
-
-def plan_schema() -> Schema:
-    """Of `plan --json`."""
-    drift = record(
-        "A difference between what is recorded and what is there.",
-        address=text("What differs."),
-        change=one_of(
-            "`orphan`: it is there, and not recorded. `ended`, with `--refresh-only`: a rank failed.",
-            CHANGES,
-        ),
-        detail=text("For people."),
-    )
-    cost = record(
-        "Whole nodes, an hour.",
-        hourly_before=or_null(number("Now."), "if the price of a node is unknown"),
-        hourly_after=or_null(number("After apply."), "if the price of a node is unknown"),
-        bound_hourly=or_null(
-            number("What `hourly_after` would be at least, with the same tasks placed."),
-            "if it was not worked out: HiGHS is not installed, or there is too much to compare",
-        ),
-        currency={"const": "USD"},
-        excludes=list_of(
-            "What is billed and not in these sums; backends tell no price of it.", one_of("", ("volumes",))
-        ),
-    )
-    counts = record(
-        "Addresses by what happens to them; a replacement counts once, under `replace`.",
-        **{name: whole() for name in ("create", "update", "delete", "replace")},
-        restarts=whole("Ranks that run, and are stopped and started again."),
-    )
-    return published(
-        "fleetform plan",
-        "What `fleetform plan --json` prints.",
-        FORMAT_VERSION,
-        lineage=_LINEAGE,
-        serial=_SERIAL,
-        result=one_of(
-            "`unplaced`: a task cannot be placed, whatever else there is to do; `waiting`: all of those wait "
-            "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
-            RESULTS,
-        ),
-        digest=text("Of what the plan does: `apply --expect` takes it.", pattern="^sha256:[0-9a-f]{64}$"),
-        parts=list_of(
-            "What the digest is made of: with them `apply --expect FILE` names what differs.",
-            record(
-                "Alike actions.",
-                step=text("What is done: `create node/gpu-[0-3]`."),
-                digest=text("Of how it is done; empty where there is no more to it."),
-            ),
-        ),
-        moved=list_of(
-            "What is renamed before anything else, as the project's `moved` says.",
-            record(
-                "One entry that is not done yet.",
-                **{"from": text("The old address: `fleet/gpu`."), "to": text("The new one.")},
-                addresses=list_of(
-                    "What is recorded under it.",
-                    record("One record.", **{"from": text("`node/gpu-0`."), "to": text("`node/big-0`.")}),
-                ),
-            ),
-        ),
-        selection=or_null(
-            record(
-                "What `--target` and `--exclude` made of the plan.",
-                targets=list_of("As given.", text("A pattern.")),
-                excludes=list_of("As given.", text("A pattern.")),
-                needed=list_of("Done since something that was asked for needs it.", text("`node/gpu-0`.")),
-                left_out=list_of("What the whole plan would do beside this.", text("`task/train`.")),
-                held_up=list_of("Of these, what was asked for, and is held up.", text("An address.")),
-            ),
-            "for the whole plan",
-        ),
-        refresh_only=flag("Whether nothing is done but to record what happened by itself."),
-        actions=list_of("In an order in which they could be done one by one.", _action()),
-        reservations=list_of("Every rank that holds, will hold, or gives back blocks.", _reservation()),
-        unplaced=list_of("Tasks that cannot be placed.", _refusal()),
-        remedies=list_of(
-            "Changes that several tasks share, each as small as can be.",
-            record(
-                "With this change all of these tasks fit, and nothing that is placed loses its place.",
-                change=text("As in `changes`."),
-                tasks=list_of("Their names.", text("A task's name.")),
-            ),
-        ),
-        queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
-        health=list_of("What is not well and no action mends.", _health()),
-        drift=list_of("What changed by itself.", drift),
-        cost=cost,
-        summary=counts,
-        diagnostics=list_of("Errors and warnings.", _diagnostic()),
     )
 
 
@@ -270,14 +151,12 @@ def _status_node() -> Schema:
         state=one_of("Only `ready` takes work; `unknown` is neither empty nor ready.", NodeState),
         backend=text("The backend's name."),
         region=text("The region."),
-        zone=_ZONE,
+        zone=ZONE,
         instance_type=text("The backend's name for its shape."),
-        price=or_null(number(f"Of the whole node, {_PRICE}."), unknown),
-        observed_at=or_null(text("When its state was seen, in UTC.", format="date-time"), "for never"),
-        silent_since=or_null(text("Since when it does not answer.", format="date-time"), "if it does"),
-        given_up_at=or_null(
-            text("When it is given up if it does not answer until then.", format="date-time"), "for never"
-        ),
+        price=or_null(number(f"Of the whole node, {PRICE}."), unknown),
+        observed_at=or_null(moment("When its state was seen, in UTC."), "for never"),
+        silent_since=or_null(moment("Since when it does not answer."), "if it does"),
+        given_up_at=or_null(moment("When it is given up if it does not answer until then."), "for never"),
         resources=resources,
         blocks=_BLOCKS,
         holders=map_of("`rank/…` by the number of the block that it holds.", address_of("", ("rank",))),
@@ -291,7 +170,7 @@ def _status_node() -> Schema:
         drained=or_null(
             record(
                 "That it takes no new work.",
-                since=text("Since when, in UTC.", format="date-time"),
+                since=moment("Since when, in UTC."),
                 reason=or_null(text("Why."), "if none was given"),
             ),
             "unless somebody drained it",
@@ -326,13 +205,13 @@ def status_schema() -> Schema:
         "fleetform status",
         "What `fleetform status --json` prints.",
         FORMAT_VERSION,
-        lineage=_LINEAGE,
-        serial=_SERIAL,
+        lineage=LINEAGE,
+        serial=SERIAL,
         fleets=list_of("Declared fleets, and those that still have nodes.", fleet),
         nodes=list_of("Recorded nodes.", _status_node()),
         volumes=list_of("Recorded volumes.", volume),
         tasks=list_of("Declared and recorded tasks.", task),
-        health=list_of("What is not well.", _health()),
+        health=list_of("What is not well.", health()),
         spent=or_null(
             record(
                 "What nodes cost in this month, by the prices that are recorded.",
@@ -353,7 +232,7 @@ def _intent() -> Schema:
         backend=or_null(text("The backend's name."), "if it concerns none"),
         generation=whole("Counts how often the address was made anew.", 1),
         token=text("What makes the call happen once."),
-        inputs=described("As they were given, secrets left out.", _INPUTS),
+        inputs=described("As they were given, secrets left out.", INPUTS),
         needs=list_of("Addresses that it needs.", address_of("")),
     )
 
@@ -363,19 +242,16 @@ def _record() -> Schema:
         "One thing that was made.",
         address=address_of("What it is."),
         backend=or_null(text("The backend's name."), "if it concerns none"),
-        inputs=described("How it was asked for, secrets left out.", _INPUTS),
-        outputs=described("What came of it, secrets left out.", _INPUTS),
+        inputs=described("How it was asked for, secrets left out.", INPUTS),
+        outputs=described("What came of it, secrets left out.", INPUTS),
         needs=list_of("Addresses that it holds on to.", address_of("")),
         generation=whole("Counts how often the address was made anew.", 1),
     )
 
 
-def state_schema() -> Schema:
-    """Of `state pull`."""
-    from declarative.store.tables import FORMAT_VERSION as RECORDED
-
+def _rank() -> Schema:
     time = number("Seconds since the epoch, by the clock of the rank's host.")
-    rank = record(
+    return record(
         "How a rank is doing.",
         state=one_of("Its state.", RankState),
         exit_code=or_null({"type": "integer"}, "while it runs, and if it was not seen to end"),
@@ -387,6 +263,12 @@ def state_schema() -> Schema:
             text("How it is held to its blocks: `hard`, `soft` or `none`, and by what."), "if not known"
         ),
     )
+
+
+def state_schema() -> Schema:
+    """Of `state pull`."""
+    from declarative.store.tables import FORMAT_VERSION as RECORDED
+
     node = record(
         "What was last observed of a node.",
         idle_since=or_null(number("Seconds since the epoch."), "while it is in use"),
@@ -412,11 +294,11 @@ def state_schema() -> Schema:
         "fleetform state",
         "What `fleetform state pull` prints: everything that is recorded.",
         RECORDED,
-        lineage=_LINEAGE,
-        serial=_SERIAL,
+        lineage=LINEAGE,
+        serial=SERIAL,
         records=list_of("Everything that was made.", _record()),
         reserved_blocks=list_of("Blocks that are taken.", reserved),
-        ranks=map_of("Ranks by name.", rank),
+        ranks=map_of("Ranks by name.", _rank()),
         nodes=map_of("Observations of nodes by name.", node),
         volumes=map_of("Volumes that nothing has attached, by name.", volume),
         generations=map_of("How often each address was made, also those that are gone.", whole(minimum=1)),

@@ -1,0 +1,221 @@
+"""The JSON Schema of what `plan --json` prints; see `contract`."""
+
+from __future__ import annotations
+
+from declarative.placement.types import Verdict
+from declarative.planner.types import FORMAT_VERSION, Op, Reason, ReservationStatus
+from declarative.render.contract import (
+    INPUTS,
+    LINEAGE,
+    PRICE,
+    SERIAL,
+    ZONE,
+    Schema,
+    address_of,
+    described,
+    diagnostic,
+    flag,
+    health,
+    list_of,
+    map_of,
+    moment,
+    number,
+    one_of,
+    or_null,
+    published,
+    record,
+    text,
+    whole,
+)
+
+RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
+CHANGES = ("gone", "changed", "orphan", "ended")
+REFUSALS = ("never-fits", "no-capacity", "runs-already")
+
+
+def _action() -> Schema:
+    return record(
+        "One step; a replacement is a delete and a create.",
+        id=text("`<op>:<address>`."),
+        op=one_of("What is done.", Op),
+        address=address_of("What it is done to."),
+        reason=one_of("Why; for people.", Reason),
+        because=list_of(
+            "The changed fields, or the replaced addresses that this one needs; of a retry, the failure.",
+            text(),
+        ),
+        before=or_null(described("The inputs as recorded, secrets left out.", INPUTS), "for a create"),
+        after=or_null(described("The inputs as they will be, secrets left out.", INPUTS), "for a delete"),
+        needs=list_of("Ids of the actions that have to be done before.", text()),
+        forget=flag("Whether a delete only forgets: the volume was adopted or is to be kept, and stays."),
+    )
+
+
+def _reservation() -> Schema:
+    return record(
+        "The blocks of one rank.",
+        task=text("The task's name."),
+        rank=whole("From 0."),
+        node=text("The node's name."),
+        fleet=text("The fleet's name."),
+        new_node=flag("Whether this plan launches the node."),
+        blocks=list_of("The numbers of its blocks.", whole()),
+        total_blocks=whole("How many blocks the node has.", 1),
+        volumes=map_of("The volume's name by the path where it is mounted.", text()),
+        backend=text("The backend's name."),
+        region=text("The region."),
+        zone=ZONE,
+        instance_type=text("The backend's name for the node's shape."),
+        price=or_null(number(f"The rank's share, {PRICE}."), "if unknown"),
+        status=one_of("`new`, `kept` as it was, or `released`.", ReservationStatus),
+        restart=flag("Whether the rank runs, and is stopped and started again by this plan."),
+    )
+
+
+def _refusal() -> Schema:
+    rejection = record(
+        "Why one node, fleet or offer was turned down.",
+        target=text("`node/…`, `fleet/…` or `offer/…`."),
+        code=text("Stable; docs/errors.md explains each."),
+        detail=text("For people."),
+        short=map_of("What was missing, by dimension; below zero what was too much.", number()),
+    )
+    rank = record(
+        "One rank.",
+        rank=whole("From 0."),
+        verdict=one_of("Whether it is the cause, would have fitted, or was not tried.", Verdict),
+        rejections=list_of("Of the rank that is the cause.", rejection),
+    )
+    return record(
+        "A task that cannot be placed.",
+        task=text("The task's name."),
+        code=one_of(
+            "Whether waiting may help: `no-capacity`; or not: `never-fits`, and `runs-already`.", REFUSALS
+        ),
+        summary=text("For people."),
+        proved=flag("Whether it was proved that it does not fit beside all tasks of at least its priority."),
+        hint=or_null(text("What to do about it."), "if there is nothing"),
+        changes=or_null(
+            list_of("Each is enough by itself: `with …` or `without …`.", text("For people.")),
+            "if not all that may help were tried",
+        ),
+        ranks=list_of("Every rank of the task.", rank),
+        before=or_null(described("The inputs of its rank 0 as recorded.", INPUTS), "if there is none"),
+        after=or_null(described("The inputs that its rank 0 would have.", INPUTS), "if not known"),
+    )
+
+
+def _queued() -> Schema:
+    return record(
+        "A task that starts when others let go of its nodes.",
+        task=text("The task's name."),
+        behind=list_of("Who holds them.", text("In the cluster's words.")),
+        behind_until=or_null(moment("When the last of them has to end, in UTC."), "if nobody knows"),
+        expected_start=or_null(
+            moment("When the cluster expects it to start, in UTC."),
+            "if it does not say",
+        ),
+    )
+
+
+def _cost() -> Schema:
+    return record(
+        "Whole nodes, an hour.",
+        hourly_before=or_null(number("Now."), "if the price of a node is unknown"),
+        hourly_after=or_null(number("After apply."), "if the price of a node is unknown"),
+        bound_hourly=or_null(
+            number("What `hourly_after` would be at least, with the same tasks placed."),
+            "if it was not worked out: HiGHS is not installed, or there is too much to compare",
+        ),
+        currency={"const": "USD"},
+        excludes=list_of(
+            "What is billed and not in these sums; backends tell no price of it.", one_of("", ("volumes",))
+        ),
+    )
+
+
+def _moved() -> Schema:
+    return list_of(
+        "What is renamed before anything else, as the project's `moved` says.",
+        record(
+            "One entry that is not done yet.",
+            **{"from": text("The old address: `fleet/gpu`."), "to": text("The new one.")},
+            addresses=list_of(
+                "What is recorded under it.",
+                record("One record.", **{"from": text("`node/gpu-0`."), "to": text("`node/big-0`.")}),
+            ),
+        ),
+    )
+
+
+def _selection() -> Schema:
+    return or_null(
+        record(
+            "What `--target` and `--exclude` made of the plan.",
+            targets=list_of("As given.", text("A pattern.")),
+            excludes=list_of("As given.", text("A pattern.")),
+            needed=list_of("Done since something that was asked for needs it.", text("`node/gpu-0`.")),
+            left_out=list_of("What the whole plan would do beside this.", text("`task/train`.")),
+            held_up=list_of("Of these, what was asked for, and is held up.", text("An address.")),
+        ),
+        "for the whole plan",
+    )
+
+
+def plan_schema() -> Schema:
+    """Of `plan --json`."""
+    drift = record(
+        "A difference between what is recorded and what is there.",
+        address=text("What differs."),
+        change=one_of(
+            "`orphan`: it is there, and not recorded. `ended`, with `--refresh-only`: a rank failed.",
+            CHANGES,
+        ),
+        detail=text("For people."),
+    )
+    counts = record(
+        "Addresses by what happens to them; a replacement counts once, under `replace`.",
+        **{name: whole() for name in ("create", "update", "delete", "replace")},
+        restarts=whole("Ranks that run, and are stopped and started again."),
+    )
+    return published(
+        "fleetform plan",
+        "What `fleetform plan --json` prints.",
+        FORMAT_VERSION,
+        lineage=LINEAGE,
+        serial=SERIAL,
+        result=one_of(
+            "`unplaced`: a task cannot be placed, whatever else there is to do; `waiting`: all of those wait "
+            "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
+            RESULTS,
+        ),
+        digest=text("Of what the plan does: `apply --expect` takes it.", pattern="^sha256:[0-9a-f]{64}$"),
+        parts=list_of(
+            "What the digest is made of: with them `apply --expect FILE` names what differs.",
+            record(
+                "Alike actions.",
+                step=text("What is done: `create node/gpu-[0-3]`."),
+                digest=text("Of how it is done; empty where there is no more to it."),
+            ),
+        ),
+        moved=_moved(),
+        selection=_selection(),
+        refresh_only=flag("Whether nothing is done but to record what happened by itself."),
+        actions=list_of("In an order in which they could be done one by one.", _action()),
+        reservations=list_of("Every rank that holds, will hold, or gives back blocks.", _reservation()),
+        unplaced=list_of("Tasks that cannot be placed.", _refusal()),
+        remedies=list_of(
+            "Changes that several tasks share, each as small as can be.",
+            record(
+                "With this change all of these tasks fit, and nothing that is placed loses its place.",
+                change=text("As in `changes`."),
+                tasks=list_of("Their names.", text("A task's name.")),
+            ),
+        ),
+        queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
+        health=list_of("What is not well and no action mends.", health()),
+        drift=list_of("What changed by itself.", drift),
+        cost=_cost(),
+        summary=counts,
+        diagnostics=list_of("Errors and warnings.", diagnostic()),
+    )
