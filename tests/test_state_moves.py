@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.apply.renames import RenamedBackend, record_token
+from declarative.model.attempts import attempt_id
 from declarative.model.state import (
     MADE_AS,
     Address,
@@ -27,7 +28,6 @@ from declarative.model.state import (
     RankStatus,
     Record,
     State,
-    attempt_id,
     made_as,
     token,
 )

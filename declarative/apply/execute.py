@@ -16,6 +16,7 @@ from declarative.apply.launch import launch_of, seconds
 from declarative.apply.peer_check import check_peers
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
+from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.inputs import RankInputs, ReservationInputs, data_of
 from declarative.model.state import (
     ATTEMPT,
@@ -29,8 +30,6 @@ from declarative.model.state import (
     RankStatus,
     Readiness,
     Record,
-    attempt_id,
-    attempt_of,
     rank_name,
 )
 from declarative.planner.types import Action, Op, Reason

@@ -25,18 +25,10 @@ from declarative.apply.launch import tells_others
 from declarative.apply.peer_check import Known
 from declarative.apply.polls import node_of_rank
 from declarative.apply.renames import RenamedBackend
+from declarative.model.attempts import attempt_id
 from declarative.model.inputs import RankInputs
 from declarative.model.spec import StartupOrder
-from declarative.model.state import (
-    PREPARING,
-    WAITING,
-    Address,
-    RankState,
-    RankStatus,
-    Record,
-    State,
-    attempt_id,
-)
+from declarative.model.state import PREPARING, WAITING, Address, RankState, RankStatus, Record, State
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call

@@ -9,6 +9,7 @@ from typing import Any
 from declarative.apply.backends import host_of
 from declarative.apply.polls import node_of_rank
 from declarative.apply.renames import as_recorded, kept, to_make
+from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.state import (
     ATTEMPT,
@@ -19,8 +20,6 @@ from declarative.model.state import (
     RankStatus,
     Record,
     State,
-    attempt_id,
-    attempt_of,
     made_as,
 )
 from declarative.provider import Provider

@@ -28,6 +28,7 @@ from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus, s
 from declarative.apply.polls import poll
 from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import judged
+from declarative.model.attempts import rank_of_attempt
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import (
@@ -40,7 +41,6 @@ from declarative.model.state import (
     State,
     given_up,
     made_as,
-    rank_of_attempt,
 )
 from declarative.planner.inventory import Inventory, Standing
 from declarative.provider import Provider, ProviderError, Thing, TransientError

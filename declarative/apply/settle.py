@@ -25,6 +25,7 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
+from declarative.model.attempts import attempt_id, first_failure
 from declarative.model.spec import StopCriteria
 from declarative.model.state import (
     NOTICED,
@@ -36,8 +37,6 @@ from declarative.model.state import (
     RankStatus,
     Record,
     State,
-    attempt_id,
-    first_failure,
     rank_name,
 )
 from declarative.planner.inventory import effective, vanished

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from declarative.apply.backends import Backends
 from declarative.apply.polls import node_of_rank
+from declarative.model.attempts import attempt_id, attempt_of, rank_of_attempt
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
     GIVEN_UP,
@@ -26,11 +27,8 @@ from declarative.model.state import (
     Record,
     Silence,
     State,
-    attempt_id,
-    attempt_of,
     given_up,
     made_as,
-    rank_of_attempt,
     silent_since,
 )
 from declarative.planner.health import lost_with, silences

@@ -23,6 +23,7 @@ from declarative.apply.settle import (
     release_ended,
     stop_ranks,
 )
+from declarative.model.attempts import first_failure, task_state
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, StopCriteria
 from declarative.model.state import (
@@ -31,11 +32,9 @@ from declarative.model.state import (
     RankState,
     RankStatus,
     State,
-    first_failure,
     given_up,
     natural,
     silent_since,
-    task_state,
 )
 from declarative.planner.health import silence_text
 from declarative.store import StateError, Store, Writer

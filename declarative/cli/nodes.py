@@ -108,7 +108,7 @@ def _node(state: State, record: Record) -> Record:
 
 def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
     """The rank's attempt, which runs."""
-    from declarative.model.state import attempt_id
+    from declarative.model.attempts import attempt_id
     from declarative.provider import ProviderError
 
     attempt = attempt_id(record)

@@ -251,9 +251,8 @@ def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
 
 def volume_names(volume: Volume) -> tuple[str, ...]:
     """`data`, or `data-0` … with a `count`."""
-    if volume.count is None:
-        return (str(volume.name),)
-    return tuple(f"{volume.name}-{i}" for i in range(volume.count))
+    numbers = [""] if volume.count is None else [f"-{i}" for i in range(volume.count)]
+    return tuple(f"{volume.name}{number}" for number in numbers)
 
 
 def shaped(offer: Offer, want: Resources) -> Offer:
@@ -321,15 +320,6 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
     return tuple(out)
 
 
-def _zones(offers: tuple[Offer, ...]) -> dict[tuple[str, str], dict[str | None, None]]:
-    """The zones of each instance type and region, in order; none for what is offered in no zone."""
-    zones: dict[tuple[str, str], dict[str | None, None]] = {}
-    for offer in offers:
-        if offer.zone is not None:
-            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
-    return zones
-
-
 def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """A declared offer replaces a reported one of its instance type, in the zones where that is.
 
@@ -342,7 +332,10 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
 
 def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> list[Offer]:
     """Declared offers with the zones where backends have them, bidding as those do."""
-    zones = _zones(reported)
+    zones: dict[tuple[str, str], dict[str | None, None]] = {}
+    for offer in reported:
+        if offer.zone is not None:
+            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
     bids = {(offer.instance_type, offer.spot) for offer in reported if offer.bids}
     out: list[Offer] = []
     for offer in declared:
@@ -405,14 +398,3 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
         "prevent_destroy": fleet.prevent_destroy,
         "reservation": fleet.reservation,
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
-    """What is recorded under another address before anything else is done: of `source` each record's old and
-    new address.
-    """
-
-    source: str
-    target: str
-    addresses: tuple[tuple[str, str], ...]

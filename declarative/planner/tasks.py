@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from declarative.model.attempts import first_failure, task_state
 from declarative.model.inputs import RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
 from declarative.model.resource import SUMS, Desired, TaskWant
@@ -31,10 +32,8 @@ from declarative.model.state import (
     RankStatus,
     Record,
     State,
-    first_failure,
     rank_name,
     readiness_of,
-    task_state,
 )
 from declarative.planner.types import Reason
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.resource import Renamed
-from declarative.model.state import Address
+from declarative.model.state import Address, Renamed
 from declarative.placement.types import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
 

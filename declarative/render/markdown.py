@@ -218,24 +218,15 @@ def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> st
 
 def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     """In the order in which they get their room."""
-    waiting = frozenset(plan.unplaced.waiting)
-    refusals = plan.unplaced.refusals
-    headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
     findings = diagnostics_text(plan.diagnostics, color=False).splitlines()
     found = count_text(plan.diagnostics) if findings else ""
     drift = plan.observed.drift
-    reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
     unstarted = unstarted_lines(plan, _PLAIN, None)[2:]
     suggestions = suggestion_lines(plan, _PLAIN)
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
-    ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
     sections = [
         Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
-        Section(
-            f"Cannot be placed: {plural(len(refusals), 'task')}",
-            (*reasons, headlines, _counted(len(refusals), "task")),
-            open=True,
-        ),
+        _unplaced(plan),
         Section(
             f"Renamed: {len(plan.scope.moved)}",
             (moved_lines(plan, _PLAIN)[2:], _counted(len(plan.scope.moved), "rename")),
@@ -256,14 +247,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
             "Blocks after apply",
             (block_lines(plan, _PLAIN, None)[2:], _fleets(plan), _counted(len(plan.preview.nodes), "node")),
         ),
-        Section(
-            "Ranks",
-            (
-                rank_lines(plan, _PLAIN, None)[2:],
-                [f"{clean(what)} {count}" for what, count in ranks.items()],
-                _counted(len(plan.reservations), "rank"),
-            ),
-        ),
+        _ranks(plan),
         Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
         Section("Not started, for want of a place", (unstarted, [])),
         Section("Possible by hand", (suggestions, [])),
@@ -273,9 +257,27 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         ),
         Section("How old the facts are", (note_lines(plan, _PLAIN), [])),
     ]
-    if not plan.actions and not refusals:
+    if not plan.actions and not plan.unplaced.refusals:
         return [s for s in sections if s.title not in {"Blocks after apply", "Ranks"}]
     return sections
+
+
+def _unplaced(plan: Plan) -> Section:
+    """Refusals, at last by their first lines alone."""
+    waiting, refusals = frozenset(plan.unplaced.waiting), plan.unplaced.refusals
+    reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
+    headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
+    count = plural(len(refusals), "task")
+    parts = (*reasons, headlines, _counted(len(refusals), "task"))
+    return Section(f"Cannot be placed: {count}", parts, open=True)
+
+
+def _ranks(plan: Plan) -> Section:
+    ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
+    counts = [f"{clean(what)} {count}" for what, count in ranks.items()]
+    return Section(
+        "Ranks", (rank_lines(plan, _PLAIN, None)[2:], counts, _counted(len(plan.reservations), "rank"))
+    )
 
 
 def _counted(count: int, noun: str) -> list[str]:

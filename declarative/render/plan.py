@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
-from declarative.model.resource import Renamed
+from declarative.model.state import Renamed
 from declarative.planner.types import Cost, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from declarative.model.attempts import task_state
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Desired, Host
@@ -21,7 +22,6 @@ from declarative.model.state import (
     drain_of,
     natural,
     readiness_of,
-    task_state,
 )
 from declarative.planner.health import Health
 from declarative.planner.types import Spent

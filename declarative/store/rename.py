@@ -22,11 +22,10 @@ from declarative.model.inputs import (
     differing,
     zone_asked,
 )
-from declarative.model.resource import Renamed
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name
-from declarative.model.state import MADE_AS, Address, Record, State, token
+from declarative.model.state import MADE_AS, Address, Record, Renamed, State, token
 from declarative.store.check import Held
 from declarative.store.faults import StateError
 

@@ -387,16 +387,13 @@ class Explainer:
             short = tuple(sorted(reason.short.items())) if reason else ()
             groups.setdefault((code, detail, short), []).append(task)
         found = tuple(
-            LookedAt(
-                code=code, detail=detail, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED])
-            )
-            for (code, detail, short), tasks in groups.items()
+            LookedAt(code=c, detail=d, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED]))
+            for (c, d, short), tasks in groups.items()
         )
         return found, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
 
 
 def _idle_price(node: Node, preview: NodePreview) -> float | None:
     """What its idle blocks cost, USD an hour."""
-    if node.price is None:
-        return None
-    return round(node.price * (preview.total - len(preview.holders)) / preview.total, 6)
+    idle = preview.total - len(preview.holders)
+    return None if node.price is None else round(node.price * idle / preview.total, 6)

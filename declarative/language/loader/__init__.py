@@ -88,14 +88,10 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     places = {**desired.places, **limit_places(project), **moved}
     desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":
+        where = {entry.address: entry.document for entry in entries}
+        read = look == "contents"
         desired = _with_files(
-            desired,
-            {entry.address: entry.document for entry in entries},
-            findings,
-            root=files.root,
-            names=files.names(),
-            state=state,
-            read=look == "contents",
+            desired, where, findings, root=files.root, names=files.names(), state=state, read=read
         )
     return Loaded(desired, files.names(), findings.finish())
 
