@@ -165,6 +165,7 @@ def status(attempt: Attempt) -> RankStatus | None:
         ended_at=attempt.ended_at,
         mounted=attempt.mounted,
         confinement=": ".join(filter(None, (attempt.confined, attempt.means))) or None,
+        gpus=attempt.used,
     )
 
 

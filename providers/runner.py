@@ -95,7 +95,8 @@ class Attempt:
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that the task sees. `confined` is how it
     is held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
-    if nobody asked for that, or if an older runner started it.
+    if nobody asked for that, or if an older runner started it. `used` is index and percent of GPUs that
+    `Launch.unused` has sampled.
     """
 
     attempt_id: str
@@ -110,6 +111,7 @@ class Attempt:
     confined: str | None = None
     means: str | None = None
     memory_bytes: int | None = None
+    used: tuple[tuple[int, int], ...] = ()
 
 
 class RunnerError(Exception):
@@ -319,6 +321,7 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
     began = reason not in _NEVER_BEGAN
     # An older runner says nothing of limits.
     level, means, memory = more[0].split(b":") if more and more[0] != _NONE else (_NONE, _NONE, _NONE)
+    used = more[1].split(b",") if more[1:] and more[1] != _NONE else ()
     return Attempt(
         attempt_id=attempt_id.decode(),
         state=AttemptState(state.decode()),
@@ -332,6 +335,7 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
         confined=_given(bytes.decode, level),
         means=_given(bytes.decode, means),
         memory_bytes=_given(int, memory),
+        used=tuple((int(gpu), int(percent)) for gpu, _, percent in (each.partition(b"=") for each in used)),
     )
 
 

@@ -19,20 +19,20 @@
 #
 # start, release, poll, stop and limit answer with these lines; other lines before and after them are noise:
 #   FLEETFORM-HOST 1
-#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for a missing value
+#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED USED   `-` for a missing value
 #   FLEETFORM-END
 # STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task
 # alive) lost (both dead) rebooted missing claimed (never launched). REASON: stopped, limit, unused (a GPU of it), alone (the host was cut off
 # for as long as --alone says), memory (the kernel killed a process of it for lack of memory), gate (nobody opened it:
 # none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds
 # of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. CONFINED:
-# LEVEL:MEANS:MEMORY, how it is limited to --cpus and --memory: hard (by the kernel; --hard demands it), soft, none. A
-# refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+# LEVEL:MEANS:MEMORY, how it is limited to --cpus and --memory: hard (by the kernel; --hard demands it), soft, none. USED:
+# INDEX=PERCENT of each GPU, commas between them, as --unused sampled them last. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
 # An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
 # ctl (why and when it ends), lock (held to change these), run (locked by the supervisor as long as the run lasts),
 # gate (a pipe, removed when it opens), gated (how long it waits, its limit), ready (it waits), open (since when it no
-# longer waits). pid, exit and ctl get their bytes when the attempt starts and are overwritten in place: a full disk
+# longer waits), used (see above). pid, exit and ctl get their bytes when the attempt starts and are overwritten in place: a full disk
 # must neither lose an exit code nor prevent a stop.
 # The state's lock decides who may write; each of its holders has a higher number. If $FLEETFORM_EPOCH is the caller's
 # number, .epoch keeps the highest one that came, and a caller with a lower one has lost that lock: it is refused with
@@ -197,7 +197,9 @@ report() { # ID...
       mounts=''
       get mounts mounts
       outward
-      echo "$i" "$shown" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}" "${confined:--}"
+      used=''
+      [ "$shown" != running ] || get used used
+      echo "$i" "$shown" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}" "${confined:--}" "${used:--}"
     done
   )
   # Sizes are taken after the states: whoever reads `exited` reads the size of the whole log.
@@ -335,11 +337,12 @@ unused() {
   longest=$((100 * $2)) every=$((5 * $2))
   [ "$every" -ge 20 ] || every=20
   [ "$every" -le 3000 ] || every=3000
-  gpus=$(printf %s "$3" | tr , ' ')
+  gpus=$(printf %s "$3" | tr , ' ') told=''
   uptime
   for gpu in $gpus; do eval "used_$gpu=$now"; done
   while live; do
     rest "$every"
+    used=''
     said=$(usage) || said=''
     uptime
     for gpu in $gpus; do
@@ -347,7 +350,10 @@ unused() {
       if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$gpu=$now"; fi
       eval "since=\$used_$gpu"
       if [ $((now - since)) -ge "$longest" ]; then end unused "$4" && return; fi
+      [ -z "$percent" ] || used=$used${used:+,}$gpu=$percent
     done
+    { [ "$used" = "$told" ] || put used "$used"; } 2>/dev/null
+    told=$used
   done
 }
 usage() { # a line INDEX PERCENT for each GPU

@@ -7,10 +7,13 @@ import pytest
 from declarative.model.diagnostic import Severity
 from declarative.planner.launchable import may_rehearse
 from declarative.planner.make import make
+from declarative.serve.metrics import Metrics
+from declarative.serve.seen import LatestState, Recorded
 from providers.local import machine
-from tests.cli import fleet
+from tests.cli import Project, fleet, task, until
 from tests.model import World, local_offer
 from tests.model import project as declared
+from tests.rounds import Clock, Here
 
 GPUS = {"name": "gpu", "nodes": 2, "backends": ["local"], "resources": {"cpu": 2, "gpu": "H100:4"}}
 CLOUD = {"name": "sky", "driver": "ec2", "regions": ["us-east-1"]}
@@ -87,6 +90,35 @@ def test_the_machines_gpus_are_those_that_its_tool_lists(tool):
 def test_a_tool_that_fails_tells_nothing(tool):
     tool("echo NVIDIA-SMI has failed", "exit 9")
     assert machine.gpus() is None
+
+
+@pytest.mark.slow
+def test_a_loop_tells_how_gpus_are_used(tmp_path, tool):
+    """Of tasks with a `utilization_policy`, as their ranks sample it, and as long as they run."""
+    tool(
+        "case $* in *utilization*) echo '0, 37'; echo '1, 90' ;; *)",
+        *(f"echo '{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0'" for i in range(2)),
+        "esac",
+    )
+    project = Project(tmp_path)
+    policy = {"utilization_policy": {"min_gpu_utilization": 10, "time_window": "5m"}}
+    train = {**task("train", "exec sleep 1000", nodes=1, resources={"gpu": "H100:1"}), **policy}
+    shape = {"cpu": 2, "memory": "1GB", "gpu": "H100:2"}
+    project.declare(fleet(backends=["local"], nodes=1, blocks=2, resources=shape), train)
+    here = Here(tmp_path, Clock())
+    seen = LatestState(lambda: "", lambda: Recorded(view=here.seen()), here.clock, lambda: 30.0)
+    metrics = Metrics(seen, loop=True)
+    try:
+        here.step()
+        until(lambda: (found := here.step(1)).gpus and found)
+        metrics.observe(here.step(1))
+        assert b'fleetform_gpu_utilization_ratio{gpu="0",node="gpu-0"} 0.37\n' in metrics.text()
+        project.run("stop", "train")
+        metrics.observe(here.step(1))
+        assert b"fleetform_gpu_utilization_ratio{" not in metrics.text()
+    finally:
+        here.close()
+        project.clean_up()
 
 
 def test_plan_offers_and_status_say_so(project, tool):

@@ -1262,6 +1262,21 @@ def test_a_gpu_that_is_used_or_cannot_be_read_ends_nothing(host, gpus, text):
     assert host.poll().state is AttemptState.RUNNING
 
 
+def test_how_gpus_are_used_is_told_as_long_as_the_run_lasts(host, gpus):
+    """Those of the run alone; what cannot be read is not told."""
+    gpus.say("0, 90\n1, 35\n2, 5\n")
+    host.start("exec sleep 1000", unused=(10, 6), gpus=(0, 1))
+    until(lambda: host.poll().used == ((0, 90), (1, 35)))
+    gpus.say("0, [N/A]\n1, 100\n")
+    until(lambda: host.poll().used == ((1, 100),))
+    gpus.say("NVIDIA-SMI has failed\n")
+    until(lambda: host.poll().used == ())
+    gpus.say("0, 90\n")
+    until(lambda: host.poll().used == ((0, 90),))
+    host.runner.stop(host.poll().attempt_id, 1)
+    assert host.poll().used == ()
+
+
 def test_the_window_begins_anew_whenever_a_gpu_is_used(host, gpus):
     gpus.say("0, 0\n")
     host.start("exec sleep 1000", unused=(10, 6), gpus=(0,))

@@ -28,6 +28,7 @@ from declarative.store.loops import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
+    from declarative.apply.inventory import Seen
     from declarative.apply.polls import PollRounds
     from declarative.model.resource import Desired
     from declarative.model.state import State
@@ -81,6 +82,8 @@ class RoundRun(Run):
         self.choice: AllowedPart | None = None
         self.after: State | None = None
         """What is recorded, as the round leaves it."""
+        self.gpus: dict[tuple[str, int], int] = {}
+        """See `Round.gpus`."""
 
     @contextmanager
     def lock(self) -> Iterator[Writer]:
@@ -117,6 +120,18 @@ class RoundRun(Run):
             before |= {name for name in wanted if name and away.of(name)}
             if wanted.isdisjoint(before):
                 return plan
+
+    def check_vanished(self, state: State, seen: Seen) -> None:
+        """As every apply; and note how GPUs are used."""
+        places = {r.address.name: r.reservation.node for r in state.of("reservation")}
+        ranks = seen.inventory.ranks.items()
+        self.gpus = {
+            (places[name], gpu): percent
+            for name, status in ranks
+            if name in places
+            for gpu, percent in status.gpus
+        }
+        super().check_vanished(state, seen)
 
     def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:
         """What may be done now. What waits for a person is written down."""
@@ -392,6 +407,7 @@ class Rounds:
             actions=plan.actions if plan else (),
             results=run.results,
             waits=waits,
+            gpus=run.gpus,
             backends=tuple(sorted({*desired.backends, *backends_of(run.after)})) if run.after else (),
             errors=tuple(d for d in plan.diagnostics if d.severity is Severity.ERROR) if plan else (),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -97,6 +97,16 @@ class RankStatus:
     mounted: tuple[str, ...] = ()
     confinement: str | None = None
     """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
+    gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """Index and use in percent of its GPUs, where its `utilization_policy` samples them. It is not recorded,
+    and a change of it is none of the rank.
+    """
+
+    def recorded(self) -> dict[str, Any]:
+        """What of it is recorded."""
+        found = asdict(self)
+        del found["gpus"]
+        return found
 
 
 HARD = "hard"

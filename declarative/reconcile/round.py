@@ -6,8 +6,8 @@ What a round does is the caller's, who does it by the code of `apply`. Time is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from declarative.apply.graph_walk import ActionResult
@@ -60,6 +60,8 @@ class Round:
     """What all nodes cost after what was to be done, USD an hour; None if a price is not known."""
     revision: str | None = None
     """The commit of the project, where it is known."""
+    gpus: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Node and index → use in percent, of the GPUs that a task's `utilization_policy` samples."""
 
     @property
     def well(self) -> bool:

@@ -194,6 +194,9 @@ class _Rounds:
         self._up = gauge("backend_up", "1 if the last round could read it.", "backend")
         self._held = gauge("lease_held", "1 if this controller leads.")
         self._epoch = gauge("lease_epoch", "The number of the writer; it grows from leader to leader.")
+        self._gpus = gauge(
+            "gpu_utilization_ratio", "Use of GPUs that a utilization_policy samples.", "node", "gpu"
+        )
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
 
     def observe(self, done: Round) -> None:
@@ -204,6 +207,9 @@ class _Rounds:
         self._count_errors(done)
         if not done.held:
             return
+        self._gpus.clear()
+        for (node, gpu), percent in done.gpus.items():
+            self._gpus.labels(_valid(node), gpu).set(percent / 100)
         self._duration.observe(done.duration)
         if done.well:
             self._success.set(done.at + done.duration)

@@ -5,7 +5,7 @@ that we wrote: every value is of its type, and names and references agree. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -306,7 +306,7 @@ def _check_head(state: State) -> None:
 
 
 def _check_rank(status: RankStatus) -> None:
-    _is(RankStatus, {**asdict(status), "mounted": list(status.mounted)}, "status")
+    _is(RankStatus, {**status.recorded(), "mounted": list(status.mounted)}, "status")
     _is_time(status.started_at, "started_at")
     _is_time(status.ended_at, "ended_at")
 

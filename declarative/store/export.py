@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -67,7 +66,7 @@ def uncopied(state: State, held: Held) -> dict[str, Any]:
             {"node": node, "block": block, "reservation": held[node, block]}
             for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
         ],
-        "ranks": {name: asdict(status) for name, status in state.ranks.items()},
+        "ranks": {name: status.recorded() for name, status in state.ranks.items()},
         "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
         "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},
