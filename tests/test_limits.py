@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import Project, fleet, volume
+from tests.cli import Project, fleet, task, volume
 
 ROOT = Path(__file__).parent.parent
 CLOUD = {
@@ -50,6 +53,25 @@ def test_beyond_a_limit(project: Project, found, message):
     assert "error[over-limit]" in done.err
     assert "main.yaml:" in done.err
     assert f'"{list(found)[-1]}"' in done.err
+
+
+def test_explain_names_the_limit_that_refuses(project):
+    """Of the month as well, which counts what was spent in it."""
+    train = task("train", "true", nodes=3, fleets=["gpu"])
+    project.declare(*on_cloud(3, cost_per_hour=5), train)
+    done = project.run("explain", "task/train", "--offline", code=1)
+    assert "all nodes would cost 6.00 USD/h; the limit is 5.00" in done.err
+    project.declare(fleet("here", backends=["local"], nodes=1), CLOUD)
+    project.apply("--target", "fleet/here", env={})
+    with closing(sqlite3.connect(project.path / ".fleetform/state.db")) as state, state:
+        month = datetime.now(UTC).strftime("%Y-%m")
+        state.execute("INSERT INTO spent_months VALUES (?, 4000)", (month,))
+    project.declare(*on_cloud(3, cost_per_month=6 * 730), train)
+    done = project.run("explain", "task/train", "--offline", "--json", code=1)
+    (found,) = [d for d in done.json["diagnostics"] if d["code"] == "over-limit"]
+    assert f"what was spent in {month}" in found["summary"]
+    assert "is above the limit of 4,380.00 USD" in found["summary"]
+    assert "`limits.cost_per_month`" in found["hint"]
 
 
 def test_within_all_limits(project):

@@ -21,7 +21,7 @@ from declarative.cli.options import (
 )
 from declarative.cli.output import emit, out_style, show_paged
 from declarative.cli.plan import observe
-from declarative.cli.session import Session, allowed_work, has_errors, now, project_command
+from declarative.cli.session import Session, allowed_work, has_errors, now, part_of, project_command
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
@@ -105,7 +105,9 @@ def _explain(
         about=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
-    diagnostics = in_order((*session.warnings, *renames.diagnostics, *explainer.plan.diagnostics))
+    spent = session.state.open(desired, offline=offline).spent()
+    plan = part_of(explainer.plan, desired, renames.state, seen.inventory, ((), ()), spent=spent)
+    diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     if not explainer.feasible:
         raise Failed(diagnostics)
     return _answer(explainer, kind, name), diagnostics
