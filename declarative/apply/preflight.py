@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from declarative.apply.answers import side_by_side
 from declarative.apply.away import QUEUE
@@ -13,7 +12,7 @@ from declarative.apply.launch import seconds
 from declarative.apply.renames import RenamedBackend
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
-from declarative.model.inputs import RankInputs, data_of
+from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State
 from declarative.planner.types import Op, Plan, Queued
@@ -33,10 +32,10 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: S
     if plan.preview.queued:
         queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
         plan = replace(plan, preview=replace(plan.preview, queued=queued))
-    wanted: dict[str, dict[Address, Mapping[str, Any]]] = {}
+    wanted: dict[str, dict[Address, Inputs]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
-            wanted.setdefault(action.backend or LOCAL, {})[action.address] = data_of(action.typed)
+            wanted.setdefault(action.backend or LOCAL, {})[action.address] = action.typed
     asked = side_by_side(sorted(wanted), lambda name: _ask(name, wanted[name], backends))
     found = located((item for items in asked.values() for item in items), places)
     if not found:
@@ -76,22 +75,30 @@ def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Que
         return item  # what is wrong is said when it is submitted
 
 
-def _ask(name: str, wanted: Mapping[Address, Mapping[str, Any]], backends: Backends) -> list[Diagnostic]:
+def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
     try:
-        faults = backends.read(name, lambda p, _: call(lambda: p.check(wanted), policy=PATIENCE))
+        faults = backends.read(name, lambda provider, _: _checked(provider, wanted))
     except ProviderError as error:
         faults = (error,)
     return [_said(name, error, wanted) for error in faults]
 
 
-def _said(name: str, error: ProviderError, wanted: Mapping[Address, Mapping[str, Any]]) -> Diagnostic:
+def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
+    if not provider.checks:
+        return ()
+    asked = {address: data_of(inputs) for address, inputs in wanted.items()}
+    return call(lambda: provider.check(asked), policy=PATIENCE)
+
+
+def _said(name: str, error: ProviderError, wanted: Mapping[Address, Inputs]) -> Diagnostic:
     address = f"backend/{name}"
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"
         # What is wrong with one thing is mended where that is declared: its summary begins with it.
         subject = next((a for a in wanted if error.summary.startswith(f"{a}: ")), None)
         if subject is not None:
-            fleet = wanted[subject].get("fleet")
+            inputs = wanted[subject]
+            fleet = inputs.fleet if isinstance(inputs, NodeInputs) else None
             address = f"fleet/{fleet}" if fleet else str(subject)
         return Diagnostic(code="backend-refuses", summary=summary, hint=error.hint, address=address)
     return Diagnostic(

@@ -250,6 +250,11 @@ class RenamedBackend:
         """See the port. The address is the one that it was made with."""
         return self._look(lambda: self._provider.find(address, token))
 
+    @property
+    def checks(self) -> bool:
+        """Whether it can tell what a create would fail with."""
+        return isinstance(self._provider, Checks)
+
     @timed
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`; others find out when it is done."""

@@ -8,10 +8,11 @@ files that ranks get. All of it is bounded: the directory may be a stranger's.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from declarative.language.loader.documents import classify, decode_all, shown_span, skipped
 from declarative.language.loader.file_lists import CannotSendError, Sender
@@ -85,7 +86,7 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     check_removed(project, desired, findings)
     moved = check_moved(project, desired, findings)
     left = skipped(documents, files.hidden_documents(), findings)
-    places = {**desired.places, **limit_places(project), **moved}
+    places = ChainMap(moved, limit_places(project), cast("dict[str, Span]", desired.places))
     desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":
         where = {entry.address: entry.document for entry in entries}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document, Path
-from declarative.language.source.places import SECRET_FIELDS
+from declarative.language.source.places import SECRET_FIELDS, Spot
 from declarative.language.template import Place, TemplateError, TemplateScope, interpolate
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.schema import Problem, decode, fields_of, validate
@@ -71,7 +71,28 @@ class Declaration:
 
     @property
     def span(self) -> Span:
-        return self.document.span(("name",))
+        return self.spot.span
+
+    @property
+    def spot(self) -> Spot:
+        return self.document.spot(("name",))
+
+
+class Places(Mapping[str, Span]):
+    """Where each address is declared."""
+
+    def __init__(self, places: Mapping[str, Spot | Span]) -> None:
+        self._places = places
+
+    def __getitem__(self, address: str) -> Span:
+        found = self._places[address]
+        return found if isinstance(found, Span) else found.span
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from declarative.language.loader.documents import Declaration, shown_place
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Path
+from declarative.language.source.places import Spot
 from declarative.language.template import TemplateError, TemplateScope, for_ranks
-from declarative.model.diagnostic import Span
 from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume
@@ -38,7 +38,7 @@ class Volumes:
     backend: Callable[[str | None], Backend]
     check_backend: Callable[[Declaration, Path, Volume | Inline], None]
     wants: dict[str, VolumeWant] = field(default_factory=dict)
-    places: dict[str, Span] = field(default_factory=dict)
+    places: dict[str, Spot] = field(default_factory=dict)
 
     def unsure(self, name: str) -> bool:
         """Whether `name` may be of a document that could not be decoded."""
@@ -157,18 +157,18 @@ class _Task:
             self._declare(names, inline, path)
 
     def _declare(self, names: Sequence[str], inline: Inline, path: Path) -> None:
-        span = self.entry.document.span(path)
+        spot = self.entry.document.spot(path)
         inputs = volume_inputs(_volume(names[0], inline), self.volumes.backend(inline.backend))
         for name in dict.fromkeys(names):
             if name in self.volumes.wants or name in self.volumes.documents:
-                first = self.volumes.places.get(name) or self.volumes.documents[name].span
-                summary = f"there is another volume `{name}`, at {shown_place(first)}"
+                first = self.volumes.places.get(name) or self.volumes.documents[name].spot
+                summary = f"there is another volume `{name}`, at {shown_place(first.span)}"
                 self.say(
                     path, "duplicate-name", summary, "give one of them another name, or leave out `size` here"
                 )
                 return
             self.volumes.wants[name] = VolumeWant(name=name, inputs=inputs, declared_by=self.entry.address)
-            self.volumes.places[name] = span
+            self.volumes.places[name] = spot
 
     def mounts(self) -> RankMounts:
         """The mounts of each rank, checked."""

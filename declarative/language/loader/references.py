@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
-from declarative.language.loader.documents import Declaration, shown_place, shown_span
+from declarative.language.loader.documents import Declaration, Places, shown_place, shown_span
 from declarative.language.loader.findings import Findings
 from declarative.language.loader.mounts import Volumes, mounted
 from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
+from declarative.language.source.places import Spot
 from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import (
@@ -108,18 +110,18 @@ class _Assembly:
         mounts = mounted(tasks, volumes, scope, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         fleets = self._good("fleet")
-        places: dict[str, Span] = {e.address: e.span for e in (*self._good("backend"), *fleets)}
+        places: dict[str, Spot | Span] = {e.address: e.spot for e in (*self._good("backend"), *fleets)}
         for entry in fleets:
             places |= _block_places(entry)
         places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
-        places |= {e.address: e.span for e in tasks}
+        places |= {e.address: e.spot for e in tasks}
         return Desired(
             project=project.spec,
             backends=self.backends,
             fleets={e.name: e.spec for e in fleets},
             volumes={name: volumes.wants[name] for name in sorted(volumes.wants, key=natural)},
             tasks=wants,
-            places=places,
+            places=Places(places),
         )
 
     def _backends(self) -> None:
@@ -295,23 +297,24 @@ class _Assembly:
 
     def _declare(self, entry: Declaration, names: Sequence[str], volumes: Volumes) -> None:
         inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
+        spot = entry.spot
         for name in names:
             other = volumes.wants.get(name)
             if other is not None:
-                first = shown_place(volumes.places[name])
+                first = shown_place(volumes.places[name].span)
                 summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
                 self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
                 return
             volumes.wants[name] = VolumeWant(
                 name=name, inputs=inputs, declared_by=entry.address, cleanup=entry.spec.cleanup
             )
-            volumes.places[name] = entry.span
+            volumes.places[name] = spot
 
     def _default_backend(self, name: str | None) -> Backend:
         """The backend named; without a name the only one that is declared, else the built-in `local`."""
         if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
             name = next(iter(self.kinds["backend"]))
-        return self.backends.get(name or LOCAL) or Backend(name=Name(name or LOCAL))
+        return self.backends.get(name or LOCAL) or _undeclared(name or LOCAL)
 
     def _chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
         """That the backend of a volume is declared, and named where there are several."""
@@ -380,6 +383,11 @@ class _Assembly:
                 break
             out.append(entry)
         return out
+
+
+@cache
+def _undeclared(name: str) -> Backend:
+    return Backend(name=Name(name))
 
 
 def _given(spec: object, fields: Iterable[str]) -> list[str]:

@@ -189,6 +189,21 @@ def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a file of which the span is made when it is to be shown: it takes time and memory, and of
+    the spans of a hundred thousand documents few are shown.
+    """
+
+    text: Text
+    place: int
+
+    @property
+    def span(self) -> Span:
+        """The span, without its line where that is not to be shown."""
+        return self.text.span(self.place)
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One YAML document: its data, and on request the place of any part of it.
 
@@ -209,6 +224,10 @@ class Document:
 
     def span(self, path: Path = (), *, key: bool = False) -> Span:
         """Where the value at `path` stands, or with `key` its key; else the nearest thing above it."""
+        return self.spot(path, key=key).span
+
+    def spot(self, path: Path = (), *, key: bool = False) -> Spot:
+        """As `span`, which is made later."""
         node, at = self._root, None
         for step in path:
             below = _below(node, step)
@@ -216,8 +235,8 @@ class Document:
                 break
             at, node = below
         if key and at is not None:
-            return self._text.span(at)
-        return self._text.span(self._title() if node is self._root else where(node))
+            return Spot(self._text, at)
+        return Spot(self._text, self._title() if node is self._root else where(node))
 
     def _title(self) -> int:
         """What stands for the whole document: its name, else its type, else its first key."""
