@@ -12,10 +12,12 @@ import io
 import os
 import re
 import signal
+import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
@@ -170,3 +172,21 @@ def show_paged(text: str, *, paged: bool, summary: str = "") -> None:
             else:
                 os.environ[name] = value
     emit_text(summary)
+
+
+def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:
+    """`Failed` unless the file is ours, or is not there and can be. `what` it is to be: a plan, a report."""
+    from declarative.cli.errors import failed
+
+    path = Path(name)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
+        return
+    except OSError as error:
+        raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode) or (found.st_size and not is_ours(path)):
+        summary = f"`{name}` exists, and is not a {what} of fleetform: it is left alone"
+        raise failed("not-overwritten", summary, "name another file, or remove that one")

@@ -206,24 +206,13 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     if refresh_only:
         plan = refreshed(state, seen.inventory, now())
     else:
+        wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
         plan = make(
-            desired,
-            state,
-            seen.inventory,
-            now(),
-            requested=frozenset(requested),
-            reuse=reuse,
-            effort=effort,
-            max_work=allowed_work(max_work, offline=offline),
+            desired, state, seen.inventory, now(), requested=wanted, reuse=reuse, effort=effort, max_work=work
         )
-        plan = part_of(
-            replace(plan, scope=Scope(moved=renames.moved)),
-            desired,
-            state,
-            seen.inventory,
-            (targets, excludes),
-            spent=None if assume_empty else session.state.open(desired, offline=offline).spent(),
-        )
+        plan = replace(plan, scope=Scope(moved=renames.moved))
+        spent = None if assume_empty else session.state.open(desired, offline=offline).spent()
+        plan = part_of(plan, desired, state, seen.inventory, (targets, excludes), spent=spent)
     if not offline:
         plan = foresee(plan, backends, desired.places, state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from declarative import __version__
 from declarative.cli.errors import Failed, failed
+from declarative.cli.output import check_writable
 from declarative.model.codec import PLAN_KIND
 from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import RankInputs
@@ -237,19 +238,7 @@ def check_target(name: str) -> None:
     if path.suffix in SUFFIXES:
         hint = f"write `--out {path.stem}.plan`: every `*{path.suffix}` of the project is read as its YAML"
         raise failed("usage", f"a saved plan is not called `*{path.suffix}`", hint)
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
-        return
-    except OSError as error:
-        raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode) or (found.st_size and not _OURS.match(_head(path))):
-        hint = "name another file, or remove that one"
-        raise failed(
-            "not-overwritten", f"`{name}` exists, and is not a plan of fleetform: it is left alone", hint
-        )
+    check_writable(name, "plan", lambda path: _OURS.match(_head(path)) is not None)
 
 
 def save(

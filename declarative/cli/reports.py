@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import click
 
 from declarative.cli.errors import failed
 from declarative.cli.options import going_tasks, name_tasks
-from declarative.cli.output import Unbroken, out_style
+from declarative.cli.output import Unbroken, check_writable, out_style
 from declarative.cli.session import Session
 from declarative.render.text import is_terminal, plural
 
@@ -64,7 +63,8 @@ class Reports:
                 raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
             self.printed = "json"
         for name in self.files:
-            _check_target(Path(name), self._format(name))
+            is_ours = functools.partial(_begins, head=BEGINS[self._format(name)])
+            check_writable(str(Path(name)), "report", is_ours)
 
     def write(self, plan: Plan) -> None:
         """Put the plan into the files, each written whole or not at all."""
@@ -159,21 +159,6 @@ def expected(text: str) -> PlanDigest:
     except (ValueError, RecursionError):
         summary = f"`{text}` holds no digest of a plan"
         raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
-
-
-def _check_target(path: Path, form: str) -> None:
-    """`Failed` unless the file is ours, or is not there and can be."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
-        return
-    except OSError as error:
-        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode) or (found.st_size and not _begins(path, BEGINS[form])):
-        summary = f"`{path}` exists, and is not a report of fleetform: it is left alone"
-        raise failed("not-overwritten", summary, "name another file, or remove that one")
 
 
 def _begins(path: Path, head: str) -> bool:

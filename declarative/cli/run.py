@@ -141,10 +141,7 @@ class Run(RunOutput):
         parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
         plan = part_of(plan, self.desired, recorded, inventory, parts, spent=self.store.spent())
         plan = self.chosen(plan, effective(recorded, inventory), writer)
-        plan = replace(
-            plan,
-            diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)),
-        )
+        plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         return foresee(plan, backends, self.desired.places, recorded)
 
     def check_vanished(self, state: State, seen: Seen) -> None:

@@ -124,12 +124,7 @@ def _alternative(item: Alternative) -> dict[str, Any]:
     kind = item.kind
     return {
         "target": item.target,
-        "fleet": kind.fleet,
-        "backend": kind.backend,
-        "region": kind.region,
-        "zone": kind.zone,
-        "instance_type": kind.instance_type,
-        "spot": kind.spot,
+        **_kind(kind),
         "blocks": item.blocks,
         "idle_blocks": item.idle,
         "total_blocks": kind.total,
@@ -183,16 +178,22 @@ def _node(answer: NodeAnswer) -> dict[str, Any]:
 def _shape(kind: Kind) -> dict[str, Any]:
     shape = kind.shape
     return {
-        "fleet": kind.fleet,
-        "backend": kind.backend,
-        "region": kind.region,
-        "zone": kind.zone,
-        "instance_type": kind.instance_type,
-        "spot": kind.spot,
+        **_kind(kind),
         "resources": {
             "cpu": shape.cpu,
             "memory_mib": shape.memory_mib,
             "gpus": shape.gpus,
             "gpu_name": shape.gpu_name,
         },
+    }
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    return {
+        "fleet": kind.fleet,
+        "backend": kind.backend,
+        "region": kind.region,
+        "zone": kind.zone,
+        "instance_type": kind.instance_type,
+        "spot": kind.spot,
     }

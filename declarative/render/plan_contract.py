@@ -162,9 +162,8 @@ def _selection() -> Schema:
     )
 
 
-def plan_schema() -> Schema:
-    """Of `plan --json`."""
-    drift = record(
+def _drift() -> Schema:
+    return record(
         "A difference between what is recorded and what is there.",
         address=text("What differs."),
         change=one_of(
@@ -173,11 +172,18 @@ def plan_schema() -> Schema:
         ),
         detail=text("For people."),
     )
-    counts = record(
+
+
+def _counts() -> Schema:
+    return record(
         "Addresses by what happens to them; a replacement counts once, under `replace`.",
         **{name: whole() for name in ("create", "update", "delete", "replace")},
         restarts=whole("Ranks that run, and are stopped and started again."),
     )
+
+
+def plan_schema() -> Schema:
+    """Of `plan --json`."""
     return published(
         "fleetform plan",
         "What `fleetform plan --json` prints.",
@@ -214,8 +220,8 @@ def plan_schema() -> Schema:
         ),
         queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
         health=list_of("What is not well and no action mends.", health()),
-        drift=list_of("What changed by itself.", drift),
+        drift=list_of("What changed by itself.", _drift()),
         cost=_cost(),
-        summary=counts,
+        summary=_counts(),
         diagnostics=list_of("Errors and warnings.", diagnostic()),
     )
