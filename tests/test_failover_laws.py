@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from declarative.placement.filters import blocks_wanted, place_reason
 from declarative.placement.types import Kind
-from declarative.planner.fleets import offer_of
 from declarative.planner.launchable import limits
+from declarative.planner.nodes import offer_of
 from declarative.provider import PermanentKind
 from tests.market import KilledError, Market, Site, no_room
 from tests.planned import declared

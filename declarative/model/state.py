@@ -255,6 +255,11 @@ class State:
     silent: Mapping[str, Silence] = field(default_factory=dict)
     """The nodes that do not answer, as it was seen just now. Since when, their records say (`SILENT`)."""
 
+    def has_ended(self, rank: str) -> bool:
+        """Whether a rank is known to have ended."""
+        status = self.ranks.get(rank)
+        return status is not None and status.state.ended
+
     def of(self, kind: str) -> tuple[Record, ...]:
         """The records of one kind, by name."""
         found = (r for a, r in self.records.items() if a.kind == kind)

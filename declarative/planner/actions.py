@@ -13,6 +13,7 @@ from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, rank_name
 from declarative.placement.types import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
+from declarative.planner.inventory import rank_of
 from declarative.planner.steps import Steps
 from declarative.planner.tasks import Course, TaskDecision, changed_fields
 from declarative.planner.types import Action, Op, Reason
@@ -25,24 +26,19 @@ if TYPE_CHECKING:
 def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:
     """All actions, joined by their needs and in order."""
     steps = Steps(state)
-    fleets, outcome = found.fleets, found.outcome
     choices: dict[str, list[Choice]] = {}
-    for choice in outcome.choices:
+    for choice in found.outcome.choices:
         choices.setdefault(choice.task, []).append(choice)
     _volume_actions(steps, found.volumes, recorded)
-    _node_actions(steps, fleets, outcome, recorded)
-    backends = {n.name: n.backend for n in outcome.launches}
-    backends |= {
-        f.node.name: f.node.backend for f in fleets.decisions.values() if f.node.name not in backends
-    }
+    _node_actions(steps, found.fleets)
+    _launch_actions(steps, found.fleets, found.outcome, recorded)
+    _make_room(steps, found.fleets, found.outcome)
+    nodes = found.nodes()
     for decision in found.tasks.values():
-        _task_actions(steps, state, decision, choices.get(decision.name, []), backends)
-    totals = {n.name: n.total for n in outcome.launches}
-    totals |= {f.node.name: f.blocks for f in fleets.decisions.values() if not f.goes}
-    for choice in outcome.choices:
-        total, backend = totals[choice.node], backends[choice.node]
-        _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
-    _released(steps, state, found, Reason.DESTROY if destroy else Reason.REMOVED)
+        _task_actions(steps, decision, choices.get(decision.name, []), nodes)
+    for choice in found.outcome.choices:
+        _reserve(steps, choice, found.tasks[choice.task], nodes[choice.node])
+    _released(steps, found, Reason.DESTROY if destroy else Reason.REMOVED)
     _fence(steps, recorded)
     return steps.join()
 
@@ -55,28 +51,17 @@ def _fence(steps: Steps, recorded: State) -> None:
         ends = f"delete:node/{name}"
         if not silence.given_up or ends not in steps.actions:
             continue
-        held = [r for r in recorded.of("reservation") if Address("node", name) in r.needs]
-        tasks = {r.reservation.task for r in held}
+        node = Address("node", name)
+        tasks = {r.reservation.task for r in recorded.of("reservation") if node in r.needs}
         for key, action in steps.actions.items():
             freed = action.op is Op.DELETE and action.address.kind != "rank"  # the node waits for those
             if not freed and action.task in tasks:
                 steps.after(key, (ends,))
 
 
-def _delete(
-    steps: Steps, record: Record, reason: Reason, because: tuple[str, ...] = (), *, forget: bool = False
-) -> None:
-    steps.add(
-        Action(
-            op=Op.DELETE,
-            address=record.address,
-            reason=reason,
-            because=because,
-            before=record.typed,
-            backend=record.backend,
-            forget=forget,
-        )
-    )
+def _is_gone(steps: Steps, recorded: State, address: Address) -> bool:
+    """Whether it is recorded, and is not there any more."""
+    return address in recorded.records and address not in steps.state.records
 
 
 def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorded: State) -> None:
@@ -84,105 +69,66 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorde
         if decision.waits:
             continue
         address = Address("volume", decision.name)
-        goes = decision.after is None or decision.unused
-        if decision.record and (goes or decision.replaced) and not decision.kept_back:
-            _delete(steps, decision.record, decision.reason, decision.because, forget=decision.forgotten)
-        if decision.after is None or decision.unused:
-            continue
-        backend = decision.after.backend
-        if decision.record is None or decision.replaced:
-            gone = decision.record is None and address in recorded.records
-            reason = Reason.GONE if gone else decision.reason
-            steps.add(
-                Action(
-                    op=Op.CREATE,
-                    address=address,
-                    reason=reason,
-                    because=decision.because,
-                    after=decision.after,
-                    backend=backend,
-                )
-            )
-        elif decision.because:
-            steps.add(
-                Action(
-                    op=Op.UPDATE,
-                    address=address,
-                    reason=decision.reason,
-                    because=decision.because,
-                    before=decision.record.typed,
-                    after=decision.after,
-                    backend=backend,
-                )
-            )
+        if decision.record and decision.deletes:
+            steps.delete(decision.record, decision.reason, decision.because, forget=decision.forgotten)
+        if decision.after and decision.makes:
+            reason = Reason.GONE if _is_gone(steps, recorded, address) else decision.reason
+            backend = decision.after.backend
+            steps.create(address, decision.after, reason, decision.because, backend=backend)
+        elif decision.record and decision.after and decision.updates:
+            steps.update(decision.record, decision.after, decision.reason, decision.because)
 
 
-def _node_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
-    again = {f.node.name: f for f in fleets.decisions.values() if f.again}
+def _node_actions(steps: Steps, fleets: Fleets) -> None:
+    """What is done to nodes that are there."""
     for decision in fleets.decisions.values():
+        record = decision.record
         if decision.fresh:
-            steps.add(
-                Action(
-                    op=Op.CREATE,
-                    address=decision.record.address,
-                    reason=Reason.NEW,
-                    after=decision.after,
-                    backend=decision.record.backend,
-                )
-            )
+            steps.create(record.address, decision.after, Reason.NEW, backend=record.backend)
         elif decision.goes:
-            _delete(steps, decision.record, decision.goes, decision.because)
-        elif decision.changed or decision.mended:
-            steps.add(
-                Action(
-                    op=Op.UPDATE,
-                    address=decision.record.address,
-                    reason=Reason.CHANGED if decision.changed else Reason.DRIFT,
-                    because=decision.changed or decision.mended,
-                    before=decision.record.typed,
-                    after=decision.after,
-                    backend=decision.record.backend,
-                )
-            )
+            steps.delete(record, decision.goes, decision.because)
+        elif decision.changed:
+            steps.update(record, decision.after, Reason.CHANGED, decision.changed)
+        elif decision.mended:
+            steps.update(record, decision.after, Reason.DRIFT, decision.mended)
+
+
+def _launch_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
+    again = {f.node.name: f for f in fleets.decisions.values() if f.again}
     for node in outcome.launches:
-        address = Address("node", node.name)
-        old = again.get(node.name)
-        gone = old is None and address in recorded.records and address not in steps.state.records
         assert node.offer is not None
+        address, old = Address("node", node.name), again.get(node.name)
         after = node_inputs(fleets.desired.fleets[node.fleet], node.offer)
-        new = Reason.NEW if after.instance_id is None else Reason.ADOPTED
-        reason = (old.goes or Reason.CHANGED) if old else Reason.GONE if gone else new
-        steps.add(
-            Action(
-                op=Op.CREATE,
-                address=address,
-                reason=reason,
-                because=old.because if old else (),
-                after=after,
-                backend=node.backend,
-            )
-        )
-    _make_room(steps, fleets, outcome)
+        if old:
+            reason = old.goes or Reason.CHANGED
+        elif _is_gone(steps, recorded, address):
+            reason = Reason.GONE
+        else:
+            reason = Reason.NEW if after.instance_id is None else Reason.ADOPTED
+        steps.create(address, after, reason, old.because if old else (), backend=node.backend)
 
 
 def _make_room(steps: Steps, fleets: Fleets, outcome: PlacementOutcome) -> None:
     """A new node waits for one that goes: no fleet's maximum and no offer's limit is ever exceeded."""
     fresh = {n.name for n in outcome.launches}
-    going = [f.node for f in fleets.decisions.values() if f.goes]
-    gone: dict[object, list[Node]] = defaultdict(list)
-    for node in going:
-        gone[_kind_of(node)].append(node)
-        if node.name not in fresh:
-            gone[node.fleet].append(node)
-    old_names = {n.name for n in going}
+    going = {f.node.name: f.node for f in fleets.decisions.values() if f.goes}
+    gone: dict[object, list[str]] = defaultdict(list)
+    for name, node in going.items():
+        for key in _counted_by(node, limited=True, replaced=name in fresh):
+            gone[key].append(name)
     for node in outcome.launches:
         limited = node.offer is not None and node.offer.limit is not None
-        keys: list[object] = [_kind_of(node)] if limited else []
-        if node.name not in old_names:
-            keys.append(node.fleet)
-        for key in keys:
+        for key in _counted_by(node, limited=limited, replaced=node.name in going):
             if gone[key]:
-                steps.after(f"create:node/{node.name}", (f"delete:node/{gone[key].pop(0).name}",))
+                steps.after(f"create:node/{node.name}", (f"delete:node/{gone[key].pop(0)}",))
+
+
+def _counted_by(node: Node, *, limited: bool, replaced: bool) -> list[object]:
+    """What counts a node: the limit of its offer, if there is one, and its fleet, unless the number of nodes
+    there stays the same.
+    """
+    keys: list[object] = [_kind_of(node)] if limited else []
+    return keys if replaced else [*keys, node.fleet]
 
 
 def _kind_of(node: Node) -> tuple[object, ...]:
@@ -191,37 +137,35 @@ def _kind_of(node: Node) -> tuple[object, ...]:
 
 
 def _task_actions(
-    steps: Steps, state: State, decision: TaskDecision, choices: list[Choice], backends: Mapping[str, str]
+    steps: Steps, decision: TaskDecision, choices: list[Choice], nodes: Mapping[str, Node]
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
-    have = decision.have
     if decision.course is Course.RUN:
-        _stops(steps, state, decision, placed=bool(choices))
+        _stops(steps, decision, placed=bool(choices))
         if choices:
-            _starts(steps, decision, {c.rank: (c.volumes, c.node) for c in choices}, set(have), backends)
+            places = {c.rank: (c.volumes, c.node) for c in choices}
+            _starts(steps, decision, places, set(decision.have), nodes)
         return
-    for rank, record in have.items():
+    for rank, record in decision.have.items():
         _in_place(steps, decision, rank, record)
     if decision.course is Course.COMPLETED:
-        places: dict[int, tuple[Mapping[str, str], str]] = {}
-        for rank in range(decision.want.spec.nodes):
-            reservation = state.get("reservation", rank_name(decision.name, rank))
-            if rank not in have and reservation:
-                places[rank] = (
-                    _attached(state, rank_name(decision.name, rank)),
-                    reservation.reservation.node,
-                )
-        _starts(steps, decision, places, set(), backends)
+        volumes = attached(steps.state)
+        held: dict[int, tuple[Mapping[str, str], str]] = {}
+        for rank in decision.missing:
+            name = rank_name(decision.name, rank)
+            reservation = steps.state.get("reservation", name)
+            if reservation:
+                held[rank] = volumes.get(name, {}), reservation.reservation.node
+        _starts(steps, decision, held, set(), nodes)
 
 
-def _stops(steps: Steps, state: State, decision: TaskDecision, *, placed: bool) -> None:
+def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
     """The old gang ends where a new one starts; without a place for it, what is left of one stops too."""
     for record in decision.have.values():
-        status = state.ranks.get(record.address.name)
         if placed:
-            _delete(steps, record, decision.reason, decision.because)
-        elif decision.incomplete and not (status and status.state.ended):
-            _delete(steps, record, Reason.INCOMPLETE)
+            steps.delete(record, decision.reason, decision.because)
+        elif decision.incomplete and not steps.state.has_ended(record.address.name):
+            steps.delete(record, Reason.INCOMPLETE)
 
 
 def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -> None:
@@ -232,23 +176,16 @@ def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -
     restart, in_place = changed_fields(before, after)
     if not in_place or restart:
         return
-    steps.add(
-        Action(
-            op=Op.UPDATE,
-            address=record.address,
-            reason=Reason.CHANGED,
-            because=in_place,
-            before=before,
-            after=after,
-            backend=record.backend,
-            holds=tuple(sorted(record.needs)),
-        )
-    )
+    steps.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)))
 
 
-def _attached(state: State, rank: str) -> dict[str, str]:
-    found = (r.attachment for r in state.of("attachment"))
-    return {each.path: each.volume for each in found if each.rank == rank}
+def attached(state: State) -> dict[str, dict[str, str]]:
+    """Rank → path → the volume that it has there."""
+    out: dict[str, dict[str, str]] = {}
+    for record in state.of("attachment"):
+        found = record.attachment
+        out.setdefault(found.rank, {})[found.path] = found.volume
+    return out
 
 
 def _starts(
@@ -256,49 +193,52 @@ def _starts(
     decision: TaskDecision,
     places: Mapping[int, tuple[Mapping[str, str], str]],
     replaced: set[int],
-    backends: Mapping[str, str],
+    nodes: Mapping[str, Node],
 ) -> None:
-    """Start actions of a gang. The first rank to start waits for every place of the gang, the others for it.
+    """Start actions of a gang: of each rank its volumes by their paths, and its node.
 
-    So no rank runs before all have their places, with edges that grow with the ranks, not their square.
+    The first rank to start waits for every place of the gang, the others for it. So no rank runs before all
+    have their places, with edges that grow with the ranks, not their square.
     """
-    ranks = sorted(places)
-    workers_first = decision.want.spec.startup_order is StartupOrder.WORKERS_FIRST and len(ranks) > 1
-    first = next((r for r in ranks if r != 0 or not workers_first), ranks[0])
-    held: dict[int, tuple[Address, ...]] = {}
-    for rank in ranks:
-        name = rank_name(decision.name, rank)
+    keys = {rank: f"create:rank/{rank_name(decision.name, rank)}" for rank in sorted(places)}
+    gate = _gate(steps, keys, decision.want.spec.startup_order)
+    for rank in keys:
         volumes, node = places[rank]
-        attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
-        held[rank] = (Address("reservation", name), *attachments)
-        steps.add(
-            Action(
-                op=Op.CREATE,
-                address=Address("rank", name),
-                reason=decision.reason,
-                because=decision.because,
-                after=decision.rank_inputs(rank),
-                holds=held[rank],
-                backend=backends.get(node),
-            )
-        )
-    gate = f"create:rank/{rank_name(decision.name, first)}"
-    steps.after(gate, (f"create:{a}" for addresses in held.values() for a in addresses))
-    # Its ranks are told addresses of nodes, and those may change with how a host is reached.
-    steps.after(gate, (f"update:node/{node}" for _, node in places.values()))
+        holds = _start(steps, decision, rank, volumes, nodes.get(node))
+        steps.after(gate, (f"create:{address}" for address in holds))
+        # Its ranks are told addresses of nodes, and those may change with how a host is reached.
+        steps.after(gate, (f"update:node/{node}",))
     # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
     steps.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
-    for rank in ranks:
-        key = f"create:rank/{rank_name(decision.name, rank)}"
-        if rank != first:
+
+
+def _gate(steps: Steps, keys: Mapping[int, str], order: StartupOrder) -> str:
+    """The start that all others wait for."""
+    workers = [key for rank, key in keys.items() if rank != 0]
+    workers_first = order is StartupOrder.WORKERS_FIRST and len(keys) > 1
+    gate = workers[0] if workers_first else next(iter(keys.values()))
+    for key in keys.values():
+        if key != gate:
             steps.after(key, (gate,))
-        if rank == 0 and workers_first:
-            steps.after(key, (f"create:rank/{rank_name(decision.name, r)}" for r in ranks if r != 0))
+    if workers_first and 0 in keys:
+        steps.after(keys[0], workers)
+    return gate
 
 
-def _reserve(
-    steps: Steps, state: State, choice: Choice, decision: TaskDecision, *, total: int, backend: str
-) -> None:
+def _start(
+    steps: Steps, decision: TaskDecision, rank: int, volumes: Mapping[str, str], node: Node | None
+) -> tuple[Address, ...]:
+    """Start one rank; what it holds."""
+    name = rank_name(decision.name, rank)
+    attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
+    holds = (Address("reservation", name), *attachments)
+    backend, after = node.backend if node else None, decision.rank_inputs(rank)
+    address = Address("rank", name)
+    steps.create(address, after, decision.reason, decision.because, holds=holds, backend=backend)
+    return holds
+
+
+def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -> None:
     """The blocks and the volumes of one rank: kept as they are where nothing about them changed."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
@@ -311,22 +251,16 @@ def _reserve(
             rank=choice.rank,
             node=choice.node,
             blocks=tuple(choice.blocks),
-            total_blocks=total,
+            total_blocks=site.total,
         ),
         holds=(node,),
     )
-    _put(steps, state, reservation)
-    variables = (
-        {m.path: m.variable for m in decision.want.mounts[choice.rank]} if decision.want.mounts else {}
-    )
+    _put(steps, reservation)
+    mounts = decision.want.mounts[choice.rank] if decision.want.mounts else ()
+    variables = {mount.path: mount.variable for mount in mounts}
     for path, volume in choice.volumes.items():
         inputs = AttachmentInputs(
-            task=choice.task,
-            rank=name,
-            node=choice.node,
-            volume=volume,
-            path=path,
-            variable=variables[path],
+            task=choice.task, rank=name, node=choice.node, volume=volume, path=path, variable=variables[path]
         )
         attachment = Action(
             op=Op.CREATE,
@@ -334,51 +268,49 @@ def _reserve(
             reason=decision.reason,
             after=inputs,
             holds=(Address("volume", volume), node, reservation.address),
-            backend=backend,
+            backend=site.backend,
         )
-        _put(steps, state, attachment)
+        _put(steps, attachment)
         steps.after(f"create:{node}", (f"create:volume/{volume}", f"update:volume/{volume}"))
 
 
-def _put(steps: Steps, state: State, wanted: Action) -> None:
+def _put(steps: Steps, wanted: Action) -> None:
     """Create it, or replace it if it differs or what it holds on to is made anew; else it is kept."""
-    record = state.records.get(wanted.address)
+    record = steps.state.records.get(wanted.address)
     if record is None:
         steps.add(wanted)
         return
     renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in steps.actions)
     changed = differing(record.typed, wanted.typed)
-    # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
-    again = wanted.reason in (Reason.RETRY, Reason.SCHEDULE)
-    if not renewed and not changed and not again:
-        return
-    reason, because = (Reason.CASCADE, renewed) if renewed else (Reason.CHANGED, changed)
-    if again and not renewed:
+    if renewed:
+        reason, because = Reason.CASCADE, renewed
+    elif wanted.reason in (Reason.RETRY, Reason.SCHEDULE):
+        # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
         reason, because = wanted.reason, ()
-    _delete(steps, record, reason, because)
+    elif changed:
+        reason, because = Reason.CHANGED, changed
+    else:
+        return
+    steps.delete(record, reason, because)
     steps.add(replace(wanted, reason=reason, because=because))
 
 
-def _released(steps: Steps, state: State, found: Decisions, removed: Reason) -> None:
+def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
     """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
-        for record in state.of(kind):
+        for record in steps.state.of(kind):
             decision = found.tasks.get(str(record.task))
             if f"delete:{record.address}" in steps.actions:
                 continue
             if decision is None:
                 asleep = f"task/{record.task}" in found.fleets.desired.asleep
-                _delete(steps, record, Reason.SCHEDULE if asleep else removed)
+                steps.delete(record, Reason.SCHEDULE if asleep else removed)
             elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
-                _delete(steps, record, reason, decision.because)
-
-
-def _rank(record: Record) -> str:
-    return record.address.name if record.address.kind == "reservation" else record.attachment.rank
+                steps.delete(record, reason, decision.because)
 
 
 def _kept(steps: Steps, record: Record) -> bool:
     """Whether the new rank holds the very same thing."""
-    start = steps.actions.get(f"create:rank/{_rank(record)}")
+    start = steps.actions.get(f"create:rank/{rank_of(record)}")
     return start is not None and record.address in start.holds

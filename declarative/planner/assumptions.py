@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,12 +69,8 @@ def digest(data: Any) -> str:
 def used(plan: Plan, state: State, inventory: Inventory) -> Facts:
     """The facts that `plan`, made of this state and inventory, relies on."""
     known = effective(state, inventory)
-    return _facts(plan, state, inventory, _ranks(plan, state, known))
-
-
-def _ranks(plan: Plan, state: State, known: State) -> set[str]:
-    """Ranks whose end, or whose going on, the plan relies on."""
-    return _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
+    ranks = _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
+    return _facts(plan, state, inventory, ranks)
 
 
 def again(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
@@ -83,13 +80,10 @@ def again(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Fact
 
 def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str]) -> Facts:
     known = effective(state, inventory)
-    fresh = {a.address.name for a in plan.actions if a.op is Op.CREATE and a.address.kind == "node"}
+    working = _working(plan, known) - {a.address.name for a in plan.of(Op.CREATE, "node")}
     unknown = Readiness(state=NodeState.UNKNOWN)
     return Facts(
-        nodes={
-            name: inventory.readiness.get(name, unknown).state
-            for name in sorted(_working(plan, known) - fresh)
-        },
+        nodes={name: inventory.readiness.get(name, unknown).state for name in sorted(working)},
         gone=tuple(sorted(str(a) for a in inventory.gone if a in state.records and a.kind in LOSABLE)),
         found={str(a): _print(r) for a, r in sorted(inventory.recovered.items())},
         able=_able(plan, known, inventory),
@@ -118,22 +112,31 @@ def _working(plan: Plan, known: State) -> set[str]:
 
 
 def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
-    can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
-    can |= {name: seen.can for name, seen in inventory.readiness.items()}
-    made = [a for a in plan.actions if a.op is Op.CREATE]
-    places = {r.address.name: r.reservation.node for r in known.of("reservation")}
-    places |= {a.address.name: a.typed.node for a in made if isinstance(a.typed, ReservationInputs)}
+    can = _can(inventory)
+    places = _places(plan, known)
     out: dict[str, bool] = {}
-    for action in made:
+    for action in plan.of(Op.CREATE, "rank"):
         asked, node = action.typed, places.get(action.address.name)
-        if not isinstance(asked, RankInputs) or node is None:
-            continue
-        if asked.isolation is None and asked.image is None:
-            continue
-        has = can.get(node)
-        fits = not lacks_hard(has, asked.isolation) and not lacks_runtime(has, asked.image)
-        out[node] = out.get(node, True) and fits
+        if node is not None and isinstance(asked, RankInputs) and (asked.isolation or asked.image):
+            has = can.get(node)
+            fits = not lacks_hard(has, asked.isolation) and not lacks_runtime(has, asked.image)
+            out[node] = out.get(node, True) and fits
     return dict(sorted(out.items()))
+
+
+def _can(inventory: Inventory) -> dict[str, frozenset[str] | None]:
+    """Node → what its host can do."""
+    can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
+    return can | {name: seen.can for name, seen in inventory.readiness.items()}
+
+
+def _places(plan: Plan, known: State) -> dict[str, str]:
+    """Rank → its node, once the plan is done."""
+    places = {r.address.name: r.reservation.node for r in known.of("reservation")}
+    for action in plan.of(Op.CREATE, "reservation"):
+        if isinstance(action.typed, ReservationInputs):
+            places[action.address.name] = action.typed.node
+    return places
 
 
 def _freed(plan: Plan, state: State, known: State) -> set[str]:
@@ -146,24 +149,19 @@ def _freed(plan: Plan, state: State, known: State) -> set[str]:
 
 def _beside(plan: Plan, known: State) -> set[str]:
     """Ranks that go on, of tasks of which the plan starts others: alone those would be no task."""
-    starts = {a.address for a in plan.actions if a.op is Op.CREATE and a.address.kind == "rank"}
-    goes = {a.address for a in plan.actions if a.op is Op.DELETE and a.address.kind == "rank"}
-    tasks = {a.typed.task for a in plan.actions if a.op is Op.CREATE and isinstance(a.typed, RankInputs)}
-    return {
-        r.address.name
-        for r in known.of("rank")
-        if r.rank.task in tasks
-        and r.address not in starts | goes
-        and known.get("reservation", r.address.name)
-    }
+    starts = plan.of(Op.CREATE, "rank")
+    tasks = {a.task for a in starts}
+    touched = {a.address for a in (*starts, *plan.of(Op.DELETE, "rank"))}
+    going_on = (r for r in known.of("rank") if r.rank.task in tasks and r.address not in touched)
+    return {r.address.name for r in going_on if known.get("reservation", r.address.name)}
 
 
 def _stayed(plan: Plan, known: State) -> set[str]:
     """Ranks that run anew in the place that they hold: it goes by itself when the old one ends."""
-    made = {a.address for a in plan.actions if a.op is Op.CREATE}
-    held = {h for a in plan.actions if a.op is Op.CREATE for h in a.holds} - made
-    names = {name for h in held if (r := known.records.get(h)) and (name := rank_of(r))}
-    return {name for name in names if Address("rank", name) in known.records}
+    created = [a for a in plan.actions if a.op is Op.CREATE]
+    held = {h for a in created for h in a.holds} - {a.address for a in created}
+    names = {rank_of(known.records[address]) for address in held & known.records.keys()}
+    return {name for name in names if name and Address("rank", name) in known.records}
 
 
 def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
@@ -172,17 +170,10 @@ def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
 
 
 def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFact | None]:
-    counts: dict[tuple[str, str, str | None, str, bool], int] = {}
-    for action in plan.actions:
-        if action.op is Op.CREATE and isinstance(action.typed, NodeInputs):
-            key = _key(action.typed)
-            counts[key] = counts.get(key, 0) + 1
-    if not counts:
+    made = Counter(_key(a.typed) for a in plan.of(Op.CREATE, "node") if isinstance(a.typed, NodeInputs))
+    if not made:
         return {}
-    for record in state.of("node"):
-        key = _key(record.node)
-        if key in counts:
-            counts[key] += 1
+    counts = made + Counter(key for r in state.of("node") if (key := _key(r.node)) in made)
     there = {
         (o.backend, o.region, o.zone, o.instance_type, o.spot): o
         for name in sorted({key[0] for key in counts})
@@ -223,9 +214,7 @@ def record_difference(plan: Plan, state: State) -> Diagnostic | None:
     if plan.basis.serial != state.serial:
         was = f"its serial was {plan.basis.serial} and is {state.serial} now"
         return Diagnostic(
-            code="plan-outdated",
-            summary=f"the state has changed since the plan was made: {was}",
-            hint=AGAIN,
+            code="plan-outdated", summary=f"the state has changed since the plan was made: {was}", hint=AGAIN
         )
     return None
 
@@ -234,31 +223,43 @@ def differences(
     before: Facts, after: Facts, reasons: Mapping[str, Readiness] | None = None
 ) -> tuple[Diagnostic, ...]:
     """What is not any more as the plan relies on it; `reasons` may say why a node is not ready."""
-    out = [*_gone(before, after), *_found(before, after)]
+    return (
+        *_gone(before, after),
+        *_found(before, after),
+        *_ready(before, after, reasons or {}),
+        *_unable(before, after),
+        *(_rank(n, freed=freed) for n, freed in before.ranks.items() if after.ranks.get(n) is not freed),
+        *_changed_offers(before, after),
+    )
+
+
+def _ready(before: Facts, after: Facts, reasons: Mapping[str, Readiness]) -> Iterator[Diagnostic]:
     lost = {Address.parse(a).name for a in after.gone if a.startswith("node/")}
     for name, was in before.nodes.items():
         now = after.nodes.get(name, NodeState.UNKNOWN)
-        came_up = was in BOOTING and (now is NodeState.READY or now in BOOTING)
+        came_up = was in BOOTING and now in (NodeState.READY, *BOOTING)
         if now is not was and not came_up and name not in lost:
-            why = (reasons or {}).get(name)
-            more = f": {why.reason}" if why and why.reason else ""
-            summary = f"node/{name} was {was.value} when the plan was made, and is {now.value} now{more}"
+            why = reasons[name].reason if name in reasons else None
+            summary = f"node/{name} was {was.value} when the plan was made, and is {now.value} now"
+            summary += f": {why}" if why else ""
             hint = f"the plan gives it work: wait until it is ready again, or {AGAIN}"
-            out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
+            yield Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}")
+
+
+def _unable(before: Facts, after: Facts) -> Iterator[Diagnostic]:
     for name, able in before.able.items():
         if able and not after.able.get(name, True):
             summary = f"node/{name} cannot do any more what a task that the plan gives it asks for"
             hint = f"the task has `isolation: hard` or an `image`: repair the node, or {AGAIN}"
-            out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
-    for name, freed in before.ranks.items():
-        if after.ranks.get(name) is not freed:
-            out.append(_rank(name, freed=freed))
+            yield Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}")
+
+
+def _changed_offers(before: Facts, after: Facts) -> Iterator[Diagnostic]:
     for name, promised in before.offers.items():
         what = _offer_difference(promised, after.offers.get(name))
         if what:
             summary = f"what nodes would be launched from has changed: {name} {what}"
-            out.append(Diagnostic(code="plan-offer-changed", summary=summary, hint=AGAIN))
-    return tuple(out)
+            yield Diagnostic(code="plan-offer-changed", summary=summary, hint=AGAIN)
 
 
 def _gone(before: Facts, after: Facts) -> list[Diagnostic]:

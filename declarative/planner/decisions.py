@@ -7,22 +7,32 @@ on it run anew. And a task that runs and has no other place goes on as it is, wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.resource import Desired
+from declarative.model.resource import Desired, Taken
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
 from declarative.placement.board import Board
+from declarative.placement.finish import finish
 from declarative.placement.place import Placed
-from declarative.placement.types import Ask, Node, PlacementOutcome, RankVerdict, Refusal, Verdict, VolumeAt
+from declarative.placement.search import Search
+from declarative.placement.types import (
+    Ask,
+    Choice,
+    Node,
+    PlacementOutcome,
+    RankVerdict,
+    Refusal,
+    Verdict,
+    VolumeAt,
+)
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import ANSWERS
 from declarative.planner.hosts import by_name, with_nodes
-from declarative.planner.inventory import Inventory, effective
-from declarative.planner.queue import behind_others
+from declarative.planner.inventory import Inventory, busy, effective
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Queued, Reason
 from declarative.planner.volumes import VolumeDecision, cleaned
@@ -67,6 +77,11 @@ class Decisions:
     errors: tuple[Diagnostic, ...]
     queued: tuple[Queued, ...] = ()
 
+    def nodes(self) -> dict[str, Node]:
+        """Every node as it will be, those that are launched instead of those whose names they have."""
+        found = {name: decision.planned for name, decision in self.fleets.decisions.items()}
+        return found | {node.name: node for node in self.outcome.launches}
+
 
 def decide(asked: Question) -> Decisions:
     """Decide. A task that runs and cannot be placed anew goes on as it is: then all is decided again."""
@@ -83,8 +98,7 @@ def decide(asked: Question) -> Decisions:
 
 def _goes_on(state: State, decision: TaskDecision) -> bool:
     """Whether it runs, and with all of its ranks: what is left of a gang is no task."""
-    ranks = decision.have.values()
-    runs = any((s := state.ranks.get(r.address.name)) is None or not s.state.ended for r in ranks)
+    runs = any(not state.has_ended(r.address.name) for r in decision.have.values())
     return runs and not decision.incomplete
 
 
@@ -95,18 +109,36 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
         decisions[name].course = Course.KEPT
     pinned = _held(state, stuck)
     volumes, errors = volume_decisions.judge_all(
-        desired,
-        state,
-        destroy=asked.destroy,
-        pinned=pinned,
-        altered=asked.inventory.altered,
-        requested=asked.requested,
+        desired, state, asked.inventory, destroy=asked.destroy, pinned=pinned, requested=asked.requested
     )
-    freed = _freed(state, decisions)
+    fleets, freed = _with_cascades(asked, decisions, volumes, pinned)
+    twice = _twice(state, decisions)
+    runs = [f for f in decisions.values() if f.course is Course.RUN and f.name not in twice]
+    board, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
+    outcome = placed.outcome(asked.about)
+    waiting = _may_queue(asked, decisions, outcome)
+    outcome, queued = _behind_others(waiting, board, outcome, asked.inventory)
+    outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
+    volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
+    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
+    return Decisions(
+        fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
+    )
+
+
+def _with_cascades(
+    asked: Question,
+    decisions: Mapping[str, TaskDecision],
+    volumes: Mapping[str, VolumeDecision],
+    pinned: frozenset[Address],
+) -> tuple[Fleets, frozenset[str]]:
+    """The fleets, and the ranks whose blocks are given back, when no replacement lets more tasks run anew."""
+    more = _freed(asked.state, decisions)
     while True:
+        freed = more
         fleets = Fleets(
-            desired,
-            state,
+            asked.desired,
+            asked.state,
             asked.inventory,
             asked.now,
             freed=freed,
@@ -115,39 +147,24 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
         )
         if asked.destroy:
             _spare_protected(fleets)
-        task_decisions.cascade(decisions, state, _replaced(fleets, volumes))
-        more = _freed(state, decisions)
+        task_decisions.cascade(decisions, asked.state, _replaced(fleets, volumes))
+        more = _freed(asked.state, decisions)
         if more == freed:
-            break
-        freed = more
-    twice = _twice(state, decisions)
+            return fleets, freed
+
+
+def _placed(
+    asked: Question, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
+) -> tuple[Board, Placed]:
+    """Places for all that has to run. What goes may make room below a fleet's maximum: then once more."""
     while True:
-        runs = (f for f in decisions.values() if f.course is Course.RUN and f.name not in twice)
-        board = Board(
-            [_ask(asked, f) for f in runs],
-            _nodes(fleets),
-            fleets.rules(),
-            _volumes(state, volumes, freed),
-        )
+        nodes = [decision.planned for decision in fleets.staying()]
+        board = Board([_ask(asked, f) for f in runs], nodes, fleets.rules(), volumes)
         placed = Placed(board, asked.effort)
         launched = Counter(node.fleet for node in placed.finished.launches)
         retired = fleets.retire(placed.used, launched)
         if not fleets.makes_room(retired, launched, placed.refused):
-            break  # else what goes may make room below a fleet's maximum
-    outcome = placed.outcome(asked.about)
-    waiting = _may_queue(asked, decisions, outcome)
-    outcome, queued = behind_others(waiting, board, outcome, _shared(desired), asked.inventory)
-    outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
-    volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
-    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
-    return Decisions(
-        fleets=fleets,
-        volumes=volumes,
-        tasks=decisions,
-        outcome=outcome,
-        errors=tuple(errors),
-        queued=queued,
-    )
+            return board, placed
 
 
 def _may_queue(
@@ -156,11 +173,6 @@ def _may_queue(
     """The refused tasks that may wait in a queue. One that runs goes on instead."""
     refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
     return {f.name: _ask(asked, f) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
-
-
-def _shared(desired: Desired) -> frozenset[str]:
-    """The fleets that are partitions."""
-    return frozenset(name for name, fleet in desired.fleets.items() if fleet.partition)
 
 
 def _ask(asked: Question, decision: TaskDecision) -> Ask:
@@ -200,15 +212,21 @@ def _unknown_starts(state: State) -> dict[str, str]:
     """Ranks of which it is not known whether they were started, with their nodes, which do not answer."""
     out = {}
     for intent in state.intents:
-        place = state.get("reservation", intent.address.name) if intent.address.kind == "rank" else None
-        if place is None or intent.op != "create" or intent.address in state.records:
+        rank = intent.address
+        if rank.kind != "rank" or intent.op != "create" or rank in state.records:
             continue
-        node = place.reservation.node
-        seen, silence = state.readiness.get(node), state.silent.get(node)
-        answers = seen is not None and seen.state in ANSWERS
-        if state.get("node", node) and not answers and not (silence and silence.given_up):
-            out[intent.address.name] = node
+        place = state.get("reservation", rank.name)
+        if place is not None and _is_out_of_reach(state, place.reservation.node):
+            out[rank.name] = place.reservation.node
     return out
+
+
+def _is_out_of_reach(state: State, node: str) -> bool:
+    """Whether a node does not answer, and was not given up either."""
+    seen, silence = state.readiness.get(node), state.silent.get(node)
+    answers = seen is not None and seen.state in ANSWERS
+    given_up = silence is not None and silence.given_up
+    return state.get("node", node) is not None and not answers and not given_up
 
 
 def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str]) -> Refusal:
@@ -271,12 +289,6 @@ def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[i
     return out
 
 
-def _nodes(fleets: Fleets) -> list[Node]:
-    """The nodes that stay, split as they will be."""
-    staying = (f for f in fleets.decisions.values() if not f.goes)
-    return [replace(f.node, total=f.blocks) for f in staying]
-
-
 def _volumes(
     state: State, volumes: Mapping[str, VolumeDecision], freed: frozenset[str]
 ) -> dict[str, VolumeAt]:
@@ -286,3 +298,86 @@ def _volumes(
         if r.attachment.rank not in freed
     }
     return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
+
+
+# ---------------------------------------------------------------- behind others, in a cluster's own queue
+
+MOST_STEPS = 8
+"""Moments at which it is looked what has become free by then."""
+
+
+def _behind_others(
+    waiting: Mapping[str, Ask],
+    board: Board,
+    outcome: PlacementOutcome,
+    seen: Inventory,
+) -> tuple[PlacementOutcome, tuple[Queued, ...]]:
+    """The outcome with places for those of the refused tasks `waiting` that fit once others have let go: such
+    a task (`queue: true`) is planned on nodes as if others' jobs had ended, those that have to end first.
+
+    What ranks of this project hold is not waited for here, but by `retry`. Who comes first is the cluster's
+    decision.
+    """
+    taken = {found.host.name: found.taken for nodes in seen.existing.values() for found in nodes}
+    taken |= seen.taken
+    if not waiting or not any(taken.values()):
+        return outcome, ()
+    rules = {name: rule for name, rule in board.fleets.items() if rule.fleet.partition}
+    nodes = [node for node in board.nodes if node.fleet in rules]
+    choices = list(outcome.choices)
+    queued: list[Queued] = []
+    left = dict(waiting)
+    for moment in _moments(taken.values()):
+        then = [_at(node, moment, taken, choices) for node in nodes]
+        trial = Board([*left.values()], then, rules, _with_holders(board.volumes, choices))
+        placed = finish(Search(trial).run().ledger).choices
+        on_nodes: dict[str, list[str]] = {}
+        for choice in placed:
+            on_nodes.setdefault(choice.task, []).append(choice.node)
+            left.pop(choice.task, None)
+        choices += placed
+        queued += [_queued(task, names, taken) for task, names in on_nodes.items()]
+        if not left:
+            break
+    return _with_places(outcome, choices, queued), tuple(sorted(queued, key=lambda one: natural(one.task)))
+
+
+def _with_places(
+    outcome: PlacementOutcome, choices: Sequence[Choice], queued: Sequence[Queued]
+) -> PlacementOutcome:
+    waits = {one.task for one in queued}
+    refusals = tuple(r for r in outcome.refusals if r.task not in waits)
+    remedies = outcome.remedies if refusals else ()
+    return replace(outcome, choices=tuple(choices), refusals=refusals, remedies=remedies)
+
+
+def _moments(taken: Collection[Sequence[Taken]]) -> list[float]:
+    """When something is given back at the latest, earliest first; at the last of them everything is."""
+    ends = sorted({one.until for held in taken for one in held if one.until is not None})
+    step = max(1, -(-len(ends) // (MOST_STEPS - 1)))
+    return [*ends[step - 1 :: step], float("inf")]
+
+
+def _at(node: Node, moment: float, taken: Mapping[str, Sequence[Taken]], choices: Sequence[Choice]) -> Node:
+    """A node as it will be when everything has ended that has to end by then."""
+    held = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
+    for choice in choices:
+        if choice.node == node.name:
+            held |= dict.fromkeys(choice.blocks, f"rank/{rank_name(choice.task, choice.rank)}")
+    still = [
+        one for one in taken.get(node.name, ()) if moment < (float("inf") if one.until is None else one.until)
+    ]
+    return replace(node, held={**busy(node.shape, node.total, still, held), **held})
+
+
+def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) -> dict[str, VolumeAt]:
+    """The volumes, those that the choices take included."""
+    holders = {name: f"rank/{rank_name(c.task, c.rank)}" for c in choices for name in c.volumes.values()}
+    return {name: replace(at, holder=holders.get(name, at.holder)) for name, at in volumes.items()}
+
+
+def _queued(task: str, nodes: Sequence[str], taken: Mapping[str, Sequence[Taken]]) -> Queued:
+    before = [one for name in sorted(set(nodes), key=natural) for one in taken.get(name, ())]
+    ends = [one.until for one in before]
+    until = None if None in ends else max((end for end in ends if end is not None), default=None)
+    return Queued(task=task, holders=tuple(dict.fromkeys(one.holder for one in before)), until=until)

@@ -8,7 +8,7 @@ one zone it lies in one zone again; nodes that stay where they are hold it there
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer
-from declarative.planner.fleets import NodeDecision, offer_of
+from declarative.planner.fleets import Fleets
+from declarative.planner.nodes import NodeDecision, offer_of
 from declarative.planner.types import Fallback, Spare
 
 if TYPE_CHECKING:
@@ -79,6 +80,14 @@ class _Member:
             blocks_wanted(g.task, kind) == g.blocks and (same or not one_vendor(g.task)) for g in self.guests
         )
 
+    def may_go_to(self, place: Place) -> bool:
+        """Whether all its volumes can be attached there."""
+        return all(_serves(volume, place) for volume in self.tied)
+
+    def may_take(self, kind: Kind) -> bool:
+        """Whether nothing that its tasks ask for is against it."""
+        return all(place_reason(guest.task, kind) is None for guest in self.guests)
+
 
 @dataclass(slots=True)
 class _Search:
@@ -107,11 +116,11 @@ class _Search:
                 return
             if kind.total != node.total or not bounds.hold(kind.place) or _same(offer, node):
                 continue
-            if not all(_serves(place, kind.place) for place in member.tied):
+            if not member.may_go_to(kind.place):
                 continue
             if kind.shape not in fits:
                 fits[kind.shape] = member.suits(kind)
-            if fits[kind.shape] and all(place_reason(g.task, kind) is None for g in member.guests):
+            if fits[kind.shape] and member.may_take(kind):
                 yield offer
 
 
@@ -140,50 +149,53 @@ def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
     by_fleet: dict[str, list[_Member]] = defaultdict(list)
     for node in launches:
         by_fleet[node.fleet].append(members(node))
-    rules = {name: rule.baseline for name, rule in fleets.rules().items()}
-    held = {address for record in state.records.values() for address in record.needs}
+    rules = fleets.rules()
     out: list[Fallback] = []
     for name, new in sorted(by_fleet.items()):
-        if fleets.desired.fleets[name].placement is not Placement.CLUSTER:
-            out += (f for f in _each(search, new, _Bounds(), wanted=bool(rules[name])) if f.ways)
-            continue
-        there = [f for f in fleets.of(name) if not f.goes and not f.node.closed]
-        idle = [replace(f.node, offer=offer_of(f.record)) for f in there if _may_move(f, held)]
-        out += _cluster(search, new, [members(n) for n in idle], there, wanted=bool(rules[name]))
+        wanted = bool(rules[name].baseline)
+        if fleets.desired.fleets[name].placement is Placement.CLUSTER:
+            idle, staying = _there(fleets, name, state)
+            out += _cluster(search, new, [members(node) for node in idle], staying, wanted=wanted)
+        else:
+            out += (f for f in _each(search, new, _Bounds(), wanted=wanted) if f.ways)
     return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
 
 
-def _members(found: Decisions) -> _Maker:
+def _there(fleets: Fleets, name: str, state: State) -> tuple[list[Node], list[Node]]:
+    """The nodes of a cluster that are there: those that may go with it, and those that stay."""
+    held = {address for record in state.records.values() for address in record.needs}
+    idle: list[Node] = []
+    staying: list[Node] = []
+    for decision in fleets.staying(name):
+        if _may_move(decision, held):
+            idle.append(replace(decision.node, offer=offer_of(decision.record)))
+        elif not decision.node.closed:
+            staying.append(decision.node)
+    return idle, staying
+
+
+def _members(found: Decisions) -> Callable[[Node], _Member]:
+    """What makes members of nodes."""
     on_node: dict[str, list[Choice]] = defaultdict(list)
     for choice in found.outcome.choices:
         on_node[choice.node].append(choice)
-    places: dict[str, Place] = {}
-    for decision in found.volumes.values():
-        if decision.after is not None:
-            at = decision.at(None)
-            places[decision.name] = (at.backend, at.region, at.zone)
-    return _Maker(on_node, places, {name: decision.want.spec for name, decision in found.tasks.items()})
+    ends = {decision.name: decision.at(None) for decision in found.volumes.values() if decision.after}
+    places = {name: (at.backend, at.region, at.zone) for name, at in ends.items()}
 
+    def member(node: Node) -> _Member:
+        choices = on_node.get(node.name, ())
+        guests = (_Guest(found.tasks[c.task].want.spec, len(c.blocks)) for c in choices)
+        tied = frozenset(places[v] for c in choices for v in c.volumes.values() if v in places)
+        return _Member(node, tuple({guest.key: guest for guest in guests}.values()), tied)
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    """Makes members of nodes."""
-
-    on_node: Mapping[str, Sequence[Choice]]
-    places: Mapping[str, Place]
-    tasks: Mapping[str, Task]
-
-    def __call__(self, node: Node) -> _Member:
-        choices = self.on_node.get(node.name, ())
-        guests = {g.key: g for g in (_Guest(self.tasks[c.task], len(c.blocks)) for c in choices)}
-        tied = frozenset(self.places[v] for c in choices for v in c.volumes.values() if v in self.places)
-        return _Member(node, tuple(guests.values()), tied)
+    return member
 
 
 def _may_move(decision: NodeDecision, held: Container[Address]) -> bool:
     """Whether a node that is there may go with its cluster: nothing is on it, nobody protects it."""
     protected = decision.changed or decision.mended or decision.record.node.prevent_destroy
-    return decision.idle and decision.record.address not in held and not protected
+    free = decision.idle and not decision.node.closed and decision.record.address not in held
+    return free and not protected
 
 
 def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wanted: bool) -> list[Fallback]:
@@ -192,7 +204,7 @@ def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wante
     for alike in _alike(members):
         fleet = search.fleets[alike[0].node.fleet]
         ways = tuple((_spare(fleet, o),) for o in _few(search.fitting(alike[0], bounds)))
-        out.append(Fallback(kinds=(tuple(m.node.name for m in alike),), ways=ways, wanted=wanted))
+        out.append(Fallback(kinds=(_names(alike),), ways=ways, wanted=wanted))
     return out
 
 
@@ -204,59 +216,56 @@ def _beside(staying: Sequence[Node], place: Place) -> _Bounds:
 
 
 def _cluster(
-    search: _Search,
-    new: Sequence[_Member],
-    idle: Sequence[_Member],
-    there: Sequence[NodeDecision],
-    *,
-    wanted: bool,
+    search: _Search, new: Sequence[_Member], idle: Sequence[_Member], staying: Sequence[Node], *, wanted: bool
 ) -> list[Fallback]:
     """The nodes of a cluster: all the same way, unless all ways lead to where they are."""
     fleet = search.fleets[new[0].node.fleet]
-    movable = {m.node.name for m in idle}
-    staying = [f.node for f in there if f.node.name not in movable]
-    places = sorted({_place(m.node) for m in new}, key=_place_key)
-    if len(places) > 1:
-        by_place = {place: [m for m in new if _place(m.node) == place] for place in places}
-        return [f for place, here in by_place.items() for f in _each(search, here, _at(place), wanted=wanted)]
-    (place,) = places
+    by_place: dict[Place, list[_Member]] = defaultdict(list)
+    for member in new:
+        by_place[_place(member.node)].append(member)
+    if len(by_place) > 1:
+        apart = sorted(by_place.items(), key=lambda item: _place_key(item[0]))
+        return [f for place, here in apart for f in _each(search, here, _at(place), wanted=wanted)]
+    (place,) = by_place
     kinds = _alike([*new, *idle])
     ways = _ways(search, kinds, _beside(staying, place))
-    if all(_place_of(offer) == place for way in ways for offer in way):
+    if {_place_of(offer) for way in ways for offer in way} <= {place}:
         return _each(search, new, _at(place), wanted=wanted)
-    return [
-        Fallback(
-            kinds=tuple(tuple(m.node.name for m in alike) for alike in kinds),
-            ways=tuple(tuple(_spare(fleet, offer) for offer in way) for way in ways),
-            together=True,
-            idle=tuple(sorted(movable, key=natural)),
-            wanted=wanted,
-        )
-    ]
+    spares = tuple(tuple(_spare(fleet, offer) for offer in way) for way in ways)
+    names = tuple(sorted(_names(idle), key=natural))
+    return [Fallback(kinds=tuple(map(_names, kinds)), ways=spares, together=True, idle=names, wanted=wanted)]
+
+
+def _names(alike: Sequence[_Member]) -> tuple[str, ...]:
+    return tuple(member.node.name for member in alike)
 
 
 def _ways(search: _Search, kinds: Sequence[Sequence[_Member]], bounds: _Bounds) -> list[tuple[Offer, ...]]:
     """Ways that all kinds of a cluster's members can go, each to one place, cheapest first."""
-    by_place: dict[Place, list[list[Offer]]] = {}
+    by_place: dict[Place, list[list[Offer]]] = defaultdict(lambda: [[] for _ in kinds])
     for i, alike in enumerate(kinds):
         for offer in _few(search.fitting(alike[0], bounds)):
-            place = _place_of(offer)
-            lists = by_place.setdefault(place, [[] for _ in kinds])
-            lists[i].append(offer)
-    own = [next(iter(alike)).node for alike in kinds]
+            by_place[_place_of(offer)][i].append(offer)
     found: list[tuple[tuple[object, ...], tuple[Offer, ...]]] = []
     for place, lists in by_place.items():
-        for i, node in enumerate(own):
-            if not lists[i] and _place(node) == place and node.offer is not None:
-                lists[i].append(node.offer)  # another kind takes another offer where they are
-        if not all(lists):
-            continue
-        for turn in range(max(map(len, lists))):
-            way = tuple(offers[min(turn, len(offers) - 1)] for offers in lists)
-            cost = sum(_cost(o) * len(alike) for o, alike in zip(way, kinds, strict=True))
-            found.append(((cost, turn, *_place_key(place)), way))
+        for offers, (first, *_) in zip(lists, kinds, strict=True):
+            if not offers and _place(first.node) == place and first.node.offer is not None:
+                offers.append(first.node.offer)  # another kind takes another offer where they are
+        found += _ways_to(place, lists, [len(alike) for alike in kinds])
     found.sort(key=lambda f: f[0])
     return [way for _, way in found[:MOST_WAYS]]
+
+
+def _ways_to(
+    place: Place, lists: Sequence[Sequence[Offer]], counts: Sequence[int]
+) -> Iterator[tuple[tuple[object, ...], tuple[Offer, ...]]]:
+    """Ways that lead to one place, with the order that they have among all; none if a kind has no offer."""
+    if not all(lists):
+        return
+    for turn in range(max(map(len, lists))):
+        way = tuple(offers[min(turn, len(offers) - 1)] for offers in lists)
+        cost = sum(_cost(offer) * count for offer, count in zip(way, counts, strict=True))
+        yield (cost, turn, *_place_key(place)), way
 
 
 def _few(found: Iterable[Offer]) -> list[Offer]:

@@ -11,7 +11,7 @@ while their cloud says that they run would hold their gang and be paid for witho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from declarative.model.diagnostic import Diagnostic
@@ -111,74 +111,68 @@ def silences(
     `limits` is fleet → seconds after which its nodes are given up, None for never.
     """
     nodes = {r.address.name: r for r in state.of("node") if r.address.name in readiness}
-    found: dict[str, Silence] = {}
-    for name, record in nodes.items():
-        seen = readiness[name]
-        if seen.state is NodeState.UNREACHABLE:
-            limit = limits.get(record.node.fleet, LIMIT)
-            known = silent_since(record)
-            since = known if known is not None else min(now, seen.observed_at or now)
-            until = None if limit is None else since + limit
-            found[name] = Silence(since=since, until=until, why=seen.reason)
-    out: dict[str, Silence] = {}
-    for name, silence in found.items():
-        due = silence.until is not None and now >= silence.until
-        out[name] = _due(nodes[name], nodes.values(), readiness, found, now) if due else silence
-    return out
+    found = {
+        name: _silence(record, seen, limits.get(record.node.fleet, LIMIT), now)
+        for name, record in nodes.items()
+        if (seen := readiness[name]).state is NodeState.UNREACHABLE
+    }
+    silent = _SilentNodes(nodes, readiness, found, now)
+    return {name: silent.judged(name) for name in found}
 
 
-def _due(
-    node: Record,
-    nodes: Collection[Record],
-    readiness: Mapping[str, Readiness],
-    found: Mapping[str, Silence],
-    now: float,
-) -> Silence:
-    """What comes of a node whose time has come: it is given up, now or later, or it is kept."""
-    silence = found[node.address.name]
-    if kept := _kept(node, nodes, readiness):
-        return replace(silence, until=None, kept=kept)
-    line = _at_once(node, nodes, readiness, found)
-    if line and silence.until is not None:
-        silence = replace(silence, until=silence.since + SURE * (silence.until - silence.since))
-        if now < (silence.until or 0.0):
-            return replace(silence, kept=line)
-    return replace(silence, given_up=True)
+def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -> Silence:
+    """Since when a node does not answer, and until when it is waited for."""
+    known = silent_since(record)
+    since = known if known is not None else min(now, seen.observed_at or now)
+    return Silence(since=since, until=None if limit is None else since + limit, why=seen.reason)
 
 
-def _kept(
-    node: Record,
-    nodes: Collection[Record],
-    readiness: Mapping[str, Readiness],
-) -> str | None:
-    """Why a node is not given up although it is time, however long that lasts."""
-    if node.node.host:
+@dataclass(frozen=True, slots=True)
+class _SilentNodes:
+    """How all recorded nodes were seen, and those of them that do not answer."""
+
+    nodes: Mapping[str, Record]
+    readiness: Mapping[str, Readiness]
+    silent: Mapping[str, Silence]
+    now: float
+
+    def judged(self, name: str) -> Silence:
+        """What comes of a node: once its time has come it is given up, now or later, or it is kept."""
+        node, silence = self.nodes[name], self.silent[name]
+        if silence.until is None or self.now < silence.until:
+            return silence
+        if kept := self._kept(node):
+            return replace(silence, until=None, kept=kept)
+        line = self._line(node)
+        if line:
+            silence = replace(silence, until=silence.since + SURE * (silence.until - silence.since))
+            if self.now < (silence.until or 0.0):
+                return replace(silence, kept=line)
+        return replace(silence, given_up=True)
+
+    def _kept(self, node: Record) -> str | None:
+        """Why a node is not given up although it is time, however long that lasts."""
+        if not node.node.host:
+            return "its fleet's `prevent_destroy` is true" if node.node.prevent_destroy else None
         fleet = node.node.fleet
-        others = [r for r in nodes if r.node.fleet == fleet]
-        if any(readiness[r.address.name].state is NodeState.READY for r in others):
+        others = (name for name, other in self.nodes.items() if other.node.fleet == fleet)
+        if any(self.readiness[name].state is NodeState.READY for name in others):
             return None
         return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
-    return "its fleet's `prevent_destroy` is true" if node.node.prevent_destroy else None
 
-
-def _at_once(
-    node: Record,
-    nodes: Collection[Record],
-    readiness: Mapping[str, Readiness],
-    found: Mapping[str, Silence],
-) -> str | None:
-    """Why a cloud's node is not given up yet although it is time: it may be our own line."""
-    if node.node.host or readiness[node.address.name].down:
-        return None
-    others = [r for r in nodes if r.backend == node.backend]
-    if any(readiness[r.address.name].state in ANSWERS for r in others):
-        return None
-    silent = [found[r.address.name].since for r in others if r.address.name in found]
-    if len(silent) > 1 and max(silent) - min(silent) <= AT_ONCE:
+    def _line(self, node: Record) -> str | None:
+        """Why a cloud's node is not given up yet although it is time: it may be our own line."""
+        if node.node.host or self.readiness[node.address.name].down:
+            return None
+        others = [name for name, other in self.nodes.items() if other.backend == node.backend]
+        if any(self.readiness[name].state in ANSWERS for name in others):
+            return None
+        times = [self.silent[name].since for name in others if name in self.silent]
+        if len(times) == 1 or max(times) - min(times) > AT_ONCE:
+            return None
         return (
             f"all nodes of backend {node.backend} fell silent at once, so that it may be the line from here"
         )
-    return None
 
 
 def lost_with(name: str, silence: Silence) -> str:

@@ -10,20 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape, split
 from declarative.model.inputs import NodeInputs, data_of
-from declarative.model.resource import (
-    INSTANCE_ID,
-    SLURM,
-    SSH,
-    Desired,
-    Host,
-    Offer,
-    TaskWant,
-    node_inputs,
-)
+from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
 from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
@@ -102,34 +94,18 @@ def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
 
 def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
+    host = partial(Host, fleet=str(fleet.name), name="", backend=backend_of(fleet))
     if fleet.partition is not None:
         settings = {name: value for name in OF_JOBS if (value := getattr(fleet, name)) is not None}
-        return (Host(fleet=str(fleet.name), name="", backend=backend_of(fleet), key="", fields=settings),)
+        return (host(key="", fields=settings),)
     config = fleet.ssh_config
     if config is None:
-        return tuple(
-            Host(
-                fleet=str(fleet.name),
-                name="",
-                backend=backend_of(fleet),
-                key=made,
-                fields={INSTANCE_ID: made},
-                index=i,
-            )
-            for i, made in enumerate(fleet.instance_ids)
-        )
+        ids = enumerate(fleet.instance_ids)
+        return tuple(host(key=made, fields={INSTANCE_ID: made}, index=i) for i, made in ids)
+    keyed = enumerate(zip(config.hosts, host_keys(config), strict=True))
     return tuple(
-        Host(
-            fleet=str(fleet.name),
-            name="",
-            backend=backend_of(fleet),
-            key=key,
-            fields=_fields(config, h),
-            blocks=h.blocks,
-            index=i,
-            topology=tuple(h.topology),
-        )
-        for i, (h, key) in enumerate(zip(config.hosts, host_keys(config), strict=True))
+        host(key=key, fields=_fields(config, h), blocks=h.blocks, index=i, topology=tuple(h.topology))
+        for i, (h, key) in keyed
     )
 
 
@@ -244,13 +220,7 @@ def unseen(
 def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
     """The hosts that a plan makes nodes."""
     return tuple(
-        Host(
-            fleet=node.fleet,
-            name=a.address.name,
-            backend=node.backend,
-            key=node.host_key,
-            fields=node.host,
-        )
+        Host(fleet=node.fleet, name=a.address.name, backend=node.backend, key=node.host_key, fields=node.host)
         for a in plan.actions
         if a.op is Op.CREATE and isinstance(node := a.typed, NodeInputs) and node.host
     )

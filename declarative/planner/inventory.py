@@ -14,7 +14,9 @@ from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import (
+    ANOTHERS,
     GIVEN_UP,
+    TAGS,
     Address,
     RankState,
     RankStatus,
@@ -77,6 +79,17 @@ class Inventory:
     def unread(self) -> frozenset[str | None]:
         """The addresses of the backends that could not be read."""
         return frozenset(d.address for d in self.diagnostics if d.code == UNREAD)
+
+    def launched(self, backends: Iterable[str]) -> list[Offer]:
+        """What these backends offer, without the hosts and instances that are there."""
+        return [offer for name in backends for offer in self.offers.get(name, ()) if offer.host is None]
+
+    def mendable(self, address: Address) -> tuple[str, ...]:
+        """What others changed about a thing and can be put back: its tags, unless they say that it is
+        another's.
+        """
+        found = self.altered.get(address, {})
+        return (TAGS,) if TAGS in found and ANOTHERS not in found else ()
 
 
 def rank_of(record: Record) -> str | None:

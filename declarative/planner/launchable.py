@@ -6,17 +6,19 @@ GPUs of nodes on this machine that it may not have are here as well: what is don
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from declarative.model.blocks import Shape, divisors, misfits, split
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped, size_order
+from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, shaped, size_order
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.state import State
 from declarative.placement.filters import price_reason
 from declarative.planner.hosts import backend_of
 from declarative.planner.inventory import Inventory
+from declarative.planner.types import finding
 
 
 def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
@@ -58,46 +60,45 @@ def fleet_offers(
     backends = allowed_backends(desired, fleet)
     if nowhere := _gpus_nowhere(desired, fleet, backends):
         return (), [nowhere]
-    found = [shaped(o, fleet.resources) for b in backends for o in _launched(inventory, b)]
+    found = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
     within = [o for o in found if limits(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
-    address = f"fleet/{fleet.name}"
-    span = desired.places.get(f"{address}.blocks", desired.places.get(address))
     out: list[Diagnostic] = []
     if within and not good:
         shape = within[0].shape
-        listing = ", ".join(map(str, divisors(shape)))
-        out.append(
-            Diagnostic(
-                code="blocks-do-not-divide",
-                summary=f"{shape.cpu} CPUs and {shape.gpus} GPUs cannot be split into "
-                f"{fleet.blocks.number} blocks",
-                hint=f"write `blocks: auto` or one of {listing}",
-                span=span,
-                address=address,
-            )
-        )
+        what = f"{shape.cpu} CPUs and {shape.gpus} GPUs"
+        out.append(unsplittable(desired, fleet, what, shape, blocks=fleet.blocks.number))
     return tuple(sorted(good, key=cheapest_first)), out
 
 
-def _launched(inventory: Inventory, backend: str) -> list[Offer]:
-    """What a backend offers, without the instances that are there."""
-    return [offer for offer in inventory.offers.get(backend, ()) if offer.host is None]
+def unsplittable(
+    desired: Desired, fleet: Fleet, what: str, shape: Shape, *, blocks: int | None, host: Host | None = None
+) -> Diagnostic:
+    """The error of what cannot be split as its fleet, or a host of it, says."""
+    address, places = f"fleet/{fleet.name}", desired.places
+    own = places.get(f"{address}.hosts.{host.index}.blocks") if host else None
+    listing = ", ".join(map(str, divisors(shape)))
+    return Diagnostic(
+        code="blocks-do-not-divide",
+        summary=f"{what} cannot be split into {blocks} blocks",
+        hint=f"write `blocks: auto` or one of {listing}",
+        span=own or places.get(f"{address}.blocks", places.get(address)),
+        address=address,
+    )
 
 
 def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:
     """The error of a fleet that asks for GPUs and has no backend: nobody meant this machine's folders."""
-    gpu = fleet.resources.gpu
-    if not gpu or not gpu.count.min or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
+    if not _asks_for_gpus(fleet) or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
         return None
     address = f"fleet/{fleet.name}"
-    return Diagnostic(
-        code="no-backend",
+    return finding(
+        desired,
+        address,
+        "no-backend",
         summary=f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
         hint="declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
         "without the GPUs, write `backends: [local]` in the fleet",
-        span=desired.places.get(address),
-        address=address,
     )
 
 
@@ -133,11 +134,21 @@ def may_rehearse(desired: Desired, state: State) -> bool:
     there = (r.node for r in state.of("node"))
     if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
         return True
+    return _may_get_gpus(desired)
+
+
+def _may_get_gpus(desired: Desired) -> bool:
+    """Whether nodes on this machine may be launched with GPUs."""
     fleets = [f for f in desired.fleets.values() if not f.exists]
     local = {b for f in fleets for b in allowed_backends(desired, f) if is_local(desired, b)}
-    asked = any(f.resources.gpu and f.resources.gpu.count.min for f in fleets)
-    known = (desired.backends[b].catalog for b in local & desired.backends.keys())
-    return bool(local) and (asked or any(entry.gpu for catalog in known for entry in catalog))
+    if local and any(map(_asks_for_gpus, fleets)):
+        return True
+    return any(entry.gpu for b in local & desired.backends.keys() for entry in desired.backends[b].catalog)
+
+
+def _asks_for_gpus(fleet: Fleet) -> bool:
+    gpu = fleet.resources.gpu
+    return gpu is not None and bool(gpu.count.min)
 
 
 def judged(
@@ -148,15 +159,14 @@ def judged(
     `together`: the nodes are there at once, so that their GPUs add up.
     """
     here = [n for n in nodes if n.shape.gpus and is_local(desired, n.backend)]
-    counts: dict[str, int] = {}
+    if own is None:
+        return [(node, None) for node in here]
+    counts: Counter[str] = Counter()
     for node in here:
-        counts[node.model] = counts.get(node.model, 0) + node.shape.gpus
-    out: list[tuple[Rehearsed, bool | None]] = []
-    for node in here:
-        wanted = counts[node.model] if together else node.shape.gpus
-        has = sum(1 for name in own or () if not node.model or name.lower() == node.model)
-        out.append((node, None if own is None else has < wanted))
-    return out
+        counts[node.model] += node.shape.gpus
+    has = Counter(name.lower() for name in own)
+    has[""] = len(own)  # of a model that is not named any will do
+    return [(n, has[n.model] < (counts[n.model] if together else n.shape.gpus)) for n in here]
 
 
 def rehearsals(

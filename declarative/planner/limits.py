@@ -58,24 +58,37 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     if limit is None:
         return
     name, most = limit
-    staying = [n for n in plan.preview.nodes if n.status != "deleted"]
-    unknown = [f"node/{n.name}" for n in staying if n.price is None]
-    made = {str(a.address) for a in plan.actions if a.op is Op.CREATE}
-    after = total_price(n.price for n in staying if n.price is not None) or 0.0
-    before = plan.preview.cost.before
-    grows = _made(plan, Op.CREATE) > 0 and (before is None or after > before + ROUNDING)
-    factor, unit = (HOURS_A_MONTH, "USD a month") if name == "cost_per_month" else (1, "USD/h")
+    after, unknown = _cost_after(plan)
     if after > most + ROUNDING:
-        least = "at least " if unknown else ""
-        summary = (
-            f"all nodes would cost {least}{after * factor:,.2f} {unit}; the limit is {most * factor:,.2f}"
-        )
-        yield _beyond(desired, name, summary, f"declare less, or raise `limits.{name}`", error=grows)
+        factor, unit = (HOURS_A_MONTH, "USD a month") if name == "cost_per_month" else (1, "USD/h")
+        cost = f"{'at least ' if unknown else ''}{after * factor:,.2f} {unit}"
+        summary = f"all nodes would cost {cost}; the limit is {most * factor:,.2f}"
+        hint = f"declare less, or raise `limits.{name}`"
+        yield _beyond(desired, name, summary, hint, error=_grows(plan, after))
     elif unknown:
-        named = and_more(sorted(unknown, key=natural), MOST_NAMED)
-        summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
-        hint = "write the prices into the backend's catalog, or use offers whose prices are known"
-        yield _beyond(desired, name, summary, hint, error=not made.isdisjoint(unknown))
+        yield _unpriced(plan, desired, name, unknown)
+
+
+def _cost_after(plan: Plan) -> tuple[float, list[str]]:
+    """What all nodes cost whose price is known, USD an hour, and the others (`node/gpu-0`)."""
+    staying = [n for n in plan.preview.nodes if n.stays]
+    known = (n.price for n in staying if n.price is not None)
+    return total_price(known) or 0.0, [f"node/{n.name}" for n in staying if n.price is None]
+
+
+def _grows(plan: Plan, after: float) -> bool:
+    """Whether nodes are made, and all of them cost more than before."""
+    before = plan.preview.cost.before
+    return bool(plan.of(Op.CREATE, "node")) and (before is None or after > before + ROUNDING)
+
+
+def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
+    """That what nodes cost is not known: whether a limit is kept is not known, either."""
+    named = and_more(sorted(nodes, key=natural), MOST_NAMED)
+    summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
+    hint = "write the prices into the backend's catalog, or use offers whose prices are known"
+    made = {str(a.address) for a in plan.of(Op.CREATE, "node")}
+    return _beyond(desired, name, summary, hint, error=not made.isdisjoint(nodes))
 
 
 def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
@@ -85,31 +98,26 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     most, spent = desired.project.limits.cost_per_month, plan.preview.cost.spent
     if most is None or spent is None:
         return
-    staying = (n.price for n in plan.preview.nodes if n.status != "deleted" and n.price is not None)
+    hourly, _ = _cost_after(plan)
     left = max(0.0, HOURS_A_MONTH - spent.hours)
-    if spent.dollars + (total_price(staying) or 0.0) * left <= most + ROUNDING * HOURS_A_MONTH:
+    if spent.dollars + hourly * left <= most + ROUNDING * HOURS_A_MONTH:
         return
     summary = f"what was spent in {spent.month}, and what all nodes would cost in the rest of it, is above "
     summary += f"the limit of {most:,.2f} USD"
     hint = "wait for the next month, declare less, or raise `limits.cost_per_month`; `fleetform status` says "
     hint += "what was spent"
-    error = _made(plan, Op.CREATE) > 0
+    error = bool(plan.of(Op.CREATE, "node"))
     yield _beyond(desired, "cost_per_month", summary, hint, error=error)
 
 
 def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     most = desired.project.limits.nodes
-    after = sum(n.status != "deleted" for n in plan.preview.nodes)
+    after = sum(n.stays for n in plan.preview.nodes)
     if most is None or after <= most:
         return
-    before = after - _made(plan, Op.CREATE) + _made(plan, Op.DELETE)
+    before = after - len(plan.of(Op.CREATE, "node")) + len(plan.of(Op.DELETE, "node"))
     summary = f"there would be {after} nodes; the limit is {most}"
     yield _beyond(desired, "nodes", summary, "declare less, or raise `limits.nodes`", error=after > before)
-
-
-def _made(plan: Plan, op: Op) -> int:
-    """How many nodes are created, or deleted."""
-    return sum(a.op is op and a.address.kind == "node" for a in plan.actions)
 
 
 def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[Diagnostic]:
@@ -154,25 +162,23 @@ def _affordable(plan: Plan, most: float) -> tuple[Fallback, ...]:
     room = most - (plan.preview.cost.after or 0.0) + ROUNDING
     out: list[Fallback] = []
     for fallback in plan.preview.fallbacks:
-        extras = [_extra(fallback.kinds, way, prices) for way in fallback.ways]
-        fits = [extra is not None and extra <= room for extra in extras]
-        ways = tuple(way for way, fit in zip(fallback.ways, fits, strict=True) if fit)
-        if ways:
-            room -= max(extra for extra, fit in zip(extras, fits, strict=True) if fit and extra is not None)
-            out.append(replace(fallback, ways=ways))
+        fits = [(x, way) for way in fallback.ways if (x := _extra(fallback.kinds, way, prices)) <= room]
+        if fits:
+            room -= max(extra for extra, _ in fits)
+            out.append(replace(fallback, ways=tuple(way for _, way in fits)))
     return tuple(out)
 
 
 def _extra(
     kinds: tuple[tuple[str, ...], ...], way: tuple[Spare, ...], prices: Mapping[str, float | None]
-) -> float | None:
-    """What a way costs more than planned, USD an hour, at most; None if that is unknown."""
+) -> float:
+    """What a way costs more than planned, USD an hour, at most; infinite if that is unknown."""
     total = 0.0
     for names, spare in zip(kinds, way, strict=True):
         for name in names:
             planned = prices.get(name)
             if spare.offer.price is None or planned is None:
-                return None
+                return math.inf
             total += max(0.0, spare.offer.price - planned)
     return total
 
@@ -314,11 +320,12 @@ def _too_many_places(desired: Desired, recorded: State) -> Diagnostic | None:
     places = ranks + nodes + len(recorded.of("node"))
     if places <= MOST_PLACES:
         return None
-    return Diagnostic(
-        code="too-large",
-        summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
-        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
-    )
+    what = f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are"
+    return _too_many(what, f"split the project: a plan places {MOST_PLACES} ranks and nodes at most")
+
+
+def _too_many(what: str, hint: str) -> Diagnostic:
+    return Diagnostic(code="too-large", summary=f"{what} too many for a plan", hint=hint)
 
 
 def _too_much_text(desired: Desired) -> Diagnostic | None:
@@ -350,20 +357,14 @@ def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | Non
     fleets = desired.fleets.values()
     offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
     if offered > MOST_OFFERED:
-        return Diagnostic(
-            code="too-large",
-            summary=f"{len(desired.fleets)} fleets with {offered} offers to look at are too many for a plan",
-            hint="name `backends` in each fleet, fewer regions, or fewer entries of a `catalog`: "
-            f"a plan looks at {MOST_OFFERED} at most",
-        )
+        hint = "name `backends` in each fleet, fewer regions, or fewer entries of a `catalog`: "
+        hint += f"a plan looks at {MOST_OFFERED} at most"
+        return _too_many(f"{len(desired.fleets)} fleets with {offered} offers to look at are", hint)
     sizes = len({(want.spec.resources, want.spec.whole_nodes) for want in desired.tasks.values()})
     if sizes * offered <= MOST_SIZES:
         return None
     within = sum(len(fleet_offers(desired, fleet, inventory)[0]) for fleet in fleets)
     if sizes * within <= MOST_SIZES:
         return None
-    return Diagnostic(
-        code="too-large",
-        summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
-        hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
-    )
+    hint = "narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same"
+    return _too_many(f"tasks of {sizes} sizes and {within} offers to launch are", hint)

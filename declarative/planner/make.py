@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
@@ -11,19 +11,19 @@ from declarative.model.manifest import told
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
-from declarative.model.state import Address, NodeState, RankState, Readiness, State, natural, rank_name
+from declarative.model.state import Address, NodeState, RankState, Silence, State, natural, rank_name
 from declarative.placement.types import Node
 from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.fallbacks import fallbacks
-from declarative.planner.fleets import Fleets, NodeDecision
-from declarative.planner.health import NODE_HINT, SICK, of_hosts, of_nodes, silence_text
+from declarative.planner.fleets import Fleets
+from declarative.planner.health import NODE_HINT, SICK, UNTOLD, of_hosts, of_nodes, silence_text
 from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
-from declarative.planner.tasks import Course, bad_end
+from declarative.planner.tasks import Course, bad_end, end_of
 from declarative.planner.types import (
     Action,
     Basis,
@@ -35,6 +35,7 @@ from declarative.planner.types import (
     Reason,
     Scope,
     Unplaced,
+    finding,
 )
 from declarative.planner.volumes import waiting
 
@@ -80,6 +81,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     actions = build(recorded, state, found, destroy=destroy)
+    seen = [(decision.node.name, decision.node.readiness) for decision in fleets.staying()]
     errors = (
         *found.errors,
         *_node_errors(fleets, destroy=destroy),
@@ -94,7 +96,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     plan = Plan(
         basis=basis_of(state),
         actions=actions,
-        reservations=reservations(recorded, state, fleets, found.tasks, outcome),
+        reservations=reservations(recorded, state, found),
         unplaced=Unplaced(
             refusals=outcome.refusals,
             remedies=outcome.remedies,
@@ -105,12 +107,12 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             drift=inventory.drift,
             vanished=tuple(map(str, vanished(recorded, inventory))),
             ended=_ended(found, state),
-            unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
+            unfit=(*of_nodes(seen, inventory.silent, now), *of_hosts(inventory.left_out)),
         ),
         preview=Preview(
-            nodes=node_previews(state, fleets, found.tasks, outcome),
+            nodes=node_previews(state, found),
             fallbacks=fallbacks(found, state),
-            suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+            suggestions=() if destroy else suggestions(state, found),
             queued=found.queued,
             backends=_reached(desired),
             cost=cost(state, found),
@@ -128,24 +130,29 @@ def basis_of(state: State) -> Basis:
 
 
 def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
-    """What is to be said of fleets and volumes. One that has its error is not called too small as well."""
-    known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
-    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
-    noted = {d.address for d in found.fleets.diagnostics}
-    unready = _unready(
-        (f for f in found.fleets.decisions.values() if str(f.record.address) not in noted),
-        {name: silence_text(silence, found.fleets.now) for name, silence in inventory.silent.items()},
-    )
-    nodes = {decision.node.region for decision in found.fleets.decisions.values()}
-    short_of = {d.address for d in lacking}
-    named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
-    staying = [f.node for f in found.fleets.decisions.values() if not f.goes]
+    """What is to be said of fleets, nodes, volumes and tasks."""
+    staying = (decision.node for decision in found.fleets.staying())
     there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
-    rehearsed = rehearsals(desired, there, inventory.own_gpus)
-    waits = waiting(desired, found.volumes)
-    small = _small_disks(desired, found.outcome.launches)
-    later = _later_files(desired, found)
-    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small, *later]
+    return [
+        *found.fleets.diagnostics,
+        *_unready(found.fleets, inventory.silent),
+        *_lacking(desired, found, inventory),
+        *rehearsals(desired, there, inventory.own_gpus),
+        *waiting(desired, found.volumes),
+        *_small_disks(desired, found.outcome.launches),
+        *_later_files(desired, found),
+    ]
+
+
+def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
+    """Fleets that are too small, and regions that are not there. A fleet is found fault with once."""
+    errors = ("blocks-do-not-divide", "no-backend")
+    faulty = {d.address for d in found.fleets.diagnostics if d.code in errors}
+    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in faulty]
+    small = {d.address for d in lacking}
+    regions = {decision.node.region for decision in found.fleets.decisions.values()}
+    unknown = unknown_regions(desired, inventory, regions)
+    return [*lacking, *(d for d in unknown if d.address not in small)]
 
 
 def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
@@ -154,12 +161,12 @@ def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
         if decision.course is Course.KEPT and decision.files:
             address = f"task/{name}"
             summary = f"{address} has ended and is not run again, although its files changed"
-            yield Diagnostic(
-                code="files-changed-later",
+            yield finding(
+                desired,
+                address,
+                "files-changed-later",
                 summary=f"{summary}: {told(decision.files)}",
                 hint=f"to run it with them: `--replace {address}`",
-                address=address,
-                span=desired.places.get(address),
                 severity=Severity.WARNING,
             )
 
@@ -178,48 +185,37 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
             has = f"{address} launches GPUs with a disk of {size // 1024} GB"
             summary = f"{has}: images of GPU software soon fill it"
             hint = "give its backend more, such as `options: {disk_size: 100}`, or ask for `disk: 100GB..`"
-            yield Diagnostic(
-                code="small-disk",
-                summary=summary,
-                hint=hint,
-                address=address,
-                span=desired.places.get(address),
-                severity=Severity.WARNING,
+            yield finding(
+                desired, address, "small-disk", summary=summary, hint=hint, severity=Severity.WARNING
             )
 
 
-def _staying(fleets: Fleets) -> list[tuple[str, Readiness]]:
-    return [(f.node.name, f.node.readiness) for f in fleets.decisions.values() if not f.goes]
-
-
-def _unready(decisions: Iterable[NodeDecision], silent: Mapping[str, str]) -> list[Diagnostic]:
+def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
     """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
 
     Of those that are `silent` it is said what comes of that.
     """
+    noted = {d.address for d in fleets.diagnostics}
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
-    for decision in decisions:
-        seen = decision.node.readiness
-        if not decision.goes and seen.state in SICK:
-            reason = silent.get(decision.node.name, seen.reason or "")
-            by_reason.setdefault((decision.node.fleet, seen.state, reason), []).append(decision.node.name)
-    out: list[Diagnostic] = []
-    for (fleet, state, reason), names in by_reason.items():
-        named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
-        verb = "takes" if len(names) == 1 else "take"
-        why = f"{state.value.replace('_', ' ')}: {reason or 'no reason is known'}"
-        summary = f"{named} {verb} no work: {why}"
-        address = f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}"
-        out.append(
-            Diagnostic(
-                code="node-not-ready",
-                summary=summary,
-                hint=NODE_HINT,
-                address=address,
-                severity=Severity.WARNING,
-            )
-        )
-    return out
+    for decision in fleets.staying():
+        name, seen = decision.node.name, decision.node.readiness
+        if seen.state in SICK and decision.address not in noted:
+            reason = silence_text(silent[name], fleets.now) if name in silent else seen.reason or ""
+            by_reason.setdefault((decision.node.fleet, seen.state, reason), []).append(name)
+    return [_takes_no_work(*key, names) for key, names in by_reason.items()]
+
+
+def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[str]) -> Diagnostic:
+    named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
+    verb = "takes" if len(names) == 1 else "take"
+    why = f"{state.value.replace('_', ' ')}: {reason or UNTOLD}"
+    return Diagnostic(
+        code="node-not-ready",
+        summary=f"{named} {verb} no work: {why}",
+        hint=NODE_HINT,
+        address=f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}",
+        severity=Severity.WARNING,
+    )
 
 
 def _waiting(found: Decisions) -> tuple[str, ...]:
@@ -360,5 +356,4 @@ def _ended_badly(recorded: State, state: State) -> Iterator[Drift]:
     for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0])):
         before = recorded.ranks.get(name)
         if status.state.ended and status.state is not RankState.SUCCEEDED and before != status:
-            detail = status.state.value + (f": {status.cause}" if status.cause else "")
-            yield Drift(address=f"rank/{name}", change="ended", detail=detail)
+            yield Drift(address=f"rank/{name}", change="ended", detail=end_of(status))

@@ -5,7 +5,7 @@ and which of a fleet's limits keeps it from its size.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from declarative.model.blocks import Shortfall, misfits
 from declarative.model.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
@@ -23,6 +23,7 @@ from declarative.planner.launchable import (
     kept,
     rehearsals,
 )
+from declarative.planner.types import finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +59,33 @@ def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[st
 
 def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Offered:
     """What of the inventory's offers does; where nothing does, a `no-offer` says what leaves nothing."""
-    every = [o for found in inventory.offers.values() for o in found if o.host is None]
+    every = inventory.launched(inventory.offers)
+    notes: list[Diagnostic] = []
     if fleet is None:
-        backends = backends_of(desired, fleet, asked)
         left = [shaped(o, asked.resources) for o in every]
-        end, hint = nothing_offered(desired, backends, inventory) if backends and not left else ("", "")
     else:
         found, notes = fleet_offers(desired, fleet, inventory)
         left = list(found)
-        end, hint = ("", "") if left else why_short(desired, fleet, inventory, Near())
-        if notes:
-            return Offered(offers=(), total=len(every), diagnostics=tuple(notes))
+    if notes:
+        return Offered(offers=(), total=len(every), diagnostics=tuple(notes))
     if left:
         left, end, hint = _narrowed(asked, left)
-    notes = [] if left else [_none(fleet, end, hint)]
+    else:
+        end, hint = _why_none(desired, fleet, asked, inventory)
+    if not left:
+        notes.append(_none(fleet, end, hint))
     name = str(fleet.name) if fleet else None
     seen = (Rehearsed(name, o.backend, o.shape) for o in left)
     notes += rehearsals(desired, seen, inventory.own_gpus, together=False)
     return Offered(offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes))
+
+
+def _why_none(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Why:
+    """Why nothing is offered at all, or nothing to a fleet."""
+    if fleet is not None:
+        return why_short(desired, fleet, inventory, Near())
+    backends = backends_of(desired, fleet, asked)
+    return nothing_offered(desired, backends, inventory) if backends else ("", "")
 
 
 def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
@@ -195,8 +205,7 @@ def short(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> 
         address = f"fleet/{name}"
         end, hint = why_short(desired, desired.fleets[name], inventory, near)
         summary = f"no offer for {missing} of the fleet's nodes{end}"
-        span = desired.places.get(address)
-        out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
+        out.append(finding(desired, address, "no-offer", summary=summary, hint=hint))
     return out
 
 
@@ -225,54 +234,66 @@ def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[s
     for address, regions, backends in _named_regions(desired):
         if not all(there.get(b) for b in backends):
             continue
-        known = {*known_of, *(region for b in backends for region in there[b])}
-        known |= {str(r) for b in backends if b in desired.backends for r in desired.backends[b].regions}
+        known = {*known_of}.union(*(there[b] for b in backends), _declared_regions(desired, backends))
         same = {region.casefold() for region in known}
-        for region in dict.fromkeys(r for r in regions if r.casefold() not in same):
-            hint = (
-                near(region, known, MISTYPED)
-                or f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
-            )
-            summary = f"no backend of {address} has a region `{region}`"
-            found = Diagnostic(code="unknown-region", summary=summary, hint=hint, address=address)
-            out.append(replace(found, severity=Severity.WARNING, span=desired.places.get(address)))
+        for region in dict.fromkeys(regions):
+            if region.casefold() not in same:
+                usual = f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
+                hint = near(region, known, MISTYPED) or usual
+                summary = f"no backend of {address} has a region `{region}`"
+                out.append(
+                    finding(
+                        desired,
+                        address,
+                        "unknown-region",
+                        summary=summary,
+                        hint=hint,
+                        severity=Severity.WARNING,
+                    )
+                )
     return out
+
+
+def _declared_regions(desired: Desired, backends: Iterable[str]) -> set[str]:
+    return {str(r) for name in backends if name in desired.backends for r in desired.backends[name].regions}
 
 
 def why_short(desired: Desired, fleet: Fleet, inventory: Inventory, near: Near) -> Why:
     """The first limit of a fleet that leaves nothing to launch, and what to write."""
     backends = allowed_backends(desired, fleet)
-    left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
+    left = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
     if not left:
         return nothing_offered(desired, backends, inventory)
-    for limit in ("regions", "availability_zones", "instance_types"):
-        within = _within(fleet, backends, left, limit)
+    for limit in (*_NAMES, "resources", "spot_policy", "max_price"):
+        within = [o for o in left if dict(kept(fleet, backends, o))[limit]]
         if not within:
-            asked = [str(word) for word in getattr(fleet, limit)]
-            if blind := _unread(backends, inventory):
-                return blind
-            if limit == "regions":
-                return f": none is in its `{limit}`", regions_hint(asked, left, near)
-            return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left}, near)
+            blind = _unread(backends, inventory) if limit in _NAMES else None
+            return blind or _nothing_within(fleet, limit, left, near)
         left = within
-    if not (within := _within(fleet, backends, left, "resources")):
-        return _nearest(fleet, left)
-    left = within
-    if not (within := _within(fleet, backends, left, "spot_policy")):
-        kind = "on demand" if left[0].spot else "spot"
-        return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
-    if not _within(fleet, backends, within, "max_price"):
-        return _dear(within)
     return "", WIDEN
 
 
-def _within(fleet: Fleet, backends: tuple[str, ...], offers: Iterable[Offer], limit: str) -> list[Offer]:
-    return [o for o in offers if dict(kept(fleet, backends, o))[limit]]
+_NAMES = ("regions", "availability_zones", "instance_types")
+"""The limits that name what offers have."""
+
+
+def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Near) -> Why:
+    """That none of the offers keeps a limit, and what to write."""
+    if limit == "resources":
+        return _nearest(fleet, offers)
+    if limit == "max_price":
+        return _dear(offers)
+    if limit == "spot_policy":
+        kind = "on demand" if offers[0].spot else "spot"
+        return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
+    asked = [str(word) for word in getattr(fleet, limit)]
+    if limit == "regions":
+        return f": none is in its `{limit}`", regions_hint(asked, offers, near)
+    return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in offers}, near)
 
 
 def _said(offer: Offer, limit: str) -> str:
-    words = {"regions": offer.region, "instance_types": offer.instance_type}
-    return words.get(limit, offer.zone or "")
+    return offer.instance_type if limit == "instance_types" else offer.zone or ""
 
 
 def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
@@ -296,8 +317,7 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
 
 def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
     """That a backend could not be read, if one could not: what it has is not known."""
-    unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
-    for name in (b for b in backends if f"backend/{b}" in unread):
+    for name in (b for b in backends if f"backend/{b}" in inventory.unread):
         end = f": what backend {name} offers could not be read"
         return end, f"fix what the warning about backend/{name} names, and plan again"
     return None

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
-from declarative.planner.fleets import node_of
+from declarative.planner.nodes import node_of
 from declarative.planner.preview import held_by, total_price
 from declarative.planner.types import (
     Action,
@@ -22,6 +22,7 @@ from declarative.planner.types import (
     Op,
     Part,
     Plan,
+    Preview,
     Reservation,
     ReservationStatus,
     Unplaced,
@@ -36,10 +37,10 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
     targets, excludes = tuple(targets), tuple(excludes)
     groups = _groups(plan.actions)
     needs = _needs(plan.actions, groups)
-    aimed = {g for g in groups if not targets or any(_is_meant(g, groups[g], t) for t in targets)}
-    barred = {g for g in groups if any(_is_meant(g, groups[g], e) for e in excludes)}
-    held_up = _closure(barred, _reverse(needs))
-    wanted = _closure(aimed, needs) if targets else set(groups)
+    aimed = _meant(groups, targets) if targets else {*groups}
+    barred = _meant(groups, excludes)
+    held_up = closure(barred, _reverse(needs))
+    wanted = closure(aimed, needs) if targets else aimed
     # What needs something that is left out is left out, too, although it was aimed at.
     chosen = wanted - held_up
     part = Part(
@@ -56,7 +57,7 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
 def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
     """All but these groups and what needs them."""
     groups = _groups(plan.actions)
-    held_up = _closure(set(barred) & groups.keys(), _reverse(_needs(plan.actions, groups)))
+    held_up = closure(set(barred) & groups.keys(), _reverse(_needs(plan.actions, groups)))
     every = frozenset(r.task for r in plan.unplaced.refusals)
     return _only(plan, state, groups.keys() - held_up, every) if held_up else plan
 
@@ -64,31 +65,33 @@ def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
 def needs_of(plan: Plan) -> dict[str, set[str]]:
     """Group of actions → those that it needs, all of them: not only the direct ones."""
     needs = _needs(plan.actions, _groups(plan.actions))
-    return {group: _closure(found, needs) for group, found in needs.items()}
+    return {group: closure(found, needs) for group, found in needs.items()}
 
 
 def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str]) -> Plan:
     """The plan with the actions of the chosen groups, and what it says of the tasks without a place."""
     actions = tuple(a for a in plan.actions if group_of(a) in chosen)
-    made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
     reservations = _reservations(plan, state, chosen)
-    nodes = _nodes(plan, state, chosen, reservations)
-    after = total_price(n.price for n in nodes if n.status != "deleted")
-    preview = replace(
-        plan.preview,
-        nodes=nodes,
-        suggestions=(),
-        fallbacks=tuple(f for f in plan.preview.fallbacks if all(made.issuperset(k) for k in f.kinds)),
-        cost=replace(plan.preview.cost, after=after, bound=None),
-    )
-    diagnostics = tuple(d for d in plan.diagnostics if d.code != "protected" or d.address in chosen)
     return replace(
         plan,
         actions=actions,
         reservations=reservations,
         unplaced=_unplaced(plan.unplaced, tasks),
-        preview=preview,
-        diagnostics=diagnostics,
+        preview=_preview(plan, chosen, _nodes(plan, state, chosen, reservations)),
+        diagnostics=tuple(d for d in plan.diagnostics if d.code != "protected" or d.address in chosen),
+    )
+
+
+def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...]) -> Preview:
+    """What comes of the chosen actions alone."""
+    made = {a.address.name for a in plan.of(Op.CREATE, "node") if group_of(a) in chosen}
+    after = total_price(n.price for n in nodes if n.stays)
+    return replace(
+        plan.preview,
+        nodes=nodes,
+        suggestions=(),
+        fallbacks=tuple(f for f in plan.preview.fallbacks if all(made.issuperset(k) for k in f.kinds)),
+        cost=replace(plan.preview.cost, after=after, bound=None),
     )
 
 
@@ -136,8 +139,14 @@ def _groups(actions: Iterable[Action]) -> Groups:
     return {group: frozenset(names) for group, names in out.items()}
 
 
-def _is_meant(group: str, names: Iterable[str], pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (group, *names))
+def _meant(groups: Groups, patterns: Iterable[str]) -> set[str]:
+    """The groups that one of the patterns means."""
+    return {
+        group
+        for pattern in patterns
+        for group, names in groups.items()
+        if any(fnmatchcase(name, pattern) for name in (group, *names))
+    }
 
 
 def _needs(actions: Iterable[Action], groups: Groups) -> dict[str, set[str]]:
@@ -166,7 +175,8 @@ def _reverse(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:
     return out
 
 
-def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
+def closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
+    """These, and all that the edges lead to from them."""
     found, more = set(start), list(start)
     while more:
         new = edges[more.pop()] - found
@@ -177,12 +187,9 @@ def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
 
 def _tasks(plan: Plan, targets: tuple[str, ...], excludes: tuple[str, ...]) -> frozenset[str]:
     """The tasks without a place that are asked about."""
-    refused = {r.task for r in plan.unplaced.refusals}
-
-    def named(task: str, patterns: Iterable[str]) -> bool:
-        return any(fnmatchcase(f"task/{task}", p) for p in patterns)
-
-    return frozenset(t for t in refused if (not targets or named(t, targets)) and not named(t, excludes))
+    refused: Groups = {f"task/{r.task}": frozenset() for r in plan.unplaced.refusals}
+    aimed = _meant(refused, targets) if targets else {*refused}
+    return frozenset(group.removeprefix("task/") for group in aimed - _meant(refused, excludes))
 
 
 def _sorted(groups: Iterable[str]) -> tuple[str, ...]:
@@ -212,6 +219,24 @@ def _nodes(
     plan: Plan, state: State, chosen: Container[str], reservations: Iterable[Reservation]
 ) -> tuple[NodePreview, ...]:
     """The block map after the chosen actions."""
+    holders = _holders(state, reservations)
+    touched = {a.address for a in plan.actions if a.address.kind == "node"}
+    left_out = {address for address in touched if str(address) not in chosen}
+    out: list[NodePreview] = []
+    for found in plan.preview.nodes:
+        preview, address = found, Address("node", found.name)
+        if address in left_out:
+            record = state.records.get(address)
+            if record is None:
+                continue
+            node = node_of(record, Readiness(state=NodeState.UNKNOWN), {})
+            preview = replace(found, total=node.total, status="kept", price=node.price, spot=node.spot)
+        out.append(replace(preview, holders=holders.get(preview.name, {}) if preview.stays else {}))
+    return tuple(out)
+
+
+def _holders(state: State, reservations: Iterable[Reservation]) -> dict[str, dict[int, str]]:
+    """Node → block → who holds it."""
     holders: dict[str, dict[int, str]] = defaultdict(dict)
     for item in reservations:
         if item.status is not ReservationStatus.RELEASED:
@@ -219,18 +244,4 @@ def _nodes(
             holders[item.node].update(dict.fromkeys(item.blocks, name))
     for name, strays in state.strays.items():
         holders[name].update(strays)
-    touched = {a.address for a in plan.actions if a.address.kind == "node"}
-    out: list[NodePreview] = []
-    for found in plan.preview.nodes:
-        address = Address("node", found.name)
-        if address in touched and str(address) not in chosen:
-            record = state.get("node", found.name)
-            if record is None:
-                continue
-            node = node_of(record, Readiness(state=NodeState.UNKNOWN), {})
-            found = replace(  # noqa: PLW2901
-                found, total=node.total, status="kept", price=node.price, spot=node.spot
-            )
-        held = {} if found.status == "deleted" else holders[found.name]
-        out.append(replace(found, holders=held))
-    return tuple(out)
+    return holders

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.model.inputs import NodeInputs, RankInputs
@@ -16,7 +16,7 @@ from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.limits import over_limit
-from declarative.planner.partial import group_of, needs_of, without
+from declarative.planner.partial import closure, group_of, needs_of, without
 from declarative.planner.tasks import UNFIT
 from declarative.planner.types import Action, Op, Plan, Reason
 
@@ -112,34 +112,48 @@ def causes_of(plan: Plan, state: State, scheduled: Collection[str] = ()) -> dict
     found = {group: _cause(group, actions, state, scheduled) for group, actions in groups.items()}
     for group, actions in groups.items():  # what is made anew since something else is has the cause of that
         if any(a.reason is Reason.CASCADE for a in actions):
-            origins = {found[b] for a in actions for b in a.because if b in found and b != group}
-            found[group] = next((c for c in _GRAVITY if c in origins), Cause.REPLACE)
+            because = {address for action in actions for address in action.because} - {group}
+            found[group] = _gravest({found[b] for b in because if b in found}, Cause.REPLACE)
     return found
 
 
+def _gravest(causes: Collection[Cause], otherwise: Cause) -> Cause:
+    return next((cause for cause in _GRAVITY if cause in causes), otherwise)
+
+
 def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Collection[str]) -> Cause:
-    first = actions[0].typed
-    fleet = f"fleet/{first.fleet}" if isinstance(first, NodeInputs) else None
     reasons = {a.reason for a in actions}
-    if group in scheduled or (fleet in scheduled and Reason.SURPLUS in reasons):
-        return Cause.SCHEDULE
-    if Reason.SCHEDULE in reasons:
+    if _is_scheduled(group, actions[0], reasons, scheduled):
         return Cause.SCHEDULE
     ops = {a.op for a in actions if not a.forgets}
     if ops <= {Op.UPDATE}:
         return Cause.DRIFT if Reason.DRIFT in reasons else Cause.UPDATE
     if group.startswith("task/") and not _stops_ranks(actions, state):
-        if ops <= {Op.DELETE}:
-            return Cause.IDLE  # only records are left of it
-        return Cause.RETRY if reasons & {Reason.RETRY, Reason.INCOMPLETE} else Cause.CREATE
-    causes = {_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}
-    return next((cause for cause in _GRAVITY if cause in causes), Cause.CREATE)
+        return _cause_of_start(ops, reasons)
+    return _gravest({_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}, Cause.CREATE)
+
+
+def _cause_of_start(ops: Collection[Op], reasons: Collection[Reason]) -> Cause:
+    """What a task is about of which nothing is stopped."""
+    if all(op is Op.DELETE for op in ops):
+        return Cause.IDLE  # only records are left of it
+    again = Reason.RETRY in reasons or Reason.INCOMPLETE in reasons
+    return Cause.RETRY if again else Cause.CREATE
+
+
+def _is_scheduled(group: str, first: Action, reasons: Collection[Reason], scheduled: Collection[str]) -> bool:
+    """Whether its schedule starts or ends a task, or makes nodes of a fleet superfluous."""
+    if Reason.SCHEDULE in reasons or group in scheduled:
+        return True
+    node = first.typed
+    asleep = isinstance(node, NodeInputs) and f"fleet/{node.fleet}" in scheduled
+    return asleep and Reason.SURPLUS in reasons
 
 
 def _stops_ranks(actions: Iterable[Action], state: State) -> bool:
     """Whether one of the ranks that go has not ended."""
     gone = (a.address.name for a in actions if a.op is Op.DELETE and isinstance(a.typed, RankInputs))
-    return any(not ((status := state.ranks.get(name)) and status.state.ended) for name in gone)
+    return any(not state.has_ended(name) for name in gone)
 
 
 def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
@@ -153,16 +167,10 @@ def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
     out: list[frozenset[str]] = []
     seen: set[str] = set()
     for group in sorted(edges):
-        if group in seen:
-            continue
-        stack, members = [group], set[str]()
-        while stack:
-            one = stack.pop()
-            if one not in members:
-                members.add(one)
-                stack += edges[one] - members
-        seen |= members
-        out.append(frozenset(members))
+        if group not in seen:
+            members = closure((group,), edges)
+            seen |= members
+            out.append(frozenset(members))
     return out
 
 
@@ -170,22 +178,24 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     """What of the plan is done now. `state` is the recorded and the observed put together."""
     causes = causes_of(plan, state, given.scheduled)
     needs = needs_of(plan)
-    let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
-    let |= {n for g in let for n in needs[g] if causes[n] in HARMLESS}
+    let = _let(causes, needs, given)
     held = {g: _not_let(g, cause, given.rules) for g, cause in causes.items() if g not in let}
-    for group, why in _unsafe(plan, state, causes):
+    for group, why in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
         held[group] = Held(group=group, cause=causes[group], why=why)
-    for group in let - held.keys():
-        found = _later(group, causes[group], given)
-        if found:
-            held[group] = found
+    found = (_later(group, causes[group], given) for group in let - held.keys())
+    held |= {one.group: one for one in found if one}
     part = without(plan, state, held)
-    held |= _over_budget(part, state, causes, given)
-    part = without(plan, state, held)
-    held |= _over_limit(part, state, causes, given)
-    part = without(plan, state, held)
+    for beyond in (_over_budget, _over_limit):
+        held |= beyond(part, state, causes, given)
+        part = without(plan, state, held)
     held |= _held_up(part, causes, needs, held)
     return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
+
+
+def _let(causes: Mapping[str, Cause], needs: Mapping[str, Collection[str]], given: Circumstances) -> set[str]:
+    """The groups that are allowed or approved, and what they need as far as that does no harm."""
+    let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
+    return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS}
 
 
 def _held_up(
@@ -213,16 +223,19 @@ def _not_let(group: str, cause: Cause, rules: Reconcile) -> Held:
     return Held(group=group, cause=cause, why=why)
 
 
-def _unsafe(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterable[tuple[str, str]]:
-    """What is not touched whatever is allowed: the protected, and what may be busy for all that is known."""
+def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
+    """What is not touched whatever is allowed."""
     for found in plan.diagnostics:
         if found.code == "protected" and found.address is not None and found.address in causes:
             yield found.address, "is protected"
-    for action in plan.actions:
-        group = group_of(action)
-        if action.op is not Op.DELETE or not isinstance(action.typed, NodeInputs) or action.forgets:
+
+
+def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
+    """The nodes that are not touched since they may be busy for all that is known."""
+    for action in plan.of(Op.DELETE, "node"):
+        if action.forgets:
             continue
-        name = action.address.name
+        group, name = group_of(action), action.address.name
         if state.strays.get(name):
             yield group, "has ranks that are not recorded"
         seen = state.readiness.get(name)
@@ -232,14 +245,12 @@ def _unsafe(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterable[t
 
 def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
     """That it was tried, or made anew, too often already."""
-    if group in given.later:
-        until, why = given.later[group]
-        if until > given.now:
-            return Held(group=group, cause=cause, why=why, until=until)
+    until, why = given.later.get(group, (given.now, ""))
+    if until > given.now:
+        return Held(group=group, cause=cause, why=why, until=until)
     if cause is Cause.REPLACE_LOST and group.startswith("node/"):
-        times = sorted(
-            d.at for d in given.before if d.group == group and d.cause == cause and d.at > given.now - DAY
-        )
+        times = sorted(d.at for d in given.before if (d.group, d.cause) == (group, cause))
+        times = [at for at in times if at > given.now - DAY]
         most = given.rules.replacements_per_day
         if len(times) >= most:
             again = times[-most] + DAY if most else None
@@ -247,24 +258,41 @@ def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
     return None
 
 
+@dataclass(slots=True)
+class _Spending:
+    """How many nodes of a budget are used up."""
+
+    budget: Budget
+    used: int
+
+    def has_room(self, weight: int) -> bool:
+        """What is more than the budget has goes alone: else it would wait for ever."""
+        alone = self.used == 0 and self.budget.nodes > 0
+        return weight == 0 or alone or self.used + weight <= self.budget.nodes
+
+    @property
+    def why(self) -> str:
+        """Why something waits for it."""
+        budget = self.budget
+        window = f" in {budget.per.plain()}" if budget.per is not None else " at once"
+        return f"waits for a budget: {budget.nodes} node{'s' if budget.nodes != 1 else ''}{window}"
+
+
 def _over_budget(
     part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
 ) -> dict[str, Held]:
     """The groups for which a budget has no room, in the order of the plan."""
-    budgets = [b for b in given.rules.budgets if b.holds(given.now)]
-    used = {i: _used(budget, given) for i, budget in enumerate(budgets)}
+    spendings = [_Spending(b, _used(b, given)) for b in given.rules.budgets if b.holds(given.now)]
     out: dict[str, Held] = {}
-    for group in dict.fromkeys(group_of(a) for a in part.actions) if budgets else ():
-        weight = _weight(group, part, state)
-        mine = [(i, b) for i, b in enumerate(budgets) if b.counts(causes[group])] if weight else []
-        full = next((b for i, b in mine if not _has_room(b, used[i], weight)), None)
-        if full is not None:
-            window = f" in {full.per.plain()}" if full.per is not None else " at once"
-            why = f"waits for a budget: {full.nodes} node{'s' if full.nodes != 1 else ''}{window}"
-            out[group] = Held(group=group, cause=causes[group], why=why)
-            continue
-        for i, _ in mine:
-            used[i] += weight
+    for group in dict.fromkeys(map(group_of, part.actions)):
+        mine = [s for s in spendings if s.budget.counts(causes[group])]
+        weight = _weight(group, part, state) if mine else 0
+        full = [s for s in mine if not s.has_room(weight)]
+        if full:
+            out[group] = Held(group=group, cause=causes[group], why=full[0].why)
+        else:
+            for spending in mine:
+                spending.used += weight
     return out
 
 
@@ -278,7 +306,7 @@ def _over_limit(
     found = over_limit(part, desired) if desired else None
     if desired is None or found is None:
         return {}
-    made = {group_of(a) for a in part.actions if a.op is Op.CREATE and a.address.kind == "node"}
+    made = {group_of(a) for a in part.of(Op.CREATE, "node")}
     launches = [members & made for members in components(part, causes.keys()) if members & made]
 
     def held(kept: int) -> set[str]:
@@ -291,11 +319,6 @@ def _over_limit(
     )
     why = f"would go beyond `limits`: {found.summary}"
     return {group: Held(group=group, cause=causes[group], why=why) for group in sorted(held(most))}
-
-
-def _has_room(budget: Budget, used: int, weight: int) -> bool:
-    """What is more than the budget has goes alone: else it would wait for ever."""
-    return used + weight <= budget.nodes or (budget.nodes > 0 and used == 0)
 
 
 def _used(budget: Budget, given: Circumstances) -> int:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import NodeState, Readiness, State, natural, rank_name
 from declarative.placement.suggest import suggest
-from declarative.placement.types import Node, PlacementOutcome, Suggestion
-from declarative.planner.fleets import Fleets, NodeDecision, node_of
-from declarative.planner.tasks import Course, TaskDecision
+from declarative.placement.types import Choice, Node, PlacementOutcome, Suggestion
+from declarative.planner.actions import attached
+from declarative.planner.fleets import Fleets
+from declarative.planner.nodes import NodeDecision, node_of
+from declarative.planner.tasks import Course
 from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus
 from declarative.planner.volumes import VolumeDecision
 
@@ -39,52 +41,45 @@ def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more:
     )
 
 
-def _attached(state: State) -> dict[str, dict[str, str]]:
-    out: dict[str, dict[str, str]] = {}
-    for record in state.of("attachment"):
-        found = record.attachment
-        out.setdefault(found.rank, {})[found.path] = found.volume
-    return out
-
-
-def reservations(
-    recorded: State,
-    state: State,
-    fleets: Fleets,
-    decisions: Mapping[str, TaskDecision],
-    outcome: PlacementOutcome,
-) -> tuple[Reservation, ...]:
+def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
     gone = Readiness(state=NodeState.UNKNOWN)
     before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
-    after = before | {f.node.name: replace(f.node, total=f.blocks) for f in fleets.decisions.values()}
-    after |= {n.name: n for n in outcome.launches}
-    found: dict[str, Reservation] = {}
-    for choice in outcome.choices:
-        name = rank_name(choice.task, choice.rank)
-        record = state.get("reservation", name)
-        held = record.reservation if record else None
-        node = after[choice.node]
-        same = held and (held.node, held.blocks) == (choice.node, choice.blocks)
-        status = ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW
-        volumes = dict(sorted(choice.volumes.items()))
-        entry = (choice.task, choice.rank)
-        rank, seen = state.get("rank", name), state.ranks.get(name)
-        restart = rank is not None and not (seen and seen.state.ended)
-        found[name] = held_by(node, entry, choice.blocks, volumes=volumes, status=status, restart=restart)
-    attached = _attached(recorded)
+    after = before | found.nodes()
+    chosen = (_chosen(state, choice, after[choice.node]) for choice in found.outcome.choices)
+    out = {(item.task, item.rank): item for item in chosen}
+    volumes = attached(recorded)
     for record in recorded.of("reservation"):
-        name = record.address.name
-        if name in found:
-            continue
         held = record.reservation
-        decision = decisions.get(held.task)
+        entry = (held.task, held.rank)
+        if entry in out:
+            continue
+        decision = found.tasks.get(held.task)
         kept = decision is not None and decision.course is not Course.RUN and record.address in state.records
-        status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
-        volumes = dict(sorted(attached.get(name, {}).items()))
-        entry, node = (held.task, held.rank), before[held.node]
-        found[name] = held_by(node, entry, held.blocks, volumes=volumes, status=status)
-    return tuple(found[name] for name in sorted(found, key=lambda n: (natural(found[n].task), found[n].rank)))
+        out[entry] = held_by(
+            before[held.node],
+            entry,
+            held.blocks,
+            volumes=dict(sorted(volumes.get(record.address.name, {}).items())),
+            status=ReservationStatus.KEPT if kept else ReservationStatus.RELEASED,
+        )
+    return tuple(out[entry] for entry in sorted(out, key=lambda entry: (natural(entry[0]), entry[1])))
+
+
+def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
+    """What a rank gets."""
+    name = rank_name(choice.task, choice.rank)
+    record = state.get("reservation", name)
+    held = record.reservation if record else None
+    same = held is not None and (held.node, held.blocks) == (choice.node, choice.blocks)
+    return held_by(
+        node,
+        (choice.task, choice.rank),
+        choice.blocks,
+        volumes=dict(sorted(choice.volumes.items())),
+        status=ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW,
+        restart=state.get("rank", name) is not None and not state.has_ended(name),
+    )
 
 
 def total_price(prices: Iterable[float | None]) -> float | None:
@@ -99,20 +94,19 @@ def total_price(prices: Iterable[float | None]) -> float | None:
 
 def cost(state: State, found: Decisions) -> Cost:
     """Whole nodes, before and after. Of a partition's nodes only what this project holds."""
-    fleets, outcome, volumes = found.fleets, found.outcome, found.volumes
-    held, holders = state.held_blocks(), _holders(state, found.tasks, outcome)
+    fleets, outcome = found.fleets, found.outcome
+    held, holders = state.held_blocks(), _holders(state, found)
     before = total_price(_price(f, held.get(f.node.name, {})) for f in fleets.decisions.values())
-    staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.decisions.values() if not f.goes]
+    staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.staying()]
     after = total_price([*staying, *(n.price for n in outcome.launches)])
-    billed = any(_billed(fleets.desired, decision) for decision in volumes.values())
-    excludes = ("volumes",) if billed else ()
+    billed = any(_billed(fleets.desired, decision) for decision in found.volumes.values())
     kept = total_price(staying)
     bound = None if None in (kept, after, outcome.bound) else (kept or 0.0) + (outcome.bound or 0.0)
     return Cost(
         before=before,
         after=after,
         priced_on=_priced_on(fleets, outcome),
-        excludes=excludes,
+        excludes=("volumes",) if billed else (),
         bound=bound,
     )
 
@@ -120,7 +114,7 @@ def cost(state: State, found: Decisions) -> Cost:
 def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
     """What a node costs an hour. One of a partition is there anyway, and others use it, too."""
     price = decision.node.price
-    if "partition" not in decision.record.node.host:
+    if not decision.shared:
         return price
     mine = sum(holder.startswith("rank/") for holder in held.values())
     return price if mine and price is None else (price or 0.0) * mine / decision.node.total
@@ -147,15 +141,13 @@ def _priced(what: Node | Offer) -> tuple[object, ...]:
     return (what.backend, what.region, what.instance_type, what.spot, what.price)
 
 
-def _holders(
-    state: State, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
-) -> dict[str, dict[int, str]]:
+def _holders(state: State, found: Decisions) -> dict[str, dict[int, str]]:
     """Node → block → who will hold it."""
     holders: dict[str, dict[int, str]] = {}
-    for choice in outcome.choices:
+    for choice in found.outcome.choices:
         name = f"rank/{rank_name(choice.task, choice.rank)}"
         holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
-    kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
+    kept = {f.name for f in found.tasks.values() if f.course is not Course.RUN}
     for record in state.of("reservation"):
         held = record.reservation
         if held.task in kept:
@@ -166,50 +158,46 @@ def _holders(
     return holders
 
 
-def suggestions(
-    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
-) -> tuple[Suggestion, ...]:
+def suggestions(state: State, found: Decisions) -> tuple[Suggestion, ...]:
     """Moves of running ranks that would let a node go."""
-    wants = {name: f.want for name, f in decisions.items() if f.course is not Course.RUN}
+    wants = {name: f.want for name, f in found.tasks.items() if f.course is not Course.RUN}
     if not wants:
         return ()
-    holders = _holders(state, decisions, outcome)
-    staying = [replace(f.node, total=f.blocks) for f in fleets.decisions.values() if not f.goes]
-    nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *outcome.launches)]
-    return suggest(nodes, fleets.desired.fleets, wants)
+    holders = _holders(state, found)
+    staying = [decision.planned for decision in found.fleets.staying()]
+    nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *found.outcome.launches)]
+    return suggest(nodes, found.fleets.desired.fleets, wants)
 
 
-def node_previews(
-    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
-) -> tuple[NodePreview, ...]:
+def node_previews(state: State, found: Decisions) -> tuple[NodePreview, ...]:
     """The block map: each node as it will be."""
-    holders = _holders(state, decisions, outcome)
-    out = [
-        NodePreview(
-            name=f.node.name,
-            fleet=f.node.fleet,
-            total=f.node.total if f.goes else f.blocks,
-            holders={} if f.goes else holders.get(f.node.name, {}),
-            status="new" if f.fresh else "deleted" if f.goes else "kept",
-            state=f.node.readiness.state.value,
-            price=f.node.price,
-            spot=f.node.spot,
-        )
-        for f in fleets.decisions.values()
-    ]
-    out += [
-        NodePreview(
-            name=n.name,
-            fleet=n.fleet,
-            total=n.total,
-            holders=holders.get(n.name, {}),
-            status="new",
-            state="pending",
-            price=n.price,
-            spot=n.spot,
-        )
-        for n in outcome.launches
-    ]
-    again = {n.name for n in outcome.launches}
-    out = [n for n in out if not (n.status == "deleted" and n.name in again)]
-    return tuple(sorted(out, key=lambda n: natural(n.name)))
+    holders = _holders(state, found)
+    out = {name: _kept_or_not(decision, holders) for name, decision in found.fleets.decisions.items()}
+    for node in found.outcome.launches:
+        if node.name not in out or out[node.name].status == "deleted":
+            out[node.name] = NodePreview(
+                name=node.name,
+                fleet=node.fleet,
+                total=node.total,
+                holders=holders.get(node.name, {}),
+                status="new",
+                state="pending",
+                price=node.price,
+                spot=node.spot,
+            )
+    return tuple(out[name] for name in sorted(out, key=natural))
+
+
+def _kept_or_not(decision: NodeDecision, holders: Mapping[str, Mapping[int, str]]) -> NodePreview:
+    """A node that is there."""
+    node = decision.node
+    return NodePreview(
+        name=node.name,
+        fleet=node.fleet,
+        total=node.total if decision.goes else decision.blocks,
+        holders={} if decision.goes else holders.get(node.name, {}),
+        status="new" if decision.fresh else "deleted" if decision.goes else "kept",
+        state=node.readiness.state.value,
+        price=node.price,
+        spot=node.spot,
+    )

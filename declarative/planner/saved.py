@@ -230,11 +230,11 @@ def _check_ways(fallback: Fallback, done: set[str]) -> None:
 def _sound_files(file: _File) -> None:
     """`BadDataError` unless all files that ranks get are known, and lie below the project."""
     for digest_, manifest in file.files.items():
-        inside = all(_is_inside(e.path) and _is_inside(e.source) for e in manifest.entries)
-        if not inside or manifest.digest != digest_:
+        paths = (path for entry in manifest.entries for path in (entry.path, entry.source))
+        if manifest.digest != digest_ or not all(map(_is_inside, paths)):
             raise BadDataError("a list of files").at(digest_).at("files")
-    for action in file.plan.actions:
-        rank = action.typed if action.op is Op.CREATE else None
+    for action in file.plan.of(Op.CREATE, "rank"):
+        rank = action.typed
         if isinstance(rank, RankInputs) and rank.files and rank.files.digest not in file.files:
             raise BadDataError("a task's files").at(str(action.address)).at("actions")
 

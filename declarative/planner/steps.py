@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from declarative.model.inputs import AttachmentInputs, Inputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
-from declarative.model.state import KINDS, Address, State, natural
-from declarative.planner.types import Action, Op
+from declarative.model.state import KINDS, Address, Record, State, natural
+from declarative.planner.types import Action, Op, Reason
 
 
 class Steps:
@@ -30,6 +30,68 @@ class Steps:
         self.actions[key] = action
         if action.op is Op.CREATE or (action.op is Op.UPDATE and action.address not in self._made):
             self._made[action.address] = key
+
+    def create(
+        self,
+        address: Address,
+        after: Inputs,
+        reason: Reason,
+        because: tuple[str, ...] = (),
+        *,
+        holds: tuple[Address, ...] = (),
+        backend: str | None = None,
+    ) -> None:
+        """Add a creation."""
+        self.add(
+            Action(
+                op=Op.CREATE,
+                address=address,
+                reason=reason,
+                because=because,
+                after=after,
+                holds=holds,
+                backend=backend,
+            )
+        )
+
+    def update(
+        self,
+        record: Record,
+        after: Inputs,
+        reason: Reason,
+        because: tuple[str, ...],
+        *,
+        holds: tuple[Address, ...] = (),
+    ) -> None:
+        """Add a change in place."""
+        self.add(
+            Action(
+                op=Op.UPDATE,
+                address=record.address,
+                reason=reason,
+                because=because,
+                before=record.typed,
+                after=after,
+                holds=holds,
+                backend=record.backend,
+            )
+        )
+
+    def delete(
+        self, record: Record, reason: Reason, because: tuple[str, ...] = (), *, forget: bool = False
+    ) -> None:
+        """Add a deletion."""
+        self.add(
+            Action(
+                op=Op.DELETE,
+                address=record.address,
+                reason=reason,
+                because=because,
+                before=record.typed,
+                backend=record.backend,
+                forget=forget,
+            )
+        )
 
     def after(self, action: str, needed: Iterable[str]) -> None:
         """`action` waits for `needed`, as far as those exist."""
@@ -57,42 +119,42 @@ class Steps:
     def _pass_on(self) -> None:
         """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
         freed: dict[object, list[str]] = defaultdict(list)
-        for action in list(self.actions.values()):
-            record = self.state.records.get(action.address)
-            if action.op is not Op.DELETE or record is None:
-                continue
-            for held in record.needs:
-                self.extra[f"delete:{held}"].add(action.id)
-            for key in _places(record.typed):
-                freed[key].append(action.id)
-            if action.address.kind == "reservation":
-                self.extra[f"update:node/{record.reservation.node}"].add(action.id)
-        if not freed:
-            return
         for action in self.actions.values():
-            if action.op is Op.CREATE:
-                for key in _places(action.typed):
-                    self.extra[action.id].update(freed.get(key, ()))
+            record = self.state.records.get(action.address)
+            if action.op is Op.DELETE and record is not None:
+                self._wait_for_users(action.id, record)
+                for key in _places(record.typed):
+                    freed[key].append(action.id)
+        created = (a for a in self.actions.values() if a.op is Op.CREATE) if freed else ()
+        for action in created:
+            for key in _places(action.typed):
+                self.extra[action.id].update(freed.get(key, ()))
+
+    def _wait_for_users(self, delete: str, record: Record) -> None:
+        """What a record needs goes after it, and a node is not split anew before its blocks are free."""
+        for held in record.needs:
+            self.extra[f"delete:{held}"].add(delete)
+        if record.address.kind == "reservation":
+            self.extra[f"update:node/{record.reservation.node}"].add(delete)
 
     def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
         """Topological, always the first by (deletions first, kind, name) of those that could run."""
         keys = sorted(needs, key=self._place)
         places = {key: place for place, key in enumerate(keys)}
-        waiting = {key: len(n) for key, n in needs.items()}
+        waiting = {key: len(found) for key, found in needs.items()}
         follow: dict[str, list[str]] = defaultdict(list)
         for key, wanted in needs.items():
             for need in wanted:
                 follow[need].append(key)
-        heap = [places[key] for key, count in waiting.items() if count == 0]
-        heapq.heapify(heap)
+        ready = [place for place, key in enumerate(keys) if not waiting[key]]  # sorted, and so a heap
         out: list[str] = []
-        while heap:
-            key = keys[heapq.heappop(heap)]
+        while ready:
+            key = keys[heapq.heappop(ready)]
             out.append(key)
             for later in follow[key]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
-                    heapq.heappush(heap, places[later])
+                    heapq.heappush(ready, places[later])
         if len(out) != len(needs):
             raise AssertionError(f"a cycle among {sorted(set(needs) - set(out))}")
         return out

@@ -18,6 +18,7 @@ from declarative.model.manifest import changes
 from declarative.model.resource import SUMS, Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task
+from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
     LIMIT_REACHED,
     NOT_RELEASED,
@@ -69,6 +70,11 @@ class TaskDecision:
         """The task's name."""
         return str(self.want.spec.name)
 
+    @property
+    def missing(self) -> list[int]:
+        """The declared ranks that are not recorded."""
+        return [rank for rank in range(self.want.spec.nodes) if rank not in self.have]
+
     def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank that this plan starts."""
         found, started = self.want.rank_inputs(rank), self.want.started
@@ -82,6 +88,11 @@ def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ..
     keys = [name for name in differing(before, after) if name not in (RETRIES, SCHEDULED, SUMS)]
     marked = in_place(Task)
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
+
+
+def _is_incomplete(have: Mapping[int, Record]) -> bool:
+    """Whether of the gang that is recorded some ranks are missing."""
+    return len(have) < max(r.rank.nodes for r in have.values())
 
 
 def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
@@ -99,9 +110,10 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
     Results, notes and the next job's data come and go in a folder. What a task runs is in its commands, and
     in files that it names themselves: a change of those is a change of the task.
     """
-    ended = all((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
-    before, after = have[0].rank if ended and 0 in have else None, want.rank_inputs(0)
-    if not before or before.file_sums is None or after.file_sums is None:  # older versions recorded none
+    if 0 not in have or not all(state.has_ended(r.address.name) for r in have.values()):
+        return {}
+    before, after = have[0].rank, want.rank_inputs(0)
+    if before.file_sums is None or after.file_sums is None:  # older versions recorded none
         return {}
     found = changes(before.file_sums, after.file_sums)
     same = before.files and after.files and before.files.paths == after.files.paths
@@ -112,38 +124,47 @@ def judge(
     want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
 ) -> TaskDecision:
     """What becomes of a declared task of which these ranks are recorded."""
-    nodes = want.spec.nodes
-    if not have:
-        return TaskDecision(want, Course.RUN)
     decision = TaskDecision(want, Course.RUN, have=have)
-    decision.incomplete = len(have) < max(r.rank.nodes for r in have.values())
+    if not have:
+        return decision
+    decision.incomplete = _is_incomplete(have)
     changed = _changed(want, have)
     if changed == {"files"}:
         decision.files = _later_files(want, have, state)
-    missing = [rank for rank in range(nodes) if rank not in have]
-    if f"task/{want.spec.name}" in requested:
+    if f"task/{decision.name}" in requested:
         decision.reason = Reason.REQUESTED
     elif changed and not decision.files:
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
-    elif not missing and _never_began(have.values(), state):
+    elif not decision.missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
         decision.series = series(have.values())
     elif is_due(want, have.values(), state):
         decision.reason = Reason.SCHEDULE
-    elif not missing:
-        decision.course = Course.KEPT
-        found = again(want, have.values(), state, now)
-        if found:
-            decision.course, decision.reason, decision.because = Course.RUN, Reason.RETRY, (found.cause,)
-            decision.series = found.series
+    elif decision.missing:
+        _complete(decision, state, now)
     else:
-        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-        found = again(want, have.values(), state, now)
-        decision.series = found.series if found else series(have.values())
-        ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
-        if not ended and all(_has_place(want, rank, state) for rank in missing):
-            decision.course = Course.COMPLETED
+        _retry_or_keep(decision, state, now)
     return decision
+
+
+def _complete(decision: TaskDecision, state: State, now: float) -> None:
+    """Start what is missing of a gang in its places, if it has them and nothing has ended; else run anew."""
+    have = decision.have.values()
+    decision.reason, decision.incomplete = Reason.INCOMPLETE, True
+    found = again(decision.want, have, state, now)
+    decision.series = found.series if found else series(have)
+    ended = any(state.has_ended(r.address.name) for r in have)
+    if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
+        decision.course = Course.COMPLETED
+
+
+def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
+    """Leave a task as it is, unless it failed and its `retry` runs it again."""
+    found = again(decision.want, decision.have.values(), state, now)
+    if found is None:
+        decision.course = Course.KEPT
+    else:
+        decision.reason, decision.because, decision.series = Reason.RETRY, (found.cause,), found.series
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -225,28 +246,42 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> A
     for.
     """
     ranks = {r.address.name: r for r in have}
-    statuses = {name: state.ranks.get(name) for name in ranks}
-    broken = first_failure(statuses)
-    status = statuses[broken] if broken else None
-    if broken is None or status is None or bad_end(ranks.values(), state) is None:
+    failure = _failure(ranks, state)
+    if failure is None or _event(failure[1]) not in want.spec.retry.on_events:
         return None
-    if _event(status) not in want.spec.retry.on_events:
+    if any(r.outputs.get(STOPPED) for r in ranks.values()) or _unknown(ranks, state):
         return None
-    if any(r.outputs.get(STOPPED) for r in ranks.values()) or _unknown(statuses, state):
-        return None
+    broken, status = failure
     noticed = float(ranks[broken].outputs.get(NOTICED, now))
-    longest = want.spec.retry.seconds
+    following = _following(series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
+    if following is None:
+        return None
+    return Again(cause=f"rank/{broken} {end_of(status)}", noticed=noticed, series=following)
+
+
+def _failure(ranks: Mapping[str, Record], state: State) -> tuple[str, RankStatus] | None:
+    """The rank that failed first and how, if that is how the task of these ranks ends."""
+    broken = first_failure({name: state.ranks.get(name) for name in ranks})
+    if broken is None or bad_end(ranks.values(), state) is None:
+        return None
+    return broken, state.ranks[broken]
+
+
+def end_of(status: RankStatus) -> str:
+    """`failed: exit code 1`."""
+    return status.state.value + (f": {status.cause}" if status.cause else "")
+
+
+def _following(
+    before: RetrySeries | None, status: RankStatus, noticed: float, longest: float, now: float
+) -> RetrySeries | None:
+    """What the next attempt records of its series, which is a new one if the last held out; None if the time
+    of the series is over.
+    """
     since, count = noticed, 0
-    before = series(ranks.values())
     if before and _lasted(status, noticed, before) < longest:
         since, count = before.since, before.count
-    if now - since > longest:
-        return None
-    return Again(
-        cause=f"rank/{broken} {status.state.value}" + (f": {status.cause}" if status.cause else ""),
-        noticed=noticed,
-        series=RetrySeries(count=count + 1, since=since, at=now),
-    )
+    return RetrySeries(count=count + 1, since=since, at=now) if now - since <= longest else None
 
 
 def series(have: Iterable[Record]) -> RetrySeries | None:
@@ -269,11 +304,11 @@ def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
     return found if found in (RankState.FAILED, RankState.LOST) else None
 
 
-def _unknown(statuses: Mapping[str, RankStatus | None], state: State) -> bool:
+def _unknown(ranks: Iterable[str], state: State) -> bool:
     """Whether a rank may run where nobody can ask: it is neither stopped nor known to have ended."""
-    for name, status in statuses.items():
+    for name in ranks:
         place = state.get("reservation", name)
-        if place is None or (status and status.state.ended):
+        if place is None or state.has_ended(name):
             continue
         node = state.readiness.get(place.reservation.node)
         if node is None or node.state in UNFIT:
@@ -291,6 +326,8 @@ def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
     return noticed - before.at
 
 
+# ------------------------------------------------------------------------------------------- schedules
+
 LATE = 3600.0
 """Seconds after a start in which a task that never ran still runs: after that it waits for the next one."""
 
@@ -299,23 +336,29 @@ def at(desired: Desired, now: float) -> Desired:
     """What is declared, as it is at that time: fleets outside of their schedule have no nodes, and tasks know
     when they were last to start.
     """
-    fleets = {n: f for n, f in desired.fleets.items() if f.schedule and not f.schedule.on(now)}
-    tasks = {name: _at(want, now) for name, want in desired.tasks.items() if want.spec.schedule}
+    fleets = {
+        name: replace(fleet, nodes=Nodes(0, 0, 0))
+        for name, fleet in desired.fleets.items()
+        if _is_off(fleet.schedule, now)
+    }
+    tasks = {
+        name: replace(want, off=_is_off(schedule, now), started=schedule.started(now))
+        for name, want in desired.tasks.items()
+        if (schedule := want.spec.schedule)
+    }
     if not fleets and not tasks:
         return desired
     asleep = {f"fleet/{name}" for name in fleets} | {f"task/{name}" for name, w in tasks.items() if w.off}
     return replace(
         desired,
-        fleets={**desired.fleets, **{n: replace(f, nodes=Nodes(0, 0, 0)) for n, f in fleets.items()}},
+        fleets={**desired.fleets, **fleets},
         tasks={**desired.tasks, **tasks},
         asleep=frozenset(asleep),
     )
 
 
-def _at(want: TaskWant, now: float) -> TaskWant:
-    schedule = want.spec.schedule
-    assert schedule is not None
-    return replace(want, off=not schedule.on(now), started=schedule.started(now))
+def _is_off(schedule: Schedule | None, now: float) -> bool:
+    return schedule is not None and not schedule.on(now)
 
 
 def is_there(want: TaskWant, have: Iterable[Record], state: State, now: float) -> bool:
@@ -329,15 +372,14 @@ def is_there(want: TaskWant, have: Iterable[Record], state: State, now: float) -
     if not ranks:
         never = want.started is None or (schedule.stop is None and now - want.started > LATE)
         return not want.off and not never
-    return not want.off or all((s := state.ranks.get(r.address.name)) and s.state.ended for r in ranks)
+    return not want.off or all(state.has_ended(r.address.name) for r in ranks)
 
 
 def is_due(want: TaskWant, have: Iterable[Record], state: State) -> bool:
     """Whether a task that has ended was to start since."""
     ranks = list(have)
-    statuses = [state.ranks.get(r.address.name) for r in ranks]
-    if want.started is None or want.off or not all(s and s.state.ended for s in statuses):
+    if want.started is None or want.off or not all(state.has_ended(r.address.name) for r in ranks):
         return False
     known = [r.rank.scheduled for r in ranks if r.rank.scheduled is not None]
-    ends = [s.ended_at or 0.0 for s in statuses if s]
+    ends = [state.ranks[r.address.name].ended_at or 0.0 for r in ranks]
     return want.started > max(known or ends, default=0.0)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
+from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed
 from declarative.placement.types import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
@@ -51,6 +52,14 @@ def adopted(inputs: Inputs | None) -> str | None:
     if isinstance(inputs, NodeInputs):
         return inputs.instance_id
     return inputs.volume_id if isinstance(inputs, VolumeInputs) else None
+
+
+def finding(
+    desired: Desired, address: str, code: str, *, summary: str, hint: str, severity: Severity = Severity.ERROR
+) -> Diagnostic:
+    """A diagnostic of something that is declared, with its place."""
+    span = desired.places.get(address)
+    return Diagnostic(code=code, summary=summary, hint=hint, span=span, address=address, severity=severity)
 
 
 def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
@@ -156,6 +165,11 @@ class NodePreview:
     price: float | None = 0.0
     """USD an hour for the whole node; None if unknown."""
     spot: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is there after the plan."""
+        return self.status != "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +362,10 @@ class Plan:
     def restarts(self) -> int:
         """How many ranks that run are stopped and started again."""
         return sum(item.restart for item in self.reservations)
+
+    def of(self, op: Op, kind: str) -> list[Action]:
+        """Its actions that do one thing to one kind."""
+        return [a for a in self.actions if a.op is op and a.address.kind == kind]
 
     def only(self, actions: tuple[Action, ...]) -> Plan:
         """Some of its actions, each where it is planned and nowhere else."""

@@ -6,21 +6,21 @@ long. It is made again for the next task that mounts it, and not for the sake of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import VolumeInputs, differing
-from declarative.model.resource import Desired
+from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
-from declarative.model.state import ANOTHERS, TAGS, Address, Record, State
+from declarative.model.state import Address, Record, State
 from declarative.placement.types import PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
-from declarative.planner.types import Reason
+from declarative.planner.inventory import Inventory
+from declarative.planner.types import Reason, finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,29 @@ class VolumeDecision:
     unused: bool = False
     """It is deleted, and made as it is declared for the next task that mounts it."""
 
+    @property
+    def change(self) -> tuple[VolumeInputs, VolumeInputs]:
+        """What is recorded of one that is declared otherwise, and what it is to be."""
+        assert self.record is not None
+        assert self.after is not None
+        return self.record.volume, self.after
+
+    @property
+    def makes(self) -> bool:
+        """Whether one is made by this plan, as soon as it need not wait."""
+        return self.after is not None and not self.unused and (self.record is None or self.replaced)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the one that is recorded goes."""
+        goes = self.after is None or self.unused or self.replaced
+        return self.record is not None and goes and not self.kept_back
+
+    @property
+    def updates(self) -> bool:
+        """Whether the one that is recorded is changed in place."""
+        return bool(self.because) and not self.deletes and not self.makes
+
     def at(self, holder: str | None) -> VolumeAt:
         """Where it will be, and who holds it."""
         assert self.after is not None
@@ -57,48 +80,60 @@ class VolumeDecision:
 def judge_all(
     desired: Desired,
     state: State,
+    inventory: Inventory,
     *,
     destroy: bool,
     pinned: frozenset[Address] = frozenset(),
-    altered: Mapping[Address, Mapping[str, Any]] = MappingProxyType({}),
     requested: Collection[str] = (),
 ) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
     """The decisions of all volumes, and an error for each that is protected and would be lost.
 
-    `pinned` ones are held by ranks that have no other place: they stay as they are. `altered` is what others
-    changed: of that, tags are put back. Those that are `requested` (`volume/data-0`) are made anew, empty.
+    `pinned` ones are held by ranks that have no other place: they stay as they are. Of what others changed,
+    tags are put back. Those that are `requested` (`volume/data-0`) are made anew, empty.
     """
-    decisions: dict[str, VolumeDecision] = {}
-    errors: list[Diagnostic] = []
     hosts = ways(desired)
+    decisions: dict[str, VolumeDecision] = {}
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         before = record.volume if record else None
-        after = _reached(_settled(before, want.inputs) if before else want.inputs, before, hosts)
-        if record is None or before is None:
-            reason = Reason.NEW if after.volume_id is None else Reason.ADOPTED
-            decisions[name] = VolumeDecision(name=name, record=None, after=after, reason=reason)
-        elif str(record.address) in requested:
-            errors += _irreplaceable(desired, name, before, after)
-            decisions[name] = VolumeDecision(
-                name=name, record=record, after=after, replaced=True, reason=Reason.REQUESTED
-            )
-        elif before == after:  # nearly always
-            found = altered.get(record.address, {})
-            mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
-            decisions[name] = VolumeDecision(
-                name=name, record=record, after=after, reason=Reason.DRIFT, because=mended
-            )
-        else:
-            changed = decisions[name] = _changed(name, record, after)
-            errors += _lost(desired, name, before, after, changed.because) if changed.replaced else ()
-    removed, more = _removed(desired, state, decisions, destroy=destroy)
-    decisions |= removed
-    errors += more
+        after = _reached(_settled(before, want.inputs), before, hosts)
+        decisions[name] = _judge(name, record, after, inventory, requested)
+    for record in state.of("volume"):
+        if record.address.name not in decisions:
+            decisions[record.address.name] = _removed(desired, record, destroy=destroy)
+    errors = _lost(desired, decisions.values())
     for address in pinned & state.records.keys():
         if address.kind == "volume" and (decision := decisions.get(address.name)):
             decisions[decision.name] = _staying(decision)
     return decisions, errors
+
+
+def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagnostic]:
+    """An error for each volume whose content would be lost although it is protected."""
+    errors = [error for d in decisions if d.replaced and (error := _irreplaceable(desired, d))]
+    lost = [d.name for d in decisions if d.reason is Reason.REMOVED and _is_declared_kept(desired, d)]
+    return errors + [_undeclared(desired, name, lost) for name in lost]
+
+
+def _is_declared_kept(desired: Desired, decision: VolumeDecision) -> bool:
+    """Whether a volume's own `prevent_destroy` keeps it. What `limits` protect is for `limits` to say."""
+    record = decision.record
+    return record is not None and record.volume.prevent_destroy and _is_protected(desired, record)
+
+
+def _judge(
+    name: str, record: Record | None, after: VolumeInputs, inventory: Inventory, requested: Collection[str]
+) -> VolumeDecision:
+    """What becomes of a declared volume."""
+    if record is None:
+        reason = Reason.NEW if after.volume_id is None else Reason.ADOPTED
+        return VolumeDecision(name=name, record=None, after=after, reason=reason)
+    if str(record.address) in requested:
+        return VolumeDecision(name=name, record=record, after=after, replaced=True, reason=Reason.REQUESTED)
+    if record.volume == after:  # nearly always
+        mended = inventory.mendable(record.address)
+        return VolumeDecision(name=name, record=record, after=after, reason=Reason.DRIFT, because=mended)
+    return _changed(name, record, after)
 
 
 def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
@@ -117,63 +152,47 @@ def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
     )
 
 
-def _lost(
-    desired: Desired, name: str, before: VolumeInputs, after: VolumeInputs, because: tuple[str, ...]
-) -> list[Diagnostic]:
-    """Why a volume is not made anew although it is declared otherwise."""
+def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | None:
+    """Why a volume is not made anew although it is declared otherwise, or that is asked for: its content
+    would be lost.
+    """
+    address, because = f"volume/{decision.name}", decision.because
+    before, after = decision.change
+    requested = decision.reason is Reason.REQUESTED
+    if requested and (before.volume_id is not None or after.volume_id is not None):
+        what = f"{address} is one that was adopted: it cannot be made anew"
+        hint = "write another `volume_id`, or none"
+        return finding(desired, address, "protected", summary=what, hint=hint)
     if because == ("size",) and after.volume_id is not None:
-        return [_smaller(desired, name)]
-    if after.prevent_destroy and before.volume_id is None:
-        field = "host" if because[0] == "zone" and before.host else because[0]
-        return [_protected(desired, name, f"be replaced (`{field}` changed)")]
-    return []
+        what = f"{address} would be made smaller, and it is one that was adopted"
+        hint = "write the `size` that it has, or leave it out"
+        return finding(desired, address, "protected", summary=what, hint=hint)
+    if not after.prevent_destroy or before.volume_id is not None:
+        return None
+    if requested:
+        return _protected(desired, address, "be made anew (`--replace`), empty", undo="")
+    field = "host" if because[0] == "zone" and before.host else because[0]
+    return _protected(desired, address, f"be replaced (`{field}` changed)")
 
 
-def _irreplaceable(
-    desired: Desired, name: str, before: VolumeInputs, after: VolumeInputs
-) -> list[Diagnostic]:
-    """Why a volume is not made anew although that is asked for: its content would be lost."""
-    address = f"volume/{name}"
-    if before.volume_id is not None or after.volume_id is not None:
-        return [
-            Diagnostic(
-                code="protected",
-                summary=f"{address} is one that was adopted: it cannot be made anew",
-                hint="write another `volume_id`, or none",
-                address=address,
-                span=desired.places.get(address),
-            )
-        ]
-    if after.prevent_destroy:
-        return [_protected(desired, name, "be made anew (`--replace`), empty", undo="")]
-    return []
+def _is_protected(desired: Desired, record: Record) -> bool:
+    """Whether a volume that is not declared any more is kept. What was adopted is let go, and stays."""
+    if record.volume.volume_id is not None or desired.project.removed.of(record.address.name) is not None:
+        return False
+    return desired.protects(str(record.address), record.volume)
 
 
-def _removed(
-    desired: Desired, state: State, staying: Mapping[str, VolumeDecision], *, destroy: bool
-) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
-    """What becomes of recorded volumes that are not declared any more."""
-    out: dict[str, VolumeDecision] = {}
-    lost: list[str] = []
-    for record in state.of("volume"):
-        name = record.address.name
-        if name in staying:
-            continue
-        # What was adopted is let go, and stays as it is.
-        adopted = record.volume.volume_id is not None
-        said = desired.project.removed.of(name)
-        protected = not adopted and said is None and desired.protects(str(record.address), record.volume)
-        out[name] = VolumeDecision(
-            name=name,
-            record=record,
-            after=None,
-            reason=Reason.DESTROY if destroy else Reason.REMOVED,
-            kept_back=protected and destroy,
-            forgotten=said is not None and not said.destroy and not adopted,
-        )
-        if protected and not destroy and record.volume.prevent_destroy:  # else it is for `limits` to say
-            lost.append(name)
-    return out, [_undeclared(desired, name, lost) for name in lost]
+def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecision:
+    """What becomes of a recorded volume that is not declared any more."""
+    said = desired.project.removed.of(record.address.name)
+    return VolumeDecision(
+        name=record.address.name,
+        record=record,
+        after=None,
+        reason=Reason.DESTROY if destroy else Reason.REMOVED,
+        kept_back=destroy and _is_protected(desired, record),
+        forgotten=said is not None and not said.destroy and record.volume.volume_id is None,
+    )
 
 
 def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
@@ -190,9 +209,9 @@ def _staying(decision: VolumeDecision) -> VolumeDecision:
     return VolumeDecision(name=decision.name, record=decision.record, after=decision.record.volume)
 
 
-def _settled(before: VolumeInputs, after: VolumeInputs) -> VolumeInputs:
+def _settled(before: VolumeInputs | None, after: VolumeInputs) -> VolumeInputs:
     """A zone that is not declared was chosen with the first rank, and stays."""
-    if after.zone is not None or before.zone is None:
+    if before is None or after.zone is not None or before.zone is None:
         return after
     same = (before.backend, before.region) == (after.backend, after.region)
     return replace(after, zone=before.zone) if same else after
@@ -221,8 +240,7 @@ def in_zones(
         found = decision
         if decision.after is not None and name in zones:
             found = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
-        making = found.after is not None and (found.record is None or found.replaced)
-        if making and found.after and not found.after.zone:
+        if found.makes and found.after and not found.after.zone:
             found = replace(found, waits=has_hosts(desired, found.after.backend))
         out[name] = found
     return out
@@ -230,12 +248,13 @@ def in_zones(
 
 def waiting(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
     """What to say of volumes that wait for a rank, and that no rank mounts."""
-    names = [decision.name for decision in decisions.values() if decision.waits]
-    if not names:
-        return []
-    ranks = [mounts for want in desired.tasks.values() for mounts in want.mounts]
-    mounted = {name for mounts in ranks for mount in mounts for name in mount.names}
-    return [_waits(desired, name) for name in names if name not in mounted]
+    mounted = _mounted(desired.tasks.values())
+    return [_waits(desired, d.name) for d in decisions.values() if d.waits and d.name not in mounted]
+
+
+def _mounted(tasks: Iterable[TaskWant]) -> set[str]:
+    """The volumes that ranks of these tasks may get."""
+    return {name for want in tasks for mounts in want.mounts for mount in mounts for name in mount.names}
 
 
 def _waits(desired: Desired, name: str) -> Diagnostic:
@@ -246,25 +265,7 @@ def _waits(desired: Desired, name: str) -> Diagnostic:
     else:
         summary = f"{address} is not there: it has an `auto_cleanup_duration`, and no rank mounts it"
         hint = "mount it in a task, for which it is made then; or remove `auto_cleanup_duration`"
-    return Diagnostic(
-        code="volume-waits",
-        summary=summary,
-        hint=hint,
-        address=address,
-        span=desired.places.get(address),
-        severity=Severity.WARNING,
-    )
-
-
-def _smaller(desired: Desired, name: str) -> Diagnostic:
-    address = f"volume/{name}"
-    return Diagnostic(
-        code="protected",
-        summary=f"{address} would be made smaller, and it is one that was adopted",
-        hint="write the `size` that it has, or leave it out",
-        address=address,
-        span=desired.places.get(address),
-    )
+    return finding(desired, address, "volume-waits", summary=summary, hint=hint, severity=Severity.WARNING)
 
 
 def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnostic:
@@ -272,9 +273,7 @@ def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnosti
 
     Those of one count or one task get the same hint, so that they can be shown as one.
     """
-    family, _, number = name.rpartition("-")
-    bases = [n.rpartition("-") for n in lost]
-    numbers = [int(n) for base, _, n in bases if base == family and n.isdecimal() and number.isdecimal()]
+    family, numbers = _numbered(name, lost)
     left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"] if numbers else []
     address = f"volume/{name}"
     first, each = f"if it was renamed: `fleetform state mv {address} volume/NEW`", ""
@@ -289,19 +288,26 @@ def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnosti
         f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
         "or `destroy: true` to delete it"
     )
-    return _error(desired, f"volume/{name}", "be deleted", hint)
+    return _kept_from(desired, f"volume/{name}", "be deleted", hint)
 
 
-def _protected(desired: Desired, name: str, what: str, *, undo: str = "undo the change, or ") -> Diagnostic:
+def _numbered(name: str, names: Iterable[str]) -> tuple[str, list[int]]:
+    """What comes before the number of a volume, and the numbers of all `names` that begin so."""
+    family, _, number = name.rpartition("-")
+    parts = (other.rpartition("-") for other in names if number.isdecimal())
+    return family, [int(n) for base, _, n in parts if base == family and n.isdecimal()]
+
+
+def _protected(
+    desired: Desired, address: str, what: str, *, undo: str = "undo the change, or "
+) -> Diagnostic:
     hint = f"{undo}set `prevent_destroy: false` if its content may be lost"
-    return _error(desired, f"volume/{name}", what, hint)
+    return _kept_from(desired, address, what, hint)
 
 
-def _error(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
+def _kept_from(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
     summary = f"{address} would {what}, but its `prevent_destroy` is true"
-    return Diagnostic(
-        code="protected", summary=summary, hint=hint, address=address, span=desired.places.get(address)
-    )
+    return finding(desired, address, "protected", summary=summary, hint=hint)
 
 
 def cleaned(
@@ -316,20 +322,23 @@ def cleaned(
     """The decisions of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
-    asked = [desired.tasks[refusal.task].mounts for refusal in outcome.refusals]
-    wanted = {name for ranks in asked for mounts in ranks for mount in mounts for name in mount.names}
+    wanted = _mounted(desired.tasks[refusal.task] for refusal in outcome.refusals)
     out = dict(decisions)
     for name, want in desired.volumes.items():
-        decision = decisions[name]
-        if want.cleanup is None or name in used or decision.after is None:
-            continue
-        # One that is attached until this plan, or that this plan would make, is so from now on.
-        since = state.detached_since.get(name, now)
-        if decision.record is None:
-            out[name] = replace(decision, waits=True)
-        elif decision.replaced:
-            out[name] = replace(decision, unused=True)
-        elif name not in wanted and now - since >= want.cleanup:
-            because = ("auto_cleanup_duration",)
-            out[name] = replace(decision, unused=True, reason=Reason.UNUSED, because=because)
+        if want.cleanup is not None and name not in used:
+            # One that is attached until this plan, or that this plan would make, is so from now on.
+            idle = now - state.detached_since.get(name, now)
+            out[name] = _unused(decisions[name], due=name not in wanted and idle >= want.cleanup)
     return out
+
+
+def _unused(decision: VolumeDecision, *, due: bool) -> VolumeDecision:
+    """What becomes of one that no rank gets, and that is there for ranks alone; `due` is its time over."""
+    if decision.after is None:
+        return decision
+    if decision.record is None:
+        return replace(decision, waits=True)
+    if decision.replaced:
+        return replace(decision, unused=True)
+    because = ("auto_cleanup_duration",)
+    return replace(decision, unused=True, reason=Reason.UNUSED, because=because) if due else decision

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import DELAYS
@@ -93,57 +94,62 @@ def choose(  # noqa: PLR0913 (keywords)
 
     `lacking` are groups that cannot be started as things are, and why.
     """
-    rules = desired.project.reconcile
-    asleep = frozenset(desired.asleep)
-    causes = causes_of(plan, state, asleep)
-    later = {
-        **_retries(desired, state, causes, now),
-        **backoff.later(causes.keys(), now),
-        **{group: (math.inf, why) for group, why in lacking.items()},
-    }
+    causes = causes_of(plan, state, desired.asleep)
+    blocked = {group: (math.inf, why) for group, why in lacking.items()}
     given = Circumstances(
-        rules=rules,
+        rules=desired.project.reconcile,
         now=now,
-        scheduled=asleep,
-        later=later,
+        scheduled=desired.asleep,
+        later=_retries(desired, state, causes, now) | backoff.later(causes.keys(), now) | blocked,
         desired=desired,
         before=tuple(Done(group=let.address, cause=let.cause, at=let.at) for let in before),
     )
     found = permitted(plan, state, given)
-    waiting = _waiting(plan, [h.group for h in found.held if h.approval])
+    waiting = _waiting(plan, found.held)
+    digests = {group: digest for digest, together in waiting.items() for group in together.groups}
     let = {a.digest for a in approvals if a.approved_at is not None}
-    approved = {group for digest, (groups, _) in waiting.items() if digest in let for group in groups}
+    approved = {group for group, digest in digests.items() if digest in let}
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
-    digests = {group: digest for digest, (groups, _) in waiting.items() for group in groups}
     short = _short(plan, desired)
-    waits = [_wait(held, digests.get(held.group)) for held in found.held]
-    waits += [Wait(address=d.address or "", action=Cause.CREATE.value, why=d.summary) for d in short]
     return AllowedPart(
         plan=_without_errors(found, short),
         causes=found.causes,
-        waits=tuple(waits),
-        approvals={digest: steps for digest, (_, steps) in waiting.items()},
+        waits=_waits(found.held, digests, short),
+        approvals={digest: together.steps for digest, together in waiting.items()},
     )
 
 
-def _wait(held: Held, digest: str | None) -> Wait:
-    return Wait(
-        address=held.group,
-        action=held.cause.value,
-        why=held.why,
-        digest=digest if held.approval else None,
-        until=None if held.until == math.inf else held.until,
+def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Diagnostic]) -> tuple[Wait, ...]:
+    """What is not done, and the fleets that are `short` of nodes."""
+    found = (
+        Wait(
+            address=one.group,
+            action=one.cause.value,
+            why=one.why,
+            digest=digests.get(one.group) if one.approval else None,
+            until=None if one.until == math.inf else one.until,
+        )
+        for one in held
     )
+    lacking = (Wait(address=d.address or "", action=Cause.CREATE.value, why=d.summary) for d in short)
+    return (*found, *lacking)
 
 
-def _waiting(plan: Plan, groups: Collection[str]) -> dict[str, tuple[frozenset[str], tuple[str, ...]]]:
-    """Digest → what belongs together and waits for one approval: its groups, its actions."""
+class _Together(NamedTuple):
+    """What waits for one approval: its groups, and the ids of its actions."""
+
+    groups: frozenset[str]
+    steps: tuple[str, ...]
+
+
+def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _Together]:
+    """Digest → what belongs together and waits for one approval."""
     out = {}
-    for members in components(plan, groups):
+    for members in components(plan, [h.group for h in held if h.approval]):
         actions = tuple(a for a in plan.actions if group_of(a) in members)
         part = replace(plan.only(actions), unplaced=Unplaced())
-        out[approval_of(part).digest] = (members, tuple(a.id for a in actions))
+        out[approval_of(part).digest] = _Together(members, tuple(a.id for a in actions))
     return out
 
 

@@ -27,10 +27,10 @@ from declarative.placement.types import (
 )
 from declarative.placement.wishes import ANYWHERE, Area, Domain
 from declarative.planner.decisions import Decisions, Question
-from declarative.planner.fleets import NodeDecision, node_of
 from declarative.planner.hosts import by_name
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.make import decided
+from declarative.planner.nodes import NodeDecision, node_of
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import NodePreview, Reservation, ReservationStatus
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places

@@ -14,7 +14,7 @@ from declarative.placement.board import Option
 from declarative.placement.filters import Mismatch
 from declarative.placement.types import Ask, Kind, Node, Refusal, Rejection, of_node, offer_name
 from declarative.placement.wishes import Domain, Job
-from declarative.planner.fleets import NodeDecision
+from declarative.planner.nodes import NodeDecision
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import NodePreview, Reason, Reservation
 from declarative.why.alternatives import (
