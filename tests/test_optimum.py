@@ -1,16 +1,20 @@
 """The exact search: nothing dear is launched without need, nothing refused that fits, each bound is true."""
 
+import math
 import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import event, given
 
-from declarative.placement import counted, search
+from declarative.placement import counted, optimum, search
+from declarative.placement.board import Board
+from declarative.placement.program import Program, SolverLimits
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
@@ -63,6 +67,42 @@ def test_launches_cost_the_least_if_no_task_has_to_stay_where_it_is(case):
     if free and counted_alike(case) and outcome.bound is not None:
         event("free to go")
         assert cost(outcome) <= least_cost(case, placed(outcome)) * (1 + EXACT) + 1e-6
+
+
+@LAW
+@given(cases())
+def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
+    free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
+    with patch.object(optimum, "SMALL", 10**6):
+        outcome = case.place()
+    if counted_alike(case) and outcome.bound is not None:
+        least = least_cost(case, placed(outcome))
+        assert outcome.bound <= least + 1e-6
+        if free:
+            event("free to go")
+            assert cost(outcome) <= least * (1 + 2 * search.COST.gap) + 1e-6
+
+
+def test_a_program_is_solved_once(monkeypatch):
+    """What makes a refused task fit is looked for in plans that have most of their programs in common."""
+    rule = fleet(nodes="0..", blocks="auto", offers=[L4, T4])
+    board = Board([ask("one", resources={"gpu": 1})], [], {"gpu": rule}, {})
+    known = optimum.Known()
+    assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
+    assert known.solutions
+    monkeypatch.setattr(Program, "solve", None)
+    assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
+
+
+def test_a_solution_that_is_good_enough_is_taken():
+    """Three columns that may stand for each other: without an end, or a start, the cheapest is found."""
+    program = Program()
+    program.row(3, 3, dict.fromkeys([program.column(price, 3) for price in (1.0, 1.5, 2.0)], 1.0))
+    limits = SolverLimits(nodes=30, columns=100)
+    assert program.cost(program.solve(limits).values) == 3
+    assert program.cost(program.solve(limits, start=(0, 0, 3)).values) == 3
+    assert program.cost(program.solve(replace(limits, nodes=0, enough=6), start=(0, 0, 3)).values) <= 6
+    assert program.cost(()) == math.inf
 
 
 def test_an_added_offer_makes_nothing_dearer():

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from declarative.model.state import rank_name
 from declarative.placement.counted import Class, Counted, Seat
@@ -19,13 +19,11 @@ from declarative.placement.program import Solution, SolverLimits
 from declarative.placement.volumes import serves
 from declarative.placement.wishes import Job
 
-SMALL = 8
+SMALL = 30
 """A program that has so many times fewer columns than it might have is solved in one step."""
 
-WIDE = 24
-"""A program with at least one in so many of the columns that it might have is solved without restarts and
-some heuristics: they take HiGHS long at the root, and find little.
-"""
+PROVED = 8
+"""One that has so many times fewer is solved as a whole if its whole nodes do not prove the answer."""
 
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
@@ -34,39 +32,72 @@ DISTANCES = (4, 32)
 """How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
 
 
-def solve(counted: Counted, limits: SolverLimits) -> tuple[float, Ledger | None]:
-    """What launches cost at least, USD an hour, or minus the weight that is seated at most; -inf if
-    that is not known. And the best ledger that was found.
+@dataclass(slots=True)
+class Known:
+    """Programs that were solved: plans that differ in one task or limit have many that are the same."""
+
+    solutions: dict[object, Solution] = field(default_factory=dict)
+    columns: int = 0
+    """Those of all programs that were solved in steps: what takes long."""
+
+
+def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:
+    """What launches cost at least, USD an hour, or minus the weight that is seated at most; -inf if that
+    is not known. And the best ledger that was found.
     """
-    program = counted.program
     if counted.large or not counted.possible:
         return -math.inf, None
-    if len(program.costs) * SMALL <= limits.columns:
-        brief = len(program.costs) * WIDE >= limits.columns
-        found = program.solve(replace(limits, brief=brief))
-        return found.bound, ledger_of(counted, found.values) if found.values else None
-    first = _relaxed(counted, limits)
+    key = (limits, counted.program.key, *sorted(_whole(counted)))
+    if key not in known.solutions:
+        columns = len(counted.program.costs)
+        small = columns * SMALL <= limits.columns
+        known.columns += 0 if small else columns
+        known.solutions[key] = counted.program.solve(limits) if small else _in_steps(counted, limits)
+    found = known.solutions[key]
+    return found.bound, ledger_of(counted, found.values) if found.values else None
+
+
+def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
+    """First which nodes are whole, then whose ranks they hold: one step takes HiGHS many times as long."""
+    limits = _of_step(limits)
+    program, first = counted.program, _relaxed(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
-        return first.bound, None
+        return Solution(first.bound, ())
     fixed = {column: first.values[column] for column in counted.homes}
-    limits = replace(limits, brief=True)
+    enough = first.bound + max(limits.absolute, limits.gap * first.bound)
+    near = replace(limits, enough=enough)
+    found = Solution(first.bound, ())
     for distance in DISTANCES:
-        found = program.solve(limits, around=first.values, distance=distance, fixed=fixed)
+        found = program.solve(near, around=first.values, distance=distance, fixed=fixed)
         if found.values:
-            return first.bound, ledger_of(counted, found.values)
-    return first.bound, None
+            break
+    open_still = not found.values or (counted.worth and program.cost(found.values) > enough)
+    if open_still and len(program.costs) * PROVED <= limits.columns:
+        return program.solve(limits, start=found.values)
+    return Solution(first.bound, found.values)
+
+
+def _of_step(limits: SolverLimits) -> SolverLimits:
+    """Where a program is solved in steps, a solution may be dearer by twice as much."""
+    return replace(limits, brief=True, gap=2 * limits.gap)
 
 
 def bound(counted: Counted, limits: SolverLimits) -> float:
     """What launches cost at least, USD an hour; -inf if that is not known."""
-    return -math.inf if counted.large or not counted.possible else _relaxed(counted, limits).bound
+    if counted.large or not counted.possible:
+        return -math.inf
+    return _relaxed(counted, _of_step(limits)).bound
 
 
 def _relaxed(counted: Counted, limits: SolverLimits) -> Solution:
     """With whole nodes, and with fractions of ranks."""
-    limits = replace(limits, brief=True)
+    return counted.program.solve(limits, whole=_whole(counted))
+
+
+def _whole(counted: Counted) -> set[int]:
+    """The columns that count what is launched, and say where."""
     stocks = zip(counted.bought, counted.stocks, strict=True)
-    return counted.program.solve(limits, whole={*counted.homes, *(c for c, stock in stocks if stock.option)})
+    return {*counted.homes, *(column for column, stock in stocks if stock.option)}
 
 
 def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:

@@ -9,15 +9,15 @@ each by itself would be told of a node that another one takes. None does more th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
-from declarative.placement.ledger import Ledger
+from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
-from declarative.placement.search import Search
+from declarative.placement.search import Search, Seating
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 from declarative.placement.wishes import Job
@@ -31,6 +31,9 @@ NAMED = 4
 MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
+
+MOST_COLUMNS = 5_000
+"""Columns of large programs that are solved for them…"""
 
 CLOSER = 8
 """…and how many times as often if it is about one task."""
@@ -68,7 +71,8 @@ class Placed:
 
     def __init__(self, board: Board, effort: int = 1) -> None:
         self.board, self.effort = board, effort
-        self.found = Search(board, effort).run()
+        self.known = Known()
+        self.found = Search(board, effort, self.known).run()
         self.finished = finish(self.found.ledger)
 
     @property
@@ -87,7 +91,7 @@ class Placed:
         refusals: Sequence[Refusal] = ()
         remedies: Sequence[Remedy] = ()
         if found.left:
-            sought = Remedies(self.board, found.ledger, found.left, self.effort, about)
+            sought = Remedies(self.board, found, self.known, self.effort, about)
             refusals = Refusals(self.board, found.ledger, finished).of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
@@ -115,17 +119,20 @@ class Remedies:
     """The remedies of one plan: those that tasks share, and those of each task."""
 
     def __init__(
-        self, board: Board, ledger: Ledger, left: Sequence[Job], effort: int, about: str | None = None
+        self, board: Board, found: Seating, known: Known, effort: int, about: str | None = None
     ) -> None:
-        """`left` are the tasks that were refused; with `about` it is only that one that matters."""
-        self.board, self.effort = board, effort
-        self.changes = Changes(board, ledger)
+        """With `about`, of all tasks that were refused only that one matters."""
+        self.board, self.known, self.effort = board, known, effort
+        self.changes = Changes(board, found.ledger)
+        left = found.left
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
         asked = {job.likeness: job.wish for job in board.jobs}
         work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
         self.plans = max(1, plans) * CLOSER if about else plans if plans > 1 else 0
         """How many more may be made. One alone finds little."""
+        self.columns = known.columns + MOST_COLUMNS * effort * (CLOSER if about else 1)
+        """`known` may have so many."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
             kinds.setdefault(job.likeness, []).append(job)
@@ -156,14 +163,23 @@ class Remedies:
         found = (*shared, *self._own[key])[:NAMED]
         return found if found or key not in self._unknown else None
 
-    def _seated(self, asks: Mapping[int, Ask], fleets: Mapping[str, FleetRule]) -> set[int] | None:
-        """The tasks that a plan with other asks, or other fleets, seats; None if too many were made."""
+    def _seated(
+        self, asks: Mapping[int, Ask], fleets: Mapping[str, FleetRule], needed: Collection[int] = ()
+    ) -> set[int] | None:
+        """The tasks that a plan with other asks, or other fleets, seats; None if too many were made.
+
+        With `needed`, only whether it seats all of these tasks is right.
+        """
         self.plans -= 1
         if self.plans < 0:
             return None
         changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
         board = Board(changed, self.board.nodes, fleets, self.board.volumes)
-        return set(Search(board, self.effort).seated())
+        return set(Search(board, self.effort, self.known).seated(needed))
+
+    def _is_dear(self) -> bool:
+        """Whether so much was solved that no more changes are looked for."""
+        return self.known.columns > self.columns
 
     # What tasks share
 
@@ -189,20 +205,22 @@ class Remedies:
         """The least value with which as many of the tasks fit as can."""
         wanted = {job.index for job in shared.jobs}
 
-        def seated(value: int) -> set[int] | None:
-            return self._seated({}, limit.rules(self.board, value))
+        def seated(value: int, needed: Collection[int] = ()) -> set[int] | None:
+            return self._seated({}, limit.rules(self.board, value), needed)
 
         low, high = shared.used + 1, shared.used + shared.need
-        best = seated(high) if self.plans >= 1 + (high - low).bit_length() else None
+        enough = self.plans >= 1 + (high - low).bit_length() and not self._is_dear()
+        best = seated(high) if enough else None
         if best is None:  # or the least value could not be found any more
             self._unknown.update(job.likeness for job in shared.jobs)
         if best is None or not self.placed <= best or not best & wanted:
             return None
         helped = best & wanted
+        needed = self.placed | helped
         while low < high:
             middle = (low + high) // 2
-            now = seated(middle) or set()
-            low, high = (low, middle) if self.placed | helped <= now else (middle + 1, high)
+            now = seated(middle, needed) or set()
+            low, high = (low, middle) if needed <= now else (middle + 1, high)
         names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
         return Remedy(text=limit.text(self.board, high), tasks=names)
 
@@ -217,6 +235,9 @@ class Remedies:
                 self._unknown.update(tried)
                 return
             for key, changes in list(tried.items()):
+                if self._is_dear():
+                    self._unknown.update(tried)
+                    return
                 found = self._next(self.kinds[key][-1], changes)
                 if found is not None:
                     self._own[key].append(found.text)
@@ -239,5 +260,6 @@ class Remedies:
         return None
 
     def _helps(self, job: Job, change: Change) -> bool:
-        seated = self._seated({job.index: change.ask}, self.board.fleets)
-        return seated is not None and self.placed | {job.index} <= seated
+        needed = self.placed | {job.index}
+        seated = self._seated({job.index: change.ask}, self.board.fleets, needed)
+        return seated is not None and needed <= seated

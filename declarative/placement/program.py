@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import math
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import Any
 
 
@@ -23,6 +25,8 @@ class SolverLimits:
     absolute: float = 1e-6
     brief: bool = False
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
+    enough: float = -math.inf
+    """Stop at the first solution that costs no more."""
 
     def times(self, effort: int) -> SolverLimits:
         """So many times as much of everything."""
@@ -64,6 +68,16 @@ class Program:
         self.factors += terms.values()
         self.starts.append(len(self.columns))
 
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """Equal for programs that are the same."""
+        numbers = (self.costs, self.most, self.low, self.high, self.factors)
+        return (*(array("d", x).tobytes() for x in numbers), array("q", self.columns + self.starts).tobytes())
+
+    def cost(self, values: Sequence[float]) -> float:
+        """What a solution costs; infinite if there is none."""
+        return sum(map(mul, self.costs, values)) if values else math.inf
+
     def solve(
         self,
         limits: SolverLimits,
@@ -72,11 +86,13 @@ class Program:
         around: Sequence[float] = (),
         distance: int = 0,
         fixed: Mapping[int, float] | None = None,
+        start: Sequence[float] = (),
     ) -> Solution:
         """The cheapest solution within the limits; with `whole`, only these columns have to be whole numbers.
 
         With `around`, columns that have to be whole stay within `distance` of it: HiGHS looks at each number
-        that a column may be, which takes seconds. `fixed` are columns that have a value already.
+        that a column may be, which takes seconds. `fixed` are columns that have a value already, `start` is a
+        solution that is known: one that is better is looked for.
         Without HiGHS there is no solution, and a bound of -inf.
         """
         try:
@@ -106,6 +122,10 @@ class Program:
         for name, value in _options(limits).items():
             highs.setOptionValue(name, value)
         highs.passModel(lp)
+        if start:
+            known = highspy.HighsSolution()
+            known.col_value = list(map(round, start))
+            highs.setSolution(known)
         highs.run()
         info, status = highs.getInfo(), highs.getModelStatus()
         found = info.primal_solution_status == FEASIBLE
@@ -122,7 +142,12 @@ FEASIBLE = 2
 """HiGHS's `kSolutionStatusFeasible`."""
 
 
-SLOW = ("mip_allow_restart", "mip_heuristic_run_root_reduced_cost", "mip_heuristic_run_rens")
+SLOW = (
+    "mip_allow_restart",
+    "mip_heuristic_run_feasibility_jump",
+    "mip_heuristic_run_rens",
+    "mip_heuristic_run_root_reduced_cost",
+)
 
 
 def _options(limits: SolverLimits) -> dict[str, Any]:
@@ -135,4 +160,5 @@ def _options(limits: SolverLimits) -> dict[str, Any]:
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
+        "objective_target": limits.enough,
     }

@@ -18,7 +18,7 @@ from declarative.placement.cover import DEAR, Ground, carry_out, choose
 from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import base_for, bound, movable, solve
+from declarative.placement.optimum import Known, base_for, bound, movable, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.wishes import Job
@@ -29,7 +29,7 @@ FEW = 200
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=30, columns=12_000, gap=3e-3)
+COST = SolverLimits(nodes=30, columns=12_000, gap=2.5e-3)
 """For the cheapest launches…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
@@ -76,16 +76,21 @@ class Seating:
 class Search:
     """One board, searched."""
 
-    def __init__(self, board: Board, effort: int = 1) -> None:
+    def __init__(self, board: Board, effort: int = 1, known: Known | None = None) -> None:
+        """`known` are programs that were solved for other boards; what is solved for this one is added."""
         self.board = board
+        self.known = known or Known()
         self.cost, self.seats = COST.times(effort), SEATS.times(effort)
         self.start = Ledger.start(board)
         keep_baselines(self.start)
         self.orders = Orders(self.start)
 
-    def seated(self) -> Collection[int]:
-        """The tasks that the best outcome seats, by their index: what they cost does not change that."""
-        return self._fullest(self.board.jobs).ledger.seats
+    def seated(self, needed: Collection[int] = ()) -> Collection[int]:
+        """The tasks that the best outcome seats, by their index: what they cost does not change that.
+
+        With `needed`, only whether it seats all of these tasks is right.
+        """
+        return self._fullest(self.board.jobs, needed).ledger.seats
 
     def run(self) -> Seating:
         """The best outcome that was found."""
@@ -99,40 +104,54 @@ class Search:
 
     # Which tasks are left out
 
-    def _fullest(self, jobs: Sequence[Job]) -> Seating:
+    def _fullest(self, jobs: Sequence[Job], needed: Collection[int] = ()) -> Seating:
         """Seat as many as can be seated beside all tasks of at least their priority."""
         found = self._pass(jobs, "size", wanted={})
-        if not any(job.wish.fit for job in found.left):
-            return found
-        return self._fuller(self._rounds(found, jobs) if len(jobs) > FEW else found, jobs)
-
-    def _fuller(self, found: Seating, jobs: Sequence[Job]) -> Seating:
-        """Seat more, level by level."""
         proved: set[int] = set()
+        few = len(jobs) <= FEW
+        orders = not few
+        """Whether other orders may still be tried."""
         for level in self.board.levels:
-            left = [j for j in found.left if j.task.priority == level and j.wish.fit]
-            if not left:
-                continue
-            found, done = self._more(found, jobs, level, left)
+            if needed and self._is_settled(found, needed, level):
+                break
+            found, done, answered = self._more(found, jobs, level)
+            if orders and not answered:
+                found, done, _ = self._more(self._rounds(found, jobs), jobs, level)
+                orders = False
             proved |= done
-            left = [j for j in left if not found.seats(j) and j.index not in done]
-            if left and len(jobs) <= FEW:
+            left = [job for job in self._left(found, level) if job.index not in done]
+            if left and few:
                 found = self._admit(found, jobs, left)
         return replace(found, proved=frozenset(proved))
 
-    def _more(
-        self, found: Seating, jobs: Sequence[Job], level: int, left: Sequence[Job]
-    ) -> tuple[Seating, set[int]]:
-        """Seat what the program can of tasks of one priority; of which it was proved that no more can be."""
+    def _is_settled(self, found: Seating, needed: Collection[int], level: int) -> bool:
+        """Whether all of `needed` are seated, or not, however tasks of this priority and below it are seated:
+        a task takes no place from one of its own priority or of a higher one.
+        """
+        tasks = {index: self.board.jobs[index].task for index in needed}
+        lost = any(task.priority > level for index, task in tasks.items() if index not in found.ledger.seats)
+        return lost or all(task.priority >= level and i in found.ledger.seats for i, task in tasks.items())
+
+    def _left(self, found: Seating, level: int) -> list[Job]:
+        """The tasks of a priority that have no place, and fit some node."""
+        return [job for job in found.left if job.task.priority == level and job.wish.fit]
+
+    def _more(self, found: Seating, jobs: Sequence[Job], level: int) -> tuple[Seating, set[int], bool]:
+        """Seat what the program can of tasks of one priority; of which it was proved that no more can be;
+        and whether the program had an answer for all of them.
+        """
+        left = self._left(found, level)
+        if not left:
+            return found, set(), True
         keep = self._kept(jobs, level, found)
         free = movable([*keep, *left])
         still = [job for job in free if found.seats(job)]
         may = [job for job in free if not found.seats(job)]
         if not may:
-            return found, set()
+            return found, set(), False
         fixed = {job.index for job in keep} - {job.index for job in free}
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-        least, ledger = solve(counted, self.seats)
+        least, ledger = solve(counted, self.seats, self.known)
         seated = Seating(ledger, []) if ledger else None
         gained = [job for job in may if seated and seated.seats(job)]
         # Where those that stay have to stay, more weight than the bound cannot be seated.
@@ -141,7 +160,8 @@ class Search:
         if seated and gained:
             Tidy(seated.ledger).run()
             found = self._rest(seated, jobs, found)
-        return found, {job.index for job in may} if proved else set()
+        answered = len(may) == len(left) and (proved or seated is not None)
+        return found, {job.index for job in may} if proved else set(), answered
 
     def _kept(self, jobs: Sequence[Job], level: int, found: Seating) -> list[Job]:
         """The seated tasks that keep their places though others of a priority have none."""
@@ -252,7 +272,7 @@ class Search:
     def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
-        least, ledger = solve(self._counted(begin, free, found), self.cost)
+        least, ledger = solve(self._counted(begin, free, found), self.cost, self.known)
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
             least = bound(self._counted(self.start, jobs, found), self.cost)
         if ledger is not None:
