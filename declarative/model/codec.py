@@ -48,6 +48,17 @@ SCALARS = frozenset({str, int, float, bool, type(None)})
 """Values of these very classes are data already."""
 
 
+class Stored(dict[str, Any]):
+    """Data as they are stored, only to be looked at. The things of one document share them, and what they
+    were read as is kept with them.
+    """
+
+    __slots__ = ("text", "typed")
+    text: str
+    """As which they are stored, where that is known."""
+    typed: tuple[str, Any]
+
+
 def to_data(value: Any) -> Any:
     """A value as dicts, lists and scalars. Fields that are as they are by default stay out."""
     if value.__class__ in SCALARS:

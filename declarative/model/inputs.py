@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast, overload
 
 from declarative.model.blocks import Shape
-from declarative.model.codec import ALWAYS, FIRST, reader, to_data
+from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
 from declarative.model.schema.marks import BadValueError
 from declarative.model.spec.amounts import Duration, Size
@@ -175,17 +175,6 @@ KINDS: Mapping[str, type[Inputs]] = {
     "attachment": AttachmentInputs,
     "rank": RankInputs,
 }
-
-
-class Stored(dict[str, Any]):
-    """Data as they are stored, only to be looked at. The things of one document share them, and what they
-    were read as is kept with them.
-    """
-
-    __slots__ = ("text", "typed")
-    text: str
-    """As which they are stored, where that is known."""
-    typed: tuple[str, Inputs]
 
 
 def data_of(found: Inputs) -> dict[str, Any]:

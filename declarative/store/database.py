@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -18,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative.model.spec.policy import OperatorPolicy
+from declarative.store import statements
 from declarative.store.faults import (
-    FROM_BACKUP,
     ConstraintError,
-    StateError,
     busy,
     is_integrity,
     primary,
     translated,
 )
-from declarative.store.tables import COLUMNS, FORMAT_VERSION, JSON, later_than, loads, text_of
+from declarative.store.statements import Result
+from declarative.store.tables import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from declarative.store.journal import Who
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS = 12
 WAIT_SECONDS = 30.0
 """How long a thread waits for one of the connections."""
-
-Row = Any
-"""A named tuple of the columns that a query names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,31 +259,31 @@ class Connection:
     def insert(self, table: str, *rows: Mapping[str, Any]) -> None:
         """Add rows, which all have the same columns."""
         if len(rows) == 1:
-            self._run(self.raw.execute, _insert(table, tuple(rows[0])), _stored(rows[0]))
+            self._run(self.raw.execute, statements.insert(table, tuple(rows[0])), statements.stored(rows[0]))
         elif rows:
-            given = [_stored(row) for row in rows]
-            self._run(self.raw.cursor().executemany, _insert(table, tuple(rows[0])), given)
+            given = [statements.stored(row) for row in rows]
+            self._run(self.raw.cursor().executemany, statements.insert(table, tuple(rows[0])), given)
 
     def insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
         """Add a row; False if there is one with its `key`, which stays as it is."""
-        sql = f"{_insert(table, tuple(row))} ON CONFLICT ({key}) DO NOTHING"
-        return bool(self._run(self.raw.execute, sql, _stored(row)).rowcount)
+        sql = f"{statements.insert(table, tuple(row))} ON CONFLICT ({key}) DO NOTHING"
+        return bool(self._run(self.raw.execute, sql, statements.stored(row)).rowcount)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
         """Change columns of the rows of which `where` holds; how many there are. Its parameters are no names
         of columns.
         """
-        sql = _update(table, tuple(values), where)
-        found: int = self._run(self.raw.execute, sql, {**_stored(values), **its}).rowcount
+        sql = statements.update(table, tuple(values), where)
+        found: int = self._run(self.raw.execute, sql, {**statements.stored(values), **its}).rowcount
         return found
 
     def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
         """All columns of a table, NULL for those that an older format has not got yet."""
-        return self.execute(_select(table, self.format, tuple(but)) + where, **its)
+        return self.execute(statements.select(table, self.format, tuple(but)) + where, **its)
 
     def _run(self, run: Callable[..., Any], sql: str, values: Any) -> Any:
         if " IN (:" in sql:
-            sql, values = _listed(sql, values)
+            sql, values = statements.listed(sql, values)
         try:
             cursor = run(self.database.text(sql), values)
         except Exception as error:
@@ -313,118 +309,3 @@ class Write(NamedTuple):
 def refused(error: Exception) -> ConstraintError:
     """What to raise instead of a driver's error: PostgreSQL's shows values of the row that it refuses."""
     return ConstraintError("constraint", f"the state refuses what contradicts it: {primary(error)}")
-
-
-class Result:
-    """What a statement found."""
-
-    def __init__(self, cursor: Any, sql: str) -> None:
-        self._cursor = cursor
-        self._sql = sql
-        self.rowcount: int = cursor.rowcount
-
-    def __iter__(self) -> Iterator[Row]:
-        read = self._reader()
-        try:
-            yield from map(read, self._cursor)
-        finally:
-            self._close()
-
-    def _reader(self) -> Callable[[Sequence[Any]], Row]:
-        """What makes a row of a driver's: the same for each run of a statement."""
-        found = _READERS.get(self._sql)
-        if found is None:
-            found = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
-        return found
-
-    def _close(self) -> None:
-        # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
-        # middle may have given the connection up before.
-        with suppress(Exception):
-            self._cursor.close()
-
-    def all(self) -> list[Row]:
-        """All rows."""
-        return list(map(self._reader(), self._cursor.fetchall()))
-
-    def first(self) -> Row | None:
-        """The first row; None if there is none."""
-        values = self._cursor.fetchone()
-        if values is None:
-            return None
-        row = self._reader()(values)
-        self._close()
-        return row
-
-    def one(self) -> Row:
-        """The only row; `StateError` if there is none, or more."""
-        rows = self.all()
-        if len(rows) != 1:
-            raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
-        return rows[0]
-
-    def scalars(self) -> list[Any]:
-        """The first column."""
-        return [row[0] for row in self]
-
-    def scalar(self) -> Any:
-        """The first column of the first row; None if there is none."""
-        row = self.first()
-        return None if row is None else row[0]
-
-
-_READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
-"""By statement: there are as many as are written in this package."""
-
-
-@functools.lru_cache(maxsize=64)
-def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a row with these columns."""
-    # The columns are known when they come.
-    kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    make: Callable[[Sequence[Any]], Row] = kind._make
-    packed = tuple(i for i, name in enumerate(names) if name in JSON)
-
-    def unpacked(values: Sequence[Any]) -> Row:
-        row = list(values)
-        for index in packed:
-            if row[index] is not None:
-                row[index] = loads(row[index])
-        return make(row)
-
-    return unpacked if packed else make
-
-
-@functools.lru_cache(maxsize=64)
-def _insert(table: str, columns: tuple[str, ...]) -> str:
-    values = ", ".join(f":{name}" for name in columns)
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
-
-
-@functools.lru_cache(maxsize=64)
-def _update(table: str, columns: tuple[str, ...], where: str) -> str:
-    new = ", ".join(f"{name} = :{name}" for name in columns)
-    return f"UPDATE {table} SET {new}" + (f" WHERE {where}" if where else "")
-
-
-@functools.lru_cache(maxsize=64)
-def _select(table: str, found: int, but: tuple[str, ...]) -> str:
-    late = later_than(found)
-    names = [name for name in COLUMNS[table] if name not in but]
-    wanted = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
-    return f"SELECT {', '.join(wanted)} FROM {table} "
-
-
-def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as they are written."""
-    return {name: text_of(value) if name in JSON else value for name, value in row.items()}
-
-
-def _listed(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A parameter for each value of a list."""
-    for name, some in [item for item in values.items() if isinstance(item[1], (list, tuple))]:
-        names = [f"{name}_{i}" for i in range(len(some))]
-        sql = sql.replace(f"(:{name})", f"({', '.join(f':{n}' for n in names) or 'NULL'})")
-        values = {**values, **dict(zip(names, some, strict=True))}
-        del values[name]
-    return sql, values

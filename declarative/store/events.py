@@ -15,7 +15,8 @@ from declarative.model.attempts import task_state
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, RankState, RankStatus, Record, rank_name
 from declarative.store import rows
-from declarative.store.database import Connection, Row
+from declarative.store.database import Connection
+from declarative.store.statements import Row
 from declarative.store.tables import dumps
 
 SINCE = 9

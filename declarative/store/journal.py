@@ -13,8 +13,9 @@ from typing import Any
 from declarative.model.inputs import zone_asked
 from declarative.model.state import MADE_AS, Address, Intent, Record, token
 from declarative.store import events, lock, rows
-from declarative.store.database import Connection, Row
+from declarative.store.database import Connection
 from declarative.store.faults import StateError
+from declarative.store.statements import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

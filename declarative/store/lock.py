@@ -23,8 +23,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from declarative.store.database import Connection, Database, Row
+from declarative.store.database import Connection, Database
 from declarative.store.faults import Resume, StateError, once
+from declarative.store.statements import Row
 
 LEASE_SECONDS = 30.0
 """How long a holder that cannot be seen from here keeps the lock after its last sign of life."""

@@ -19,8 +19,9 @@ from declarative.model.state import (
     natural,
 )
 from declarative.store.check import faults
-from declarative.store.database import Connection, Row
+from declarative.store.database import Connection
 from declarative.store.faults import FROM_BACKUP, StateError
+from declarative.store.statements import Row
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 

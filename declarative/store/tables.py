@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from declarative import __version__
-from declarative.model.inputs import Stored
+from declarative.model.codec import Stored
 
 if TYPE_CHECKING:
     from declarative.store.database import Connection

@@ -213,8 +213,7 @@ class Writer:
     @resumed
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
         """Write down what waits for a person, by digest; see `loops.await_approval`."""
-        now = self._clock()
-        self._write(lambda connection: loops.await_approval(connection, wanted, now))
+        self._write(lambda connection: loops.await_approval(connection, wanted, self._clock()))
 
     # ------------------------------------------------------------------------------------ the journal
 
@@ -272,8 +271,7 @@ class Writer:
     @resumed
     def close_intent(self, intent: Intent, result: str, error: str | None = None) -> None:
         """End an open intent without a change of the record."""
-        now = self._clock()
-        self._write(lambda connection: steps.close(connection, intent, now, result, error))
+        self._write(lambda c: steps.close(c, intent, self._clock(), result, error))
 
     # ------------------------------------------------------------------------------------ blocks
 
@@ -302,14 +300,12 @@ class Writer:
 
         A node that was made is idle from `idle_since` on.
         """
-        now = self._clock()
-        self._write(lambda connection: steps.adopt(connection, record, intent, idle_since, now))
+        self._write(lambda c: steps.adopt(c, record, intent, idle_since, self._clock()))
 
     @resumed
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
-        now = self._clock()
-        self._write_counted(lambda c: steps.remove(c, address, now), observed=observed)
+        self._write_counted(lambda c: steps.remove(c, address, self._clock()), observed=observed)
 
     # ------------------------------------------------------------------------------------ by hand
 
@@ -345,10 +341,9 @@ class Writer:
     @resumed
     def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
-        now = self._clock()
 
         def step(connection: Connection) -> None:
-            events.ranks_seen(connection, now, statuses)
+            events.ranks_seen(connection, self._clock(), statuses)
             for name, status in statuses.items():
                 steps.put_rank(connection, name, status)
 
@@ -363,11 +358,10 @@ class Writer:
         readiness = {name: seen for name, seen in readiness.items() if _is_news(before.get(name), seen)}
         if not readiness:
             return
-        now = self._clock()
         states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
 
         def step(connection: Connection) -> None:
-            events.nodes_seen(connection, now, states)
+            events.nodes_seen(connection, self._clock(), states)
             for name, seen in readiness.items():
                 steps.put_node(connection, name, rows.seen_values(seen))
 
