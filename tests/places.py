@@ -51,6 +51,11 @@ class Attempt:
         """`train-0`."""
         return self.name.partition(".")[0]
 
+    @property
+    def generation(self) -> str:
+        """The same for all ranks of a gang that were started together."""
+        return self.name.split(".")[1]
+
 
 class Place(Protocol):
     """Where most nodes are."""
@@ -79,6 +84,9 @@ class Place(Protocol):
 
     def end(self, attempt: Attempt, code: int) -> None:
         """Let a rank end."""
+
+    def running(self) -> list[str]:
+        """The attempts that run, however they are told of."""
 
     def losable(self) -> list[Node]:
         """What may be lost now."""
@@ -135,6 +143,10 @@ class Sky:
             "UPDATE ranks SET state = ?, code = ?, ended = ? WHERE node = ? AND attempt = ?",
             ("failed" if code else "succeeded", code, self.clock.at, attempt.node[2:], attempt.name),
         )
+
+    def running(self) -> list[str]:
+        """See `Place`."""
+        return [attempt.name for attempt in self.attempts if attempt.ended is None]
 
     def losable(self) -> list[Node]:
         """See `Place`."""

@@ -110,6 +110,8 @@ class Days:
         self.faults: list[str] = []
         self.ran: set[str] = set()
         """Attempts of the task that has a schedule."""
+        self.failed: set[tuple[str, str]] = set()
+        """Tasks and generations of which a rank has failed."""
         self.local_done: dict[str, float] = {}
         self.errors: Counter[str] = Counter()
         self.acted: Counter[str] = Counter()
@@ -166,16 +168,19 @@ class Days:
             if attempt.ended is not None:
                 continue
             name, _, number = attempt.rank.rpartition("-")
+            generation = attempt.generation
             if name == "nightly":
                 self.ran.add(attempt.name)
                 seconds, fails = 40 * 60.0, False
             else:
-                job, generation = self.by_name[name], attempt.name.split(".")[1]
+                job = self.by_name[name]
                 if generation not in job.fate:
                     job.fate[generation] = sum(job.fate.values()) < job.fails
                 seconds, fails = job.seconds, job.fate[generation] and number == "0"
             if attempt.started + (seconds * 0.7 if fails else seconds) <= self.clock.at:
                 self.place.end(attempt, 3 if fails else 0)
+                if fails:
+                    self.failed.add((name, generation))
 
     def _node_lost(self) -> None:
         """One at most in each round: if several are gone at once, a loop asks a person."""
@@ -226,7 +231,7 @@ class Days:
             elif ":node/" in result.id:
                 self.acted[result.id] += 1
         self._note_ends(found)
-        self._check_nodes()
+        self._check_nodes(self._check_ranks())
 
     def _note_ends(self, found: Round) -> None:
         for shown in found.status.tasks if found.status else ():
@@ -239,17 +244,23 @@ class Days:
                 if shown.state != job.expected:
                     self._wrong(f"{job.name} is {shown.state}, not {job.expected}: {job}")
 
-    def _check_nodes(self) -> None:
-        """Money, ranks that run twice, and idle nodes."""
-        now = self.clock.at
-        nodes = [node for node in self.place.nodes.values() if node.gone is None]
+    def _check_ranks(self) -> set[str]:
+        """None runs twice at once, or on after a failure of its gang; the nodes that have some."""
         running = [attempt for attempt in self.place.attempts if attempt.ended is None]
-        if (cost := sum(node.price for node in nodes)) > self.place.most_an_hour:
-            self._wrong(f"{len(nodes)} nodes cost {cost:g} USD an hour")
         for rank, times in Counter(attempt.rank for attempt in running).items():
             if times > 1:
                 self._wrong(f"{rank} runs {times} times at once")
-        busy = {attempt.node for attempt in running}
+        for attempt in running:
+            if (attempt.rank.rpartition("-")[0], attempt.generation) in self.failed:
+                self._wrong(f"{attempt.name} runs on after a failure of its gang")
+        return {attempt.node for attempt in running}
+
+    def _check_nodes(self, busy: set[str]) -> None:
+        """Money, and idle nodes."""
+        now = self.clock.at
+        nodes = [node for node in self.place.nodes.values() if node.gone is None]
+        if (cost := sum(node.price for node in nodes)) > self.place.most_an_hour:
+            self._wrong(f"{len(nodes)} nodes cost {cost:g} USD an hour")
         for node in nodes if self.place.launches else ():
             if node.lost is not None:
                 if now - node.lost > UNREACHABLE + 2 * self.interval:
@@ -272,6 +283,8 @@ class Days:
             attempts, most = len(job.fate), 1 + (job.fails if job.retry else 0)
             if not job.local and not job.lost and attempts != most:
                 self._wrong(f"{job.name} had {attempts} attempts, not {most}")
+        if left := [found for found in self.place.running() if "nightly-" not in found]:
+            self._wrong(f"still running: {left}")
         nights = self._times(2, 30)
         if len(self.ran) != nights:
             self._wrong(f"nightly ran {len(self.ran)} times, not {nights}")

@@ -22,7 +22,7 @@ import boto3  # type: ignore[import-untyped]
 from providers.ssh.transport import background
 from tests.cli import Project
 from tests.cloud_ec2.run import REGION, SECRETS
-from tests.hosts.grounds import ATTEMPTS
+from tests.hosts.grounds import ATTEMPTS, still_running
 from tests.hosts.machines import Machine, Machines, run, until
 from tests.hosts.rack import SSH, Rack
 from tests.hosts.test_instances import Account, Cloud, backend
@@ -85,6 +85,10 @@ class Machined:
         (folder,) = (f for f in machine.folder.glob(ATTEMPTS) if f.name == attempt.name)
         until(lambda: _told(folder, code))
         until((folder / "exit").exists)
+
+    def running(self) -> list[str]:
+        """See `Place`: by what processes there are."""
+        return still_running(self.machines)
 
     def lost(self, node: Node) -> None:
         """What ran there runs no more."""
@@ -178,6 +182,11 @@ class Instances(Machined):
         """See `Place`."""
         there = [n for n in self.nodes.values() if n.gone is None and n.lost is None]
         return [node for node in there if not node.name.startswith("always")] if len(there) > 1 else []
+
+    def running(self) -> list[str]:
+        """See `Place`."""
+        with self.cloud.turn:
+            return super().running()
 
     def lose(self, node: Node, chance: random.Random) -> bool:
         """See `Place`."""

@@ -27,7 +27,17 @@ from tests.hosts.test_instances import Account, Cloud, backend
 
 REPLACED = 24
 """Instances that can be made in a schedule beside the first ones."""
+RUNS = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^FLEETFORM_RUN= | sort -u || true"
 ATTEMPTS = "disk/own/var/tmp/fleetform-*/*/ranks/*.*"
+
+
+def still_running(machines: Machines) -> list[str]:
+    """What still runs of ranks, on machines that are on: machine and attempt."""
+    found = []
+    for machine in machines:
+        if machine.runs:
+            found += [f"{machine.name}: {word}" for word in machine.sh(RUNS).split()]
+    return found
 
 
 class Ground:
@@ -108,14 +118,7 @@ class Ground:
 
     def left(self) -> list[str]:
         """What still runs of ranks, on machines that are on: machine and attempt."""
-        found = []
-        look = (
-            "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^FLEETFORM_RUN= | sort -u || true"
-        )
-        for machine in self.machines:
-            if machine.runs:
-                found += [f"{machine.name}: {word}" for word in machine.sh(look).split()]
-        return found
+        return still_running(self.machines)
 
     def lose(self, machine: Machine, loss: Loss) -> None:
         """It is lost, and comes back as `loss` says once `bring_back` is called then."""
