@@ -25,9 +25,10 @@ from tests.cli import Process, Project, fleet, free_port, lines, task, until
 from tests.postgres import Server
 
 KINDS = ("kill", "freeze", "cut", "part", "delay")
-"""SIGKILL; SIGSTOP until another one leads, then SIGCONT; the server ends all connections of all loops;
-nothing comes through between the loop and the server until another one leads, and what was sent is then lost
-(`part`), or arrives late (`delay`).
+"""SIGKILL; SIGSTOP until another one leads and has done its work, then SIGCONT, which comes before that
+work if the loop was stopped within a change of the backend; the server ends all connections of all
+loops; nothing comes through between the loop and the server until another one leads, and what was sent
+is then lost (`part`), or arrives late (`delay`).
 """
 
 
@@ -128,6 +129,8 @@ class Replicas:
             loop.process.wait(60)
             _end(loop.way)
             self._loops.remove(loop)
+        elif kind == "freeze" and self._amid_change(old.pid):
+            hit.send_signal(signal.SIGCONT)
         self._finish()
         if kind == "part":
             _end(loop.way)
@@ -137,6 +140,14 @@ class Replicas:
             hit.send_signal(signal.SIGCONT)
         self._fill()
         return Takeover(kind, new.since - at.now, last.expires - new.since)
+
+    def _amid_change(self, pid: int) -> bool:
+        """Whether a loop was stopped within a change of the backend. Then it holds the lock of all that is
+        there: nobody knows what it does once it wakes up, so that nobody else changes anything before.
+        """
+        epochs = {f":{file.stat().st_ino} " for file in self.project.local.glob(".epoch.*")}
+        held = [line for line in lines(Path("/proc/locks")) if f" {pid} " in line]
+        return any(epoch in line for line in held for epoch in epochs)
 
     def double(self) -> Double:
         """What the backend did more than once: ranks by what they wrote, and nodes by the journal."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
-from tests.cli import fleet
+from tests.cli import fleet, task
 from tests.places import HOUR, sky
 from tests.rounds import Clock, Here
 from tests.week import BEGIN, DAY, played
@@ -53,5 +54,86 @@ def test_nothing_is_launched_once_the_money_of_a_month_is_spent(tmp_path: Path):
         assert project.run("status", "--json").json["spent"]["month"]
         clock.at = BEGIN + 4 * DAY
         assert [n.fleet for n in here.seen().nodes] == ["new"]
+        here.close()
+        project.clean_up()
+
+
+def test_a_budget_counts_lost_nodes_that_were_held_before(tmp_path: Path):
+    """A lost node is forgotten while it waits; neither the next round nor the next loop takes it for new."""
+    clock = Clock(BEGIN)
+    with sky(tmp_path, clock) as (place, project):
+        budget = {"nodes": 1, "per": "1h", "reasons": ["replace-lost"]}
+        rules = {"type": "project", "name": "lab", "reconcile": {"budgets": [budget]}}
+        project.declare(rules, place.backend, fleet("gpu", nodes=3, backends=["sky"], resources={"cpu": 8}))
+        for number in range(40):
+            here = Here(project.path, clock)
+            here.step(300)
+            place.look()
+            if number in (1, 2, 3):
+                (node,) = (n for n in place.nodes.values() if n.name == f"gpu-{number - 1}")
+                place.lose(node, random.Random(0))
+            here.close()
+        again = sorted(node.made for node in place.nodes.values())[3:]
+        assert [round(made - again[0]) for made in again] == [0, 3600, 7200]
+        project.clean_up()
+
+
+@pytest.mark.parametrize("rules", [{"allow": ["create", "idle"]}, {"replacements_per_day": 0}])
+def test_a_lost_node_that_may_not_be_replaced_is_not_made_as_a_new_one(tmp_path: Path, rules):
+    """However long it waits. Once it is not declared any more, another node of its name is new."""
+    clock = Clock(BEGIN)
+    with sky(tmp_path, clock) as (place, project):
+
+        def lab(nodes: int) -> None:
+            lab = {"type": "project", "name": "lab", "reconcile": rules | {"interval": "1h"}}
+            made = fleet("gpu", nodes=nodes, backends=["sky"], resources={"cpu": 8})
+            project.declare(lab, place.backend, made)
+
+        def alive() -> list[str]:
+            place.look()
+            return sorted(node.name for node in place.nodes.values() if node.gone is None)
+
+        lab(2)
+        here = Here(project.path, clock)
+        here.step()
+        assert alive() == ["gpu-0", "gpu-1"]
+        place.lose(next(node for node in place.nodes.values() if node.name == "gpu-1"), random.Random(0))
+        for _ in range(20):
+            found = here.step(4 * HOUR)
+            assert [(wait.address, wait.action) for wait in found.waits] == [("node/gpu-1", "replace-lost")]
+            assert alive() == ["gpu-0"]
+        lab(1)
+        assert not here.step(60).waits
+        lab(2)
+        assert not here.step(60).waits
+        assert alive() == ["gpu-0", "gpu-1"]
+        here.close()
+        project.clean_up()
+
+
+def test_a_retry_launches_the_node_that_was_lost_with_it(tmp_path: Path):
+    """Also where lost nodes are not replaced otherwise."""
+    clock = Clock(BEGIN)
+    with sky(tmp_path, clock) as (place, project):
+
+        def lab(**rules: object) -> None:
+            project.declare(
+                {"type": "project", "name": "lab", "reconcile": rules},
+                place.backend,
+                fleet("gpu", nodes="0..1", backends=["sky"], resources={"cpu": 8}),
+                task("train", "train", resources={"cpu": 8}, retry={"on_events": ["interruption"]}),
+            )
+
+        lab()
+        here = Here(project.path, clock)
+        here.step()
+        place.look()
+        (node,) = place.nodes.values()
+        lab(allow=["retry"])
+        place.lose(node, random.Random(0))
+        for _ in range(3):
+            here.step(HOUR)
+        place.look()
+        assert [a.generation for a in place.attempts if a.ended is None] == ["2"]
         here.close()
         project.clean_up()

@@ -7,6 +7,7 @@ fleet of the `local` backend runs real processes, which wait for a file. All tha
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 from collections import Counter
@@ -119,9 +120,12 @@ class Days:
         self.last: Round | None = None
         self.happened = 0
         """How often a node was lost."""
+        any_time = [BEGIN + self.chance.uniform(HOUR, days * DAY) for _ in range(round(days * LOST_A_DAY))]
+        at_once = [BEGIN + DAY * day + 9 * HOUR for day in range(math.ceil(days))]
         self.losses = sorted(
-            BEGIN + self.chance.uniform(HOUR, days * DAY) for _ in range(round(days * LOST_A_DAY))
+            [(at, "") for at in any_time] + [(at + interval * n, "day") for at in at_once for n in range(5)]
         )
+        """When, and of which fleet: each morning more of `day` than may be replaced in an hour."""
 
     # ---------------------------------------------------------------------------- what is declared
 
@@ -184,12 +188,14 @@ class Days:
 
     def _node_lost(self) -> None:
         """One at most in each round: if several are gone at once, a loop asks a person."""
-        if not self.losses or self.losses[0] > self.clock.at:
+        if not self.losses or self.losses[0][0] > self.clock.at:
             return
-        there = self.place.losable()
+        fleet = self.losses[0][1]
+        there = [node for node in self.place.losable() if node.name.startswith(fleet)]
+        if there or fleet:
+            self.losses.pop(0)
         if not there:
             return
-        self.losses.pop(0)
         node, now = self.chance.choice(there), self.clock.at
         on_it = [a for a in self.place.attempts if a.node == node.key and a.ended in (None, now)]
         running = [a for a in on_it if a.ended is None]
@@ -292,6 +298,7 @@ class Days:
         if not -0.01 <= spent - self.cost <= slack:
             self._wrong(f"{spent:.2f} USD were counted, and {self.cost:.2f} had to be paid")
         self._check_made()
+        self._check_budget()
 
     def _check_made(self) -> None:
         """Nothing was made for nothing, and nothing more often than it had to be."""
@@ -312,6 +319,20 @@ class Days:
             most = {"always": 1, "day": mornings}.get(name.rpartition("-")[0])
             if most is not None and times - lost[name] > most:
                 self._wrong(f"{name} was made {times} times, and lost {lost[name]} times")
+
+    def _check_budget(self) -> None:
+        """Not too many are replaced in an hour. Those of `work` are made for tasks, and replace none."""
+        nodes = sorted(self.place.nodes.values(), key=lambda node: node.made)
+        again, lost = [], set()
+        for node in nodes:
+            if node.name in lost:
+                again.append(node.made)
+            lost.discard(node.name)
+            if node.lost is not None and not node.name.startswith("work"):
+                lost.add(node.name)
+        for first, last in zip(again, again[REPLACED_AN_HOUR:], strict=False):
+            if last - first < HOUR:
+                self._wrong(f"more than {REPLACED_AN_HOUR} were replaced in {last - first:.0f} s")
 
     def _times(self, hour: int, minute: int) -> int:
         """How often it was that time of the day in Berlin."""

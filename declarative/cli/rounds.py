@@ -151,10 +151,13 @@ class RoundRun(Run):
             self.desired,
             now=self.now(),
             approvals=self.store.approvals(),
-            before=writer.was_let(self.now() - longest(rules)) if plan.actions else (),
+            before=writer.was_let(self.now() - longest(rules)) if plan.actions or self.rounds.lost else (),
             backoff=self.rounds.backoff,
             lacking=lacking,
         )
+        self.rounds.lost = found.lost
+        if found.noted:
+            writer.let(found.noted)
         if {a.digest for a in self.store.approvals()} != found.approvals.keys():
             writer.wait_for_approval(found.approvals)
         return found.plan
@@ -233,6 +236,8 @@ class Rounds:
         self.backoff = Backoff()
         self.away = session.away = Away(session.clock, PATIENT if once else None)
         self.told = Told()
+        self.lost: frozenset[str] = frozenset()
+        """What is gone, and was not let through in the last round."""
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
         self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}

@@ -90,6 +90,8 @@ class Circumstances:
     """Group → when it is tried again, and why not now."""
     desired: Desired | None = None
     """What is declared, with the project's limits; None where they are not to be asked."""
+    lost: Collection[str] = ()
+    """The groups that are gone and were held so far: nothing is recorded of them any more."""
     before: Sequence[Done] = ()
     """What was let through in the longest time that a budget counts, and in a day."""
 
@@ -104,12 +106,15 @@ class Permitted:
     held: tuple[Held, ...] = ()
 
 
-def causes_of(plan: Plan, state: State, scheduled: Collection[str] = ()) -> dict[str, Cause]:
-    """What each group of actions is about."""
+def causes_of(
+    plan: Plan, state: State, scheduled: Collection[str] = (), lost: Collection[str] = ()
+) -> dict[str, Cause]:
+    """What each group of actions is about. For `scheduled` and `lost` see `Circumstances`."""
     groups: dict[str, list[Action]] = defaultdict(list)
     for action in plan.actions:
         groups[group_of(action)].append(action)
     found = {group: _cause(group, actions, state, scheduled) for group, actions in groups.items()}
+    found |= {group: Cause.REPLACE_LOST for group in lost if found.get(group) is Cause.CREATE}
     for group, actions in groups.items():  # what is made anew since something else is has the cause of that
         if any(a.reason is Reason.CASCADE for a in actions):
             because = {address for action in actions for address in action.because} - {group}
@@ -176,9 +181,11 @@ def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
 
 def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     """What of the plan is done now. `state` is the recorded and the observed put together."""
-    causes = causes_of(plan, state, given.scheduled)
+    causes = causes_of(plan, state, given.scheduled, given.lost)
     needs = needs_of(plan)
-    let = _let(causes, needs, given)
+    deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
+    makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
+    let = _let(causes, needs, given, makes)
     held = {g: _not_let(g, cause, given.rules) for g, cause in causes.items() if g not in let}
     for group, why in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
         held[group] = Held(group=group, cause=causes[group], why=why)
@@ -192,10 +199,17 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
 
 
-def _let(causes: Mapping[str, Cause], needs: Mapping[str, Collection[str]], given: Circumstances) -> set[str]:
-    """The groups that are allowed or approved, and what they need as far as that does no harm."""
+def _let(
+    causes: Mapping[str, Cause],
+    needs: Mapping[str, Collection[str]],
+    given: Circumstances,
+    makes: Collection[str],
+) -> set[str]:
+    """The groups that are allowed or approved, and what they need as far as that does no harm: `makes` are
+    those that make what is gone.
+    """
     let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
-    return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS}
+    return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS or n in makes}
 
 
 def _held_up(

@@ -25,11 +25,16 @@ from declarative.planner.permit import (
     permitted,
 )
 from declarative.planner.tasks import again
-from declarative.planner.types import Plan, Unplaced
+from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
 from declarative.store.journal import Let
 from declarative.store.loops import Approval
+
+LOST, OVER = "lost", "over"
+"""What a loop writes down beside the causes of what it lets through: that something is gone and was not let
+through, and that this is over. What is gone is forgotten, so that the next plan takes it for new.
+"""
 
 
 class Backoff:
@@ -77,6 +82,10 @@ class AllowedPart:
     waits: tuple[Wait, ...] = ()
     approvals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What waits for a person: digest → the ids of the actions."""
+    lost: frozenset[str] = frozenset()
+    """The groups that are gone, and are held."""
+    noted: Mapping[str, str] = field(default_factory=dict)
+    """What of that has to be written down: group → `LOST` or `OVER`."""
 
 
 def choose(  # noqa: PLR0913 (keywords)
@@ -94,7 +103,9 @@ def choose(  # noqa: PLR0913 (keywords)
 
     `lacking` are groups that cannot be started as things are, and why.
     """
-    causes = causes_of(plan, state, desired.asleep)
+    before = tuple(before)
+    lost = _lost(before)
+    causes = causes_of(plan, state, desired.asleep, lost)
     blocked = {group: (math.inf, why) for group, why in lacking.items()}
     given = Circumstances(
         rules=desired.project.reconcile,
@@ -102,6 +113,7 @@ def choose(  # noqa: PLR0913 (keywords)
         scheduled=desired.asleep,
         later=_retries(desired, state, causes, now) | backoff.later(causes.keys(), now) | blocked,
         desired=desired,
+        lost=lost,
         before=tuple(Done(group=let.address, cause=let.cause, at=let.at) for let in before),
     )
     found = permitted(plan, state, given)
@@ -112,12 +124,34 @@ def choose(  # noqa: PLR0913 (keywords)
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
     short = _short(plan, desired)
+    still = _still_lost(plan, found.held, lost)
     return AllowedPart(
         plan=_without_errors(found, short),
         causes=found.causes,
         waits=_waits(found.held, digests, short),
         approvals={digest: together.steps for digest, together in waiting.items()},
+        lost=still,
+        noted=_noted(lost, still, now),
     )
+
+
+def _lost(before: Iterable[Let]) -> dict[str, float]:
+    """What is gone and was held so far, and when that was written down last."""
+    last = {let.address: let for let in before if let.cause in (LOST, OVER)}
+    return {group: let.at for group, let in last.items() if let.cause == LOST}
+
+
+def _still_lost(plan: Plan, held: Iterable[Held], lost: Collection[str]) -> frozenset[str]:
+    """What is gone, now or before, and is held."""
+    made = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
+    anew = {group for group, reason in made if group in lost or reason is Reason.GONE}
+    return frozenset(anew.intersection(one.group for one in held))
+
+
+def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dict[str, str]:
+    """What has to be written down: once more each half day, for older notes than a day are not read."""
+    over = dict.fromkeys(sorted(lost.keys() - still), OVER)
+    return {group: LOST for group in sorted(still) if lost.get(group, 0.0) < now - DAY / 2} | over
 
 
 def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Diagnostic]) -> tuple[Wait, ...]:
