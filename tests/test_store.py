@@ -645,6 +645,17 @@ def test_what_is_as_it_was_is_not_written_again(store, writer) -> None:
         assert store.read().readiness["gpu-1"].observed_at == later
 
 
+def test_a_known_state_is_not_read_anew_to_name_or_to_seal_it(store, writer, monkeypatch) -> None:
+    node(writer)
+    known = writer.state()
+    assert writer.ensure_lineage() == known.lineage
+    assert writer.state() is known
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "_load", None)
+        writer.seal()
+    assert store.check() == []
+
+
 def test_a_new_life_starts_unknown(writer) -> None:
     """What was seen of an address is not true of its next generation, nor kept when it is gone."""
     node(writer)

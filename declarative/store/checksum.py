@@ -49,9 +49,9 @@ def broken(connection: Connection, state: State, held: Held) -> list[str]:
     return [] if seal is None or seal == _digest(state, held) else [BROKEN]
 
 
-def put(connection: Connection) -> None:
-    """Seal what is recorded."""
-    found = _digest(rows.load(connection), rows.blocks(connection))
+def put(connection: Connection, state: State | None = None) -> None:
+    """Seal what is recorded; `state` is all of it, if it was read already."""
+    found = _digest(rows.load(connection) if state is None else state, rows.blocks(connection))
     connection.update("meta", {"seal": found})
     connection.database.whole = (found,)
 

@@ -117,17 +117,24 @@ class Writer:
     def seal(self) -> None:
         """Note that this is all that was written, if anything was."""
         if not self._sealed:
-            self._write(checksum.put)
+            state = self._read_last()
+            self._write(lambda connection: checksum.put(connection, state))
             self._sealed = True
+
+    def _read_last(self) -> State | None:
+        """What was read last, if nothing was written since."""
+        known = self._known
+        return known[1] if known is not None and known[0] == self._version else None
 
     @resumed
     def state(self) -> State:
         """Everything that is known now. Nobody else changes it, so it is read anew only after a write."""
-        version, known = self._version, self._known
-        if known is None or known[0] != version:
+        version, state = self._version, self._read_last()
+        if state is None:
             with self._at.reading() as connection:
-                known = self._known = (version, checksum.load(connection))
-        return known[1]
+                state = checksum.load(connection)
+            self._known = version, state
+        return state
 
     @resumed
     def create_with(self, its_token: str) -> Intent | None:
@@ -186,7 +193,8 @@ class Writer:
     @resumed
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
-        return self._write(journal.lineage)
+        state = self._read_last()
+        return (state and state.lineage) or self._write(journal.lineage)
 
     @resumed
     def claim(self, project: str) -> None:
