@@ -7,6 +7,7 @@ its backend has. Commands are forked from this process, so that the imports are 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from typing import Any
 from declarative import cli
 from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
-from declarative.store.groups import WriteGroup
+from declarative.store.groups import Groups, Step, WriteGroup
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 
@@ -35,7 +36,7 @@ DESTROY = ("destroy", *APPLY[1:])
 NOTED_WITHIN = 20.0
 DEFAULT = "sqlite:///.fleetform/state.db"
 
-GROUPED = ("commit", "during", "committed", "called")
+GROUPED = ("opened", "between", "commit", "during", "committed", "told", "called", "handed")
 
 Act = Callable[[], None]
 
@@ -75,7 +76,49 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
 
 
 def at_a_group(when: str, step: int) -> None:
-    """Die round the end of a group of steps: the first, from number `step` on, of several workers."""
+    """Die round a group of steps: the first, from number `step` on, of several workers."""
+    if when == "opened":
+        at_call(Groups, "_next", step)
+    elif when == "handed":
+        at_call(Groups, "_hand_on", step, after=True)
+    elif when == "between":
+        in_a_group(step)
+    else:
+        at_the_end(when, step)
+
+
+def at_call(cls: type, method: str, step: int, *, after: bool = False) -> None:
+    """Die at call number `step` of a method."""
+    real = getattr(cls, method)
+    numbers = itertools.count(1)
+
+    def call(*args: Any) -> Any:
+        last = next(numbers) >= step
+        if last and not after:
+            die()
+        found = real(*args)
+        if last:
+            die()
+        return found
+
+    setattr(cls, method, call)
+
+
+def in_a_group(step: int) -> None:
+    """Die with the second step of a group before one is committed."""
+    real = WriteGroup.do
+    numbers = itertools.count(1)
+
+    def do(group: WriteGroup, one: Step) -> None:
+        real(group, one)
+        if group.steps > 1 and next(numbers) >= step:
+            die()
+
+    setattr(WriteGroup, "do", do)  # noqa: B010 (mypy refuses the assignment)
+
+
+def at_the_end(when: str, step: int) -> None:
+    """Die round the end of a group."""
     real = WriteGroup.end
     count = 0
 
@@ -88,6 +131,11 @@ def at_a_group(when: str, step: int) -> None:
             die()
         elif when == "committed":
             group.tell = die  # type: ignore[method-assign]
+            real(group)
+        elif when == "told":
+            del group.taken[len(group.taken) // 2 + 1 :]  # the others are woken after that
+            tell = group.tell
+            group.tell = lambda: (tell(), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
         elif when == "called":
             tell = group.tell
@@ -105,8 +153,9 @@ class Kill:
     """How one apply is cut short.
 
     `finish`, `write`: before its call number `step` commits. `begin`: after that intent is committed. Those
-    of `GROUPED`: before a group of steps is committed, while it is, before any of its workers has heard of
-    it, and as they begin their calls. `time`: by its parent, after `seconds`. With `signals` it is not killed
+    of `GROUPED`: before a group has a step, between two of them, before it is committed, while it is, before
+    any of its workers has heard of it, when half of them have, as they begin their calls, and as the next
+    group begins. `time`: by its parent, after `seconds`. With `signals` it is not killed
     but asked, at that call and at later ones.
     """
 

@@ -2,6 +2,7 @@
 
     python benchmarks/crash                          # 240 kills on both backends, 20 of Terraform
     python benchmarks/crash --kills 40 --only local,cloud
+    python benchmarks/crash --ways group --kills 80  # round steps that are committed together, and no others
     python benchmarks/crash --every-step             # a first apply, killed at each of its journal's steps
     python benchmarks/crash --state postgres         # the state in a PostgreSQL server, which is started here
     python benchmarks/crash --only hosts,ec2         # real sshd in namespaces (as root), and moto's EC2
@@ -11,9 +12,10 @@ each) is applied with `--parallelism 16` and killed with SIGKILL until it is who
 makes folders and processes, `cloud` is the process of `tests/cloud`, with latency, paging and idempotency
 tokens. Of `late`, a tenth of the writes has its effect long after its caller was killed, and often after the
 next apply; `names` knows no tokens, and takes a name once; `faulty` also throttles, fails and resets. `hosts`
-are six with 12 ranks and 18 volumes on their disks, `ec2` is 20 nodes and 40 volumes of moto's API. Four
+are six with 12 ranks and 18 volumes on their disks, `ec2` is 20 nodes and 40 volumes of moto's API. Five
 ways to be killed: before a result is committed (`finish`), after an intent is committed (`begin`), before any
-write at all (`write`), and at chance instants (`time`).
+write at all (`write`), at each of eight points round steps that are committed together (`group`), and at
+chance instants (`time`).
 
 After each kill the state is read as a whole: one that cannot be, or contradicts itself, is torn. At the end
 `apply`, `plan --detailed-exitcode` and `state check` have to give 0: else somebody has to mend something by
@@ -55,6 +57,7 @@ from tests.killing import (
     at_any_time,
     at_each_begin,
     at_each_finish,
+    at_each_group,
     at_each_write,
     steps,
     warm_up,
@@ -77,11 +80,12 @@ How = Callable[[int], Kill]
 
 
 def ways(chance: random.Random, where: str) -> dict[str, How]:
-    """The four ways, by name."""
+    """The ways, by name."""
     return {
         "finish": at_each_finish,
         "begin": at_each_begin,
         "write": at_each_write,
+        "group": at_each_group,
         "time": at_any_time(chance, {"local": 0.8, **dict.fromkeys(PLACES, 4.0)}.get(where, 1.2)),
     }
 
@@ -142,9 +146,10 @@ def measured(root: Path, where: str, given: argparse.Namespace, states: States, 
     """All kills of one backend: each way has its share."""
     size = Size(volumes=max(30, given.resources - 52))
     chance = random.Random(given.seed)
-    for how, kill in ways(chance, where).items():
+    chosen = {how: kill for how, kill in ways(chance, where).items() if how in given.ways.split(",")}
+    for how, kill in chosen.items():
         count = Count()
-        share = given.kills // 4
+        share = given.kills // len(chosen)
         while count.kills < share:
             folder = root / f"{where}-{how}-{count.applies}"
             with chain(folder, where, size, states, given.seed + count.applies) as project:
@@ -175,6 +180,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=240, help="of each backend (default: %(default)s)")
+    parser.add_argument("--ways", default="finish,begin,write,group,time", help="default: %(default)s")
     parser.add_argument("--resources", type=int, default=202, help="default: %(default)s")
     parser.add_argument("--only", default="local,cloud,late,names,terraform", help="default: %(default)s")
     parser.add_argument("--every-step", action="store_true", help="a new project for each journal step")
