@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from declarative.model.spec.text import NodeName
 from declarative.model.state import rank_name
 from declarative.placement.place import place
+from declarative.placement.requests import ANYWHERE
 from declarative.placement.types import Ask, FleetRule, Kind, Node, PlacementOutcome, of_node, of_offer
-from declarative.placement.wishes import ANYWHERE
 from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 

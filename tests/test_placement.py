@@ -263,7 +263,7 @@ def test_what_a_host_cannot_do_is_asked_of_another(words, wanted, code):
 
 
 def test_tasks_that_differ_in_nothing_else_are_told_apart():
-    """Two tasks alike but for what they ask of a host are no one wish."""
+    """Two tasks alike but for what they ask of a host are no one request."""
     lacks = replace(node("gpu-0"), readiness=able())
     out = run([ask("plain"), asking({"isolation": "hard"})], [lacks])
     assert set(places(out)) == {"plain-0"}

@@ -58,13 +58,13 @@ class Stock(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Wish:
+class Request:
     """What ranks ask for that may go to the same places. `reach`: of each mount, where its volumes are."""
 
     task: Task
     reach: tuple[frozenset[Place], ...]
     shared: tuple[RankMount, ...] = ()
-    """Mounts with volumes that other ranks want too: of such ranks each is a wish of its own."""
+    """Mounts with volumes that other ranks want too: of such ranks each is a request of its own."""
 
     def takes(self, facts: Facts, stock: Stock) -> int:
         """The blocks of a rank there, 0 if it may not go there."""
@@ -76,11 +76,11 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Tasks that are alike: their names, and of each wish which of their ranks have it."""
+    """Tasks that are alike: their names, and of each request which of their ranks have it."""
 
     task: Task
     names: tuple[str, ...]
-    ranks: Mapping[Wish, tuple[int, ...]]
+    ranks: Mapping[Request, tuple[int, ...]]
 
 
 class _Run(NamedTuple):
@@ -88,7 +88,7 @@ class _Run(NamedTuple):
 
     unit: Unit
     column: int
-    seats: Mapping[Wish, list[tuple[int, _Class]]]
+    seats: Mapping[Request, list[tuple[int, _Class]]]
 
 
 @dataclass
@@ -123,12 +123,14 @@ class _Model:
         self.facts, self.least = facts, least
         self.model = Model()
         self.units = _units(facts, names)
-        self.wishes = list(dict.fromkeys(wish for unit in self.units for wish in unit.ranks))
+        self.requests = list(dict.fromkeys(request for unit in self.units for request in unit.ranks))
         self.ranks = sum(len(unit.names) * unit.task.nodes for unit in self.units)
         self.possible = True
         self.stocks = self._stocks()
-        self.takes = [tuple(wish.takes(facts, stock) for wish in self.wishes) for stock in self.stocks]
-        self.number = {wish: i for i, wish in enumerate(self.wishes)}
+        self.takes = [
+            tuple(request.takes(facts, stock) for request in self.requests) for stock in self.stocks
+        ]
+        self.number = {request: i for i, request in enumerate(self.requests)}
         self.classes = self._classes()
         self.bought = [
             self.model.column(s.space.price if s.new else 0.0, min(s.most, self._most())) for s in self.stocks
@@ -177,10 +179,10 @@ class _Model:
             first = given[run.unit]
             given[run.unit] += values[run.column]
             names = run.unit.names[first : given[run.unit]]
-            for wish, seats in run.seats.items():
-                mine = [(name, rank) for name in names for rank in run.unit.ranks[wish]]
+            for request, seats in run.seats.items():
+                mine = [(name, rank) for name in names for rank in run.unit.ranks[request]]
                 for column, one in seats:
-                    size = one.takes[self.number[wish]]
+                    size = one.takes[self.number[request]]
                     ranks[id(one)][size] += [mine.pop() for _ in range(values[column])]
         for one in self.classes:
             nodes = {self.stocks[i]: values[self.bought[i]] for i in one.stocks}
@@ -193,7 +195,7 @@ class _Model:
     # What there is
 
     def _stocks(self) -> list[Stock]:
-        named = {name for wish in self.wishes for name in wish.task.instances}
+        named = {name for request in self.requests for name in request.task.instances}
         here = Counter(
             (node.space, node.space.total - len(node.busy), node.name if node.name in named else None)
             for node in self.facts.nodes
@@ -208,11 +210,11 @@ class _Model:
         return [stock for stock in out if stock.idle > 0 and stock.most > 0]
 
     def _classes(self) -> list[_Class]:
-        """Nodes that no wish tells apart, clusters and makers of GPUs included where a task does."""
+        """Nodes that no request tells apart, clusters and makers of GPUs included where a task does."""
         gangs = [unit.task for unit in self.units if unit.task.nodes > 1]
         areas = any(task.cluster for task in gangs)
         makers = any(one_maker(task) for task in gangs)
-        places = any(wish.shared for wish in self.wishes)
+        places = any(request.shared for request in self.requests)
         found: dict[object, _Class] = {}
         for i, (stock, takes) in enumerate(zip(self.stocks, self.takes, strict=True)):
             space = stock.space
@@ -234,20 +236,20 @@ class _Model:
         count = len(unit.names)
         for domain in self._domains(unit.task):
             inside = [one for one in self.classes if _inside(one, *domain)]
-            if not all(any(one.takes[self.number[wish]] for one in inside) for wish in unit.ranks):
+            if not all(any(one.takes[self.number[request]] for one in inside) for request in unit.ranks):
                 continue
-            run = _Run(unit, self.model.column(0.0, count), {wish: [] for wish in unit.ranks})
+            run = _Run(unit, self.model.column(0.0, count), {request: [] for request in unit.ranks})
             self.runs.append(run)
             runs[run.column] = 1.0
-            for wish, ranks in unit.ranks.items():
+            for request, ranks in unit.ranks.items():
                 terms = {run.column: -float(len(ranks))}
                 for one in inside:
-                    if size := one.takes[self.number[wish]]:
+                    if size := one.takes[self.number[request]]:
                         column = self.model.column(0.0, count * len(ranks))
                         terms[column] = one.sizes[size][column] = 1.0
-                        run.seats[wish].append((column, one))
+                        run.seats[request].append((column, one))
                 self.model.row(0, 0, terms)
-                self._claim(wish, run.seats[wish])
+                self._claim(request, run.seats[request])
         self.possible = self.possible and bool(runs)
         self.model.row(count, count, runs)
 
@@ -264,9 +266,9 @@ class _Model:
             for maker in makers:
                 yield where, maker
 
-    def _claim(self, wish: Wish, seats: Sequence[tuple[int, _Class]]) -> None:
-        """The rank of a wish that shares its volumes takes one of each mount, near where it sits."""
-        for mount in wish.shared:
+    def _claim(self, request: Request, seats: Sequence[tuple[int, _Class]]) -> None:
+        """The rank of a request that shares its volumes takes one of each mount, near where it sits."""
+        for mount in request.shared:
             near: dict[str, int] = {}
             for name in mount.names:
                 if name in self.facts.volumes:
@@ -364,20 +366,20 @@ def _units(facts: Facts, names: Collection[str]) -> list[Unit]:
         want = facts.wants[name]
         ranks = range(want.spec.nodes)
         wanted.update(n for rank in ranks for m in mounts_of(want, rank) for n in m.names)
-    wishes: dict[object, Wish] = {}
-    units: dict[tuple[tuple[Wish, tuple[int, ...]], ...], list[str]] = defaultdict(list)
+    requests: dict[object, Request] = {}
+    units: dict[tuple[tuple[Request, tuple[int, ...]], ...], list[str]] = defaultdict(list)
     for name in sorted(names):
         want = facts.wants[name]
         asked = _asked(want.spec)
-        mine: dict[Wish, list[int]] = defaultdict(list)
+        mine: dict[Request, list[int]] = defaultdict(list)
         for rank in range(want.spec.nodes):
             mounts = mounts_of(want, rank)
             reach = tuple(frozenset(facts.volumes[n] for n in m.names if n in facts.volumes) for m in mounts)
-            wish = Wish(want.spec, reach, tuple(mounts))
+            request = Request(want.spec, reach, tuple(mounts))
             if all(wanted[n] == 1 for m in mounts for n in m.names):
-                wish = wishes.setdefault((asked, reach), Wish(want.spec, reach))
-            mine[wish].append(rank)
-        units[tuple((wish, tuple(ranks)) for wish, ranks in mine.items())].append(name)
+                request = requests.setdefault((asked, reach), Request(want.spec, reach))
+            mine[request].append(rank)
+        units[tuple((request, tuple(ranks)) for request, ranks in mine.items())].append(name)
     return [Unit(facts.wants[found[0]].spec, tuple(found), dict(key)) for key, found in units.items()]
 
 

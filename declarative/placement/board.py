@@ -1,4 +1,4 @@
-"""What a search is given, digested once: kinds instead of nodes, wishes instead of tasks.
+"""What a search is given, digested once: kinds instead of nodes, requests instead of tasks.
 
 All of it is fixed while the search runs; what changes is in the ledger.
 """
@@ -28,6 +28,18 @@ from declarative.placement.filters import (
     ready_reason,
     topology_reason,
 )
+from declarative.placement.requests import (
+    ANYWHERE,
+    Area,
+    Candidate,
+    Domain,
+    Fit,
+    Job,
+    Request,
+    Traits,
+    is_plain,
+    lies_together,
+)
 from declarative.placement.types import (
     Ask,
     FleetRule,
@@ -38,18 +50,6 @@ from declarative.placement.types import (
     by_name,
     of_node,
     of_offer,
-)
-from declarative.placement.wishes import (
-    ANYWHERE,
-    Area,
-    Candidate,
-    Domain,
-    Fit,
-    Job,
-    Traits,
-    Wish,
-    is_plain,
-    lies_together,
 )
 
 Quota = tuple[str, str, str, bool]
@@ -113,7 +113,7 @@ class Board:
         """Of a kind of nodes, for a rank that takes so many blocks of it."""
         self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
-        self._wishes: dict[tuple[object, ...], Wish] = {}
+        self._requests: dict[tuple[object, ...], Request] = {}
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
         self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
@@ -172,20 +172,20 @@ class Board:
         """Fleets that launch nodes for themselves."""
         return frozenset(name for name, rule in self.fleets.items() if rule.baseline)
 
-    def candidates(self, wish: Wish) -> Sequence[Candidate]:
+    def candidates(self, request: Request) -> Sequence[Candidate]:
         """The areas where a cluster may lie, those first in which launches cost the least."""
-        if wish.candidates is None:
+        if request.candidates is None:
             found = [
-                self._candidate(wish, index, domain)
-                for index, domain in enumerate(self.domains(wish))
+                self._candidate(request, index, domain)
+                for index, domain in enumerate(self.domains(request))
                 if domain.area
             ]
-            wish.candidates = sorted(found, key=lambda candidate: (candidate.floor, candidate.index))
-        return wish.candidates
+            request.candidates = sorted(found, key=lambda candidate: (candidate.floor, candidate.index))
+        return request.candidates
 
-    def _candidate(self, wish: Wish, index: int, domain: Domain) -> Candidate:
+    def _candidate(self, request: Request, index: int, domain: Domain) -> Candidate:
         assert domain.area
-        options = list(self.options_in(wish, domain))
+        options = list(self.options_in(request, domain))
         fleet = domain.area.fleet
         number = self.alike.get(fleet)
         return Candidate(
@@ -222,16 +222,16 @@ class Board:
         job = Job(
             index=index,
             ask=ask,
-            wish=self.wish(task),
+            request=self.request(task),
             ranks=task.nodes,
             reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
             plain=is_plain(ask),
         )
-        job.key = (id(job.wish), job.ranks, job.reuse)
+        job.key = (id(job.request), job.ranks, job.reuse)
         return job
 
-    def wish(self, task: Task) -> Wish:
-        """The wish of a task; the same object for tasks that are alike."""
+    def request(self, task: Task) -> Request:
+        """The request of a task; the same object for tasks that are alike."""
         limits = (
             task.cluster,
             task.fleets,
@@ -246,12 +246,12 @@ class Board:
         size = (task.resources, task.whole_nodes)
         apart = self._apart(task)
         key = (limits, size, lies_together(task), apart)
-        found = self._wishes.get(key)
+        found = self._requests.get(key)
         if found is None:
             number, allowed, flags = self._allow(task, limits)
             size_number, needs = self._need(task, size)
             fit = Fit(allowed, flags, self.make_of, needs)
-            found = self._wishes[key] = Wish(task, fit, number, size_number, apart=apart)
+            found = self._requests[key] = Request(task, fit, number, size_number, apart=apart)
         return found
 
     def _apart(self, task: Task) -> bool:
@@ -289,27 +289,27 @@ class Board:
             return False
         return not topology_reason(task, rule.fleet, kind) and not place_reason(task, kind)
 
-    def domains(self, wish: Wish) -> list[Domain]:
+    def domains(self, request: Request) -> list[Domain]:
         """What the ranks of a task may have in common."""
-        if not wish.together and not wish.apart:
+        if not request.together and not request.apart:
             return [ANYWHERE]
-        if wish.homes is None:
-            areas: dict[Area | None, dict[str | None, None]] = {} if wish.together else {None: {}}
-            for kind in wish.fit:
-                makers = areas.setdefault(self.area(wish.task, kind) if wish.together else None, {})
-                if wish.apart and self.maker_of[kind]:
+        if request.homes is None:
+            areas: dict[Area | None, dict[str | None, None]] = {} if request.together else {None: {}}
+            for kind in request.fit:
+                makers = areas.setdefault(self.area(request.task, kind) if request.together else None, {})
+                if request.apart and self.maker_of[kind]:
                     makers[self.maker_of[kind]] = None
             # A cluster grows where it is, if that costs no more.
-            mine = (k for k in self.kind_of if k in wish.fit) if wish.together else ()
-            there = Counter(self.area(wish.task, kind) for kind in mine)
+            mine = (k for k in self.kind_of if k in request.fit) if request.together else ()
+            there = Counter(self.area(request.task, kind) for kind in mine)
             near = sorted(areas, key=lambda area: (*area[:3], -there[area]) if area else ())
-            wish.homes = [
+            request.homes = [
                 Domain(area, maker)
                 for area in near
                 for makers in (areas[area],)
                 for maker in (sorted(filter(None, makers)) if len(makers) > 1 else (None,))
             ]
-        return wish.homes
+        return request.homes
 
     def areas(self, level: str) -> list[Area | None]:
         """Kind → the area of a level where it lies; None where nobody knows."""
@@ -324,42 +324,40 @@ class Board:
         """Where the ranks of a cluster task would lie that has one of them there."""
         return self.areas(level_of(task, self.fleets[self.kinds[kind].fleet].fleet))[kind]
 
-    def kinds_in(self, wish: Wish, domain: Domain) -> tuple[tuple[int, int], ...]:
+    def kinds_in(self, request: Request, domain: Domain) -> tuple[tuple[int, int], ...]:
         """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
-        found = wish.domains.get(domain)
+        found = request.domains.get(domain)
         if found is None:
-            there = ((k, need) for k, need in wish.fit.items() if self.is_present[k])
-            found = wish.domains[domain] = tuple(
+            there = ((k, need) for k, need in request.fit.items() if self.is_present[k])
+            found = request.domains[domain] = tuple(
                 there if domain == ANYWHERE else (pair for pair in there if self.inside(domain, pair[0]))
             )
         return found
 
     def kinds_at(
-        self, wish: Wish, domain: Domain, places: frozenset[Place] | None
+        self, request: Request, domain: Domain, places: frozenset[Place] | None
     ) -> tuple[tuple[int, int], ...]:
         """The same, of some places of the domain."""
         if places is None:
-            return self.kinds_in(wish, domain)
-        found = wish.grounds.get((domain, places))
+            return self.kinds_in(request, domain)
+        found = request.grounds.get((domain, places))
         if found is None:
-            found = wish.grounds[domain, places] = tuple(
-                (k, q) for k, q in self.kinds_in(wish, domain) if self.place_of[k] in places
+            found = request.grounds[domain, places] = tuple(
+                (k, q) for k, q in self.kinds_in(request, domain) if self.place_of[k] in places
             )
         return found
 
-    def places_in(self, wish: Wish, domain: Domain) -> tuple[Place, ...]:
-        """The places of a domain where the wish fits."""
-        found = wish.places.get(domain)
+    def places_in(self, request: Request, domain: Domain) -> tuple[Place, ...]:
+        """The places of a domain where the request fits."""
+        found = request.places.get(domain)
         if found is None:
-            kinds = (k for k in wish.fit if self.inside(domain, k))
-            found = wish.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
+            kinds = (k for k in request.fit if self.inside(domain, k))
+            found = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
-    def options_in(self, wish: Wish, domain: Domain) -> Iterator[tuple[Option, int, int]]:
-        """The options of a domain where the wish fits, cheapest first: the blocks a rank takes, the ranks a
-        node holds.
-        """
-        get, kinds = wish.fit.get, self.kinds
+    def options_in(self, request: Request, domain: Domain) -> Iterator[tuple[Option, int, int]]:
+        """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node."""
+        get, kinds = request.fit.get, self.kinds
         options = self._by_domain.get(domain)
         if options is None:
             of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
@@ -367,7 +365,7 @@ class Board:
         for option in options:
             need = get(option.kind)
             if need:
-                yield option, need, 1 if wish.whole else kinds[option.kind].total // need
+                yield option, need, 1 if request.whole else kinds[option.kind].total // need
 
     def inside(self, domain: Domain, kind: int) -> bool:
         """Whether nodes of a kind lie in a domain."""
@@ -376,11 +374,11 @@ class Board:
             maker is None or self.maker_of[kind] in (None, maker)
         )
 
-    def made_by(self, wish: Wish, maker: str | None) -> Mapping[int, int]:
+    def made_by(self, request: Request, maker: str | None) -> Mapping[int, int]:
         """The kinds with GPUs of one maker that fit, and the blocks a rank takes; None is those without."""
-        if maker not in wish.made:
-            wish.made[maker] = {k: need for k, need in wish.fit.items() if self.maker_of[k] == maker}
-        return wish.made[maker]
+        if maker not in request.made:
+            request.made[maker] = {k: need for k, need in request.fit.items() if self.maker_of[k] == maker}
+        return request.made[maker]
 
     def clustered(self, fleet: str) -> bool:
         """Whether a fleet's nodes have to lie together."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
 from declarative.placement.ledger import Ledger
+from declarative.placement.requests import Domain, Job, is_spread
 from declarative.placement.types import Place
 from declarative.placement.volumes import Binding, Matching, bindings, serves
-from declarative.placement.wishes import Domain, Job, is_spread
 
 
 class Special:
@@ -22,7 +22,7 @@ class Special:
         self.job = job
         self.domain = domain
         self.mounts = job.ask.want.mounts
-        self.places = self.board.places_in(job.wish, domain)
+        self.places = self.board.places_in(job.request, domain)
         self.spread = job.task.spread if is_spread(job.task) else None
         self.beside: set[int] = set()
         """The nodes of ranks that are seated, if they are to be spread…"""
@@ -63,7 +63,7 @@ class Special:
             if node is None or rank >= self.job.ranks or not self.ledger.open[node]:
                 continue
             kind = self.ledger.kind_of[node]
-            need = self.job.wish.fit.get(kind, 0)
+            need = self.job.request.fit.get(kind, 0)
             idle = free.get(node, self.ledger.free[node])
             pins = self.job.task.instances
             if not need or not self.board.inside(self.domain, kind) or (pins and name not in pins):
@@ -72,7 +72,7 @@ class Special:
                 n == node or self._near(kind, self.ledger.kind_of[n]) for n in out.values()
             ):
                 continue
-            if idle >= (self.board.kinds[kind].total if self.job.wish.whole else need):
+            if idle >= (self.board.kinds[kind].total if self.job.request.whole else need):
                 out[rank] = node
                 free[node] = idle - need
         return out
@@ -168,7 +168,7 @@ class Special:
         out = Try(domain=self.domain)
         for rank, node in stays.items():
             ground = Ground(domain=self.domain, nodes=(node,), reuse=True)
-            carry_out(ledger, choose(ledger, self.job.wish, 1, ground), 1)
+            carry_out(ledger, choose(ledger, self.job.request, 1, ground), 1)
             out.nodes[rank] = node
             self._part(node)
         groups: dict[frozenset[Place] | None, list[int]] = {}
@@ -211,13 +211,13 @@ class Special:
         pins = self.job.task.instances
         if not pins:
             ground = self._ground(places)
-            return choose(ledger, self.job.wish, ranks, ground)
+            return choose(ledger, self.job.request, ranks, ground)
         index, open_ = self.board.index, self.ledger.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
         names = self._owed(self._give_names([n for n in pins if n in self.board.coming], places))
         nodes += [x.node for x in ledger.launches if x.name in pins]
         ground = replace(self._ground(places), nodes=nodes, names=names)
-        return choose(ledger, self.job.wish, ranks, ground)
+        return choose(ledger, self.job.request, ranks, ground)
 
     def _ground(self, places: frozenset[Place] | None) -> Ground:
         return Ground(
@@ -247,8 +247,8 @@ class Special:
         place = self.board.place_of[kind]
         if place not in (self.places if places is None else places):
             return False
-        need = self.job.wish.fit.get(kind, 0)
-        wanted = self.board.kinds[kind].total if self.job.wish.whole else need
+        need = self.job.request.fit.get(kind, 0)
+        wanted = self.board.kinds[kind].total if self.job.request.whole else need
         mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]
         if launch.option.offer.name not in (None, name):
             return False

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from declarative.placement.board import Option
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
+from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
 from declarative.placement.types import Place
 from declarative.placement.volumes import serves
-from declarative.placement.wishes import ANYWHERE, Area, Domain, Job, Wish
 
 Reach = frozenset[Place] | None
 """The places from which a rank reaches its volumes; None is any."""
@@ -61,7 +61,7 @@ class Piece:
 class GangGroup:
     """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
 
-    wish: Wish
+    request: Request
     parts: dict[int, int]
     value: float
     """What one of them is worth, if they may be left out."""
@@ -120,8 +120,8 @@ class Counted:
         """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
         self.bought: list[int] = []
         self.possible = True
-        wishes = {id(job.wish) for job in (*jobs, *may)}
-        self.large = len(wishes) * len(self.kinds) > MOST_PAIRS * columns
+        requests = {id(job.request) for job in (*jobs, *may)}
+        self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
         if not self.large:
             self._build(jobs, may, columns)
@@ -177,8 +177,8 @@ class Counted:
     # What is asked for
 
     def _add(self, job: Job, *, optional: bool = False) -> None:
-        domains = self.board.domains(job.wish)
-        numbers = [self._piece(job.wish, self._reach(job, rank)) for rank in range(job.ranks)]
+        domains = self.board.domains(job.request)
+        numbers = [self._piece(job.request, self._reach(job, rank)) for rank in range(job.ranks)]
         if domains == [ANYWHERE] and not optional:
             for rank, number in enumerate(numbers):
                 self.pieces[number].seats.append((job, rank))
@@ -186,7 +186,7 @@ class Counted:
         parts = Counter(numbers)
         value = float(job.weight) if optional else 0.0
         key = (tuple(domains), tuple(sorted(parts.items())), value)
-        gang = self.gangs.setdefault(key, GangGroup(job.wish, dict(parts), value))
+        gang = self.gangs.setdefault(key, GangGroup(job.request, dict(parts), value))
         gang.jobs.append(job)
         for number in parts:
             gang.seats[number].append([(job, r) for r in range(job.ranks) if numbers[r] == number])
@@ -201,14 +201,14 @@ class Counted:
         places = dict.fromkeys(self.board.place_of[kind] for kind in self.kinds)
         return frozenset(p for p in places if all(any(serves(at, p) for at in found) for found in near))
 
-    def _piece(self, wish: Wish, reach: Reach) -> int:
-        key = (id(wish), reach)
+    def _piece(self, request: Request, reach: Reach) -> int:
+        key = (id(request), reach)
         if key not in self._numbers:
             place_of = self.board.place_of
             takes = {
                 kind: need
                 for kind in self.kinds
-                if (need := wish.fit.get(kind)) and (reach is None or place_of[kind] in reach)
+                if (need := request.fit.get(kind)) and (reach is None or place_of[kind] in reach)
             }
             same = tuple(takes.items())
             if same not in self._numbers:
@@ -218,9 +218,9 @@ class Counted:
         return self._numbers[key]
 
     def _classes(self) -> list[Class]:
-        domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.wish)]
+        domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.request)]
         levels = sorted({domain.area.level for domain in domains if domain.area})
-        makers = any(gang.wish.apart for gang in self.gangs.values())
+        makers = any(gang.request.apart for gang in self.gangs.values())
         takes: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
         for number, piece in enumerate(self.pieces):
             for kind, need in piece.takes.items():
@@ -265,7 +265,7 @@ class Counted:
         runs: dict[int, float] = {}
         value = gang.value * (1 - SKEW * self.weighed / len(self.gangs))
         self.weighed += 1
-        for domain in self.board.domains(gang.wish):
+        for domain in self.board.domains(gang.request):
             here = [self.classes[i].takes for i in self._of_domain(domain)]
             if not all(any(number in takes for takes in here) for number in gang.parts):
                 continue

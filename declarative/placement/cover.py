@@ -1,4 +1,4 @@
-"""Where a number of ranks with one wish go: idle blocks first, the tightest fit first; then launches.
+"""Where a number of ranks with one request go: idle blocks first, the tightest fit first; then launches.
 
 A choice changes nothing: it is compared with others first, and carried out by the ledger.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 from declarative.placement.board import Board, Home, Option, Quota
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
+from declarative.placement.requests import ANYWHERE, Domain, Request, Traits
 from declarative.placement.types import Place
-from declarative.placement.wishes import ANYWHERE, Domain, Traits, Wish
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
@@ -58,10 +58,10 @@ class Cover:
 
 
 def choose(
-    ledger: Ledger, wish: Wish, ranks: int, ground: Ground, wanted: Mapping[int, int] | None = None
+    ledger: Ledger, request: Request, ranks: int, ground: Ground, wanted: Mapping[int, int] | None = None
 ) -> Cover:
     """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
-    slots = _slots(ledger, wish, ground, wanted or {})
+    slots = _slots(ledger, request, ground, wanted or {})
     heapq.heapify(slots)  # a few are taken of many
     picks: list[Pick] = []
     left, waste = ranks, 0.0
@@ -76,7 +76,7 @@ def choose(
     cost = 0.0
     area = ground.domain.area
     if left > 0 and ground.kinds is None and (area is None or ledger.room[area.fleet] != 0):
-        buys, cost, left = _buy(ledger, wish, left, ground)
+        buys, cost, left = _buy(ledger, request, left, ground)
     return Cover(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
 
@@ -84,32 +84,32 @@ Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
 """Key, kind, idle blocks a node, nodes, ranks a node, blocks a rank, the one node that it is."""
 
 
-def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
+def _slots(ledger: Ledger, request: Request, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
     """Places among what is there, in no order: the least is the best."""
     board = ledger.board
     if ground.nodes is not None:
-        return _slots_of_nodes(ledger, wish, ground)
+        return _slots_of_nodes(ledger, request, ground)
     out: list[Slot] = []
-    kinds = board.kinds_at(wish, ground.domain, ground.places)
-    for kind, need in itertools.chain(kinds, _new_kinds(ledger, wish, ground)):
+    kinds = board.kinds_at(request, ground.domain, ground.places)
+    for kind, need in itertools.chain(kinds, _new_kinds(ledger, request, ground)):
         pile = ledger.piles.get(kind)
         if not pile or kind in ground.barred or (ground.kinds is not None and kind not in ground.kinds):
             continue
-        traits = board.traits.get((kind, need)) or _traits(board, wish, kind)
+        traits = board.traits.get((kind, need)) or _traits(board, request, kind)
         for free, ids in pile.items():
-            if free < need or (wish.whole and free < traits.total):
+            if free < need or (request.whole and free < traits.total):
                 continue
-            key = _key(wish, kind, free, wanted.get(kind, 0), traits)
+            key = _key(request, kind, free, wanted.get(kind, 0), traits)
             if ground.beside:  # ranks are seated one by one then: the first node is enough
                 node = next((-n for n in reversed(ids) if -n not in ground.beside), None)
                 if node is not None:
                     out.append((key, kind, free, 1, 1, need, node))
                 continue
-            out.append((key, kind, free, len(ids), 1 if wish.whole else free // need, need, None))
+            out.append((key, kind, free, len(ids), 1 if request.whole else free // need, need, None))
     return out
 
 
-def _new_kinds(ledger: Ledger, wish: Wish, ground: Ground) -> Iterator[tuple[int, int]]:
+def _new_kinds(ledger: Ledger, request: Request, ground: Ground) -> Iterator[tuple[int, int]]:
     """Kinds of which there are only nodes that were launched before."""
     board = ledger.board
     area = ground.domain.area
@@ -118,28 +118,28 @@ def _new_kinds(ledger: Ledger, wish: Wish, ground: Ground) -> Iterator[tuple[int
         if area
         else itertools.chain.from_iterable(ledger.new_kinds.values())
     ):
-        need = wish.fit.get(kind)
+        need = request.fit.get(kind)
         placed = ground.places is None or board.place_of[kind] in ground.places
         if need and placed and board.inside(ground.domain, kind):
             yield kind, need
 
 
-def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
+def _slots_of_nodes(ledger: Ledger, request: Request, ground: Ground) -> list[Slot]:
     board = ledger.board
     out: list[Slot] = []
     for node in sorted(ground.nodes or ()):
         kind, free = ledger.kind_of[node], ledger.free[node]
-        need = wish.fit.get(kind, 0)
-        if not need or free < need or (wish.whole and free < board.kinds[kind].total):
+        need = request.fit.get(kind, 0)
+        if not need or free < need or (request.whole and free < board.kinds[kind].total):
             continue
         if not board.inside(ground.domain, kind) or kind in ground.barred or node in ground.beside:
             continue
         if ground.places is not None and board.place_of[kind] not in ground.places:
             continue
-        per = 1 if wish.whole else free // need
+        per = 1 if request.whole else free // need
         out.append(
             (
-                (*_key(wish, kind, free, 0, _traits(board, wish, kind)), node),
+                (*_key(request, kind, free, 0, _traits(board, request, kind)), node),
                 kind,
                 free,
                 1,
@@ -151,9 +151,9 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
     return out
 
 
-def _traits(board: Board, wish: Wish, kind: int) -> Traits:
-    """What of a kind matters to a wish and does not change."""
-    need = wish.fit[kind]
+def _traits(board: Board, request: Request, kind: int) -> Traits:
+    """What of a kind matters to a request and does not change."""
+    need = request.fit[kind]
     found = board.traits.get((kind, need))
     if found is None:
         of = board.kinds[kind]
@@ -164,22 +164,22 @@ def _traits(board: Board, wish: Wish, kind: int) -> Traits:
     return found
 
 
-def _key(wish: Wish, kind: int, free: int, wanted: int, traits: Traits) -> tuple[object, ...]:
+def _key(request: Request, kind: int, free: int, wanted: int, traits: Traits) -> tuple[object, ...]:
     """How good a place is, the best least.
 
     No GPU for those that want none; a node that is in use before one that is idle; what others can use
     less; the tightest fit; the cheapest; the least CPUs, memory and GPUs.
     """
     need, gpus, total, rest = traits
-    gpus -= wish.gpus
-    if wish.whole:
+    gpus -= request.gpus
+    if request.whole:
         return (gpus, False, wanted, 0, 0, rest, kind)
     return (gpus, free == total, wanted, free % need, free, rest, kind)
 
 
-def _buy(ledger: Ledger, wish: Wish, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
+def _buy(ledger: Ledger, request: Request, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
     """The launches that hold `left` ranks: again and again the best offer by what it would hold."""
-    market = Market(ledger, wish, ground)
+    market = Market(ledger, request, ground)
     buys: list[Buy] = []
     cost = 0.0
     while left > 0:
@@ -200,7 +200,7 @@ class Market:
     Nodes that a fleet launches for itself anyway cost only what is above its cheapest.
     """
 
-    def __init__(self, ledger: Ledger, wish: Wish, ground: Ground) -> None:
+    def __init__(self, ledger: Ledger, request: Request, ground: Ground) -> None:
         self.ledger = ledger
         self.kinds = ledger.board.kinds
         self.reuse = ground.reuse
@@ -208,7 +208,7 @@ class Market:
         self.by_fleet: dict[str, int] = {}
         self.by_quota: dict[Quota, int] = {}
         self.home: dict[str, Home] = {}
-        self.wish, self.ground = wish, ground
+        self.request, self.ground = request, ground
         # What a fleet owes itself costs only what is above its cheapest: so much less than it says.
         fleets = (ground.domain.area.fleet,) if ground.domain.area else ledger.owed
         owing = [min(ledger.base[f], DEAR) for f in fleets if ledger.owed[f] > 0 and f in ledger.base]
@@ -218,7 +218,7 @@ class Market:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[Any, ...], Option, int, int, int, str | None] | None = None
         board, places = self.ledger.board, self.ground.places
-        for option, need, per in board.options_in(self.wish, self.ground.domain):
+        for option, need, per in board.options_in(self.request, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
             if best is not None and not self.ledger.roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better

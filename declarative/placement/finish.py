@@ -10,8 +10,8 @@ from itertools import pairwise
 from declarative.model.state import NodeState, Readiness, natural, rank_name
 from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger, NewNode
+from declarative.placement.requests import Job
 from declarative.placement.types import Choice, FleetRule, Node
-from declarative.placement.wishes import Job
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ def finish(ledger: Ledger) -> Finished:
     for index, seats in ledger.seats.items():
         job = board.jobs[index]
         for rank, node in enumerate(seats):
-            need = job.wish.fit[ledger.kind_of[node]]
+            need = job.request.fit[ledger.kind_of[node]]
             on_node.setdefault(node, []).append((need, job, rank))
     out = Finished(nodes=nodes, held={}, choices=[])
     for node, here in sorted(on_node.items()):

@@ -9,7 +9,7 @@ from declarative.placement.board import Home
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Ground, Try, carry_out, choose
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.wishes import ANYWHERE, Candidate, Domain, Job, Wish
+from declarative.placement.requests import ANYWHERE, Candidate, Domain, Job, Request
 
 CENT = 1e-6
 """USD an hour that do not matter."""
@@ -23,10 +23,10 @@ def seat_alike(ledger: Ledger, jobs: Sequence[Job], wanted: Mapping[int, int]) -
     first = jobs[0]
     ground = Ground(reuse=first.reuse)
     begin = ledger.begin
-    best, found_at = choose(ledger, first.wish, len(jobs), ground, wanted), begin
-    for other in homes_to_try(ledger, first.wish) if best.short else ():
+    best, found_at = choose(ledger, first.request, len(jobs), ground, wanted), begin
+    for other in homes_to_try(ledger, first.request) if best.short else ():
         ledger.begin = other
-        found = choose(ledger, first.wish, len(jobs), ground, wanted)
+        found = choose(ledger, first.request, len(jobs), ground, wanted)
         if found.short < best.short:
             best, found_at = found, other
     ledger.begin = found_at
@@ -39,14 +39,14 @@ def seat_alike(ledger: Ledger, jobs: Sequence[Job], wanted: Mapping[int, int]) -
 
 def seat(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> bool:
     """Seat one task where it costs least; whether it found a place."""
-    domains = ledger.board.domains(job.wish)
+    domains = ledger.board.domains(job.request)
     once = not job.plain and len(domains) == 1
     if once:
         at_once = Special(ledger, job, domains[0]).run(keep=True)
         if at_once.failed is None:
             _note(ledger, job, at_once)
             return True
-        if not homes_to_try(ledger, job.wish):
+        if not homes_to_try(ledger, job.request):
             return False
     found = best_try(ledger, job, wanted)
     if found is None or found.failed is not None:
@@ -55,7 +55,7 @@ def seat(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> bool:
     ledger.begin = begin if found.begin is None else found.begin
     if job.plain:
         ground = Ground(domain=found.domain, reuse=job.reuse)
-        nodes = carry_out(ledger, choose(ledger, job.wish, job.ranks, ground, wanted), job.ranks)
+        nodes = carry_out(ledger, choose(ledger, job.request, job.ranks, ground, wanted), job.ranks)
         found.nodes = dict(enumerate(sorted(nodes)))
     else:
         found = Special(ledger, job, found.domain).run(keep=True)
@@ -66,7 +66,7 @@ def seat(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> bool:
 
 def seat_again(ledger: Ledger, job: Job) -> bool:
     """Seat a task where all of its ranks were, or not at all."""
-    for domain in ledger.board.domains(job.wish):
+    for domain in ledger.board.domains(job.request):
         special = Special(ledger, job, domain)
         if len(special.stays()) == job.ranks and not (found := special.run()).moved and found.failed is None:
             _note(ledger, job, special.run(keep=True))
@@ -90,15 +90,15 @@ def best_try(
     """The best domain, or the one that came furthest; None where no domain fits at all. `domains` are those
     that are looked at; by default all.
     """
-    if domains is None and job.plain and job.wish.together:
+    if domains is None and job.plain and job.request.together:
         return _best_cluster(ledger, job, wanted)
-    every = ledger.board.domains(job.wish)
+    every = ledger.board.domains(job.request)
     tries = [_try(ledger, job, domain, wanted) for domain in (every if domains is None else domains)]
     best = min(tries, key=lambda found: found.rank, default=None)
     if best is None or best.failed is None:
         return best
     begin = ledger.begin
-    for other in homes_to_try(ledger, job.wish):
+    for other in homes_to_try(ledger, job.request):
         ledger.begin = other
         for domain in every:
             found = _try(ledger, job, domain, wanted)
@@ -114,7 +114,7 @@ def _best_cluster(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | 
     Of the latter the cheapest come first, and only those are tried that may be better than the best so far.
     """
     board, room = ledger.board, ledger.room
-    every = board.candidates(job.wish)
+    every = board.candidates(job.request)
     if not every:
         return None
     idle = {board.kinds[kind].fleet for kind, pile in ledger.piles.items() if pile} | board.owing
@@ -184,23 +184,23 @@ class _Best:
             self.found, self._key = found, key
 
 
-def homes_to_try(ledger: Ledger, wish: Wish) -> list[Mapping[str, frozenset[Home]]]:
+def homes_to_try(ledger: Ledger, request: Request) -> list[Mapping[str, frozenset[Home]]]:
     """Where else cluster fleets could begin that have no nodes yet, for ranks that may lie anywhere.
 
     The first launch decides where a fleet lies; the cheapest place may not hold the rest.
     """
-    if wish.together:
+    if request.together:
         return []
-    return [{**ledger.begin, fleet: frozenset((home,))} for fleet, home in open_homes(ledger, [wish])]
+    return [{**ledger.begin, fleet: frozenset((home,))} for fleet, home in open_homes(ledger, [request])]
 
 
-def open_homes(ledger: Ledger, wishes: Iterable[Wish]) -> list[tuple[str, Home]]:
+def open_homes(ledger: Ledger, requests: Iterable[Request]) -> list[tuple[str, Home]]:
     """The places where cluster fleets may begin that have more than one to choose from; a few at most."""
     if all(ledger.bound.values()):
         return []
     homes: dict[str, dict[Home, None]] = {}
-    for wish in wishes:
-        for option, _, _ in ledger.board.options_in(wish, ANYWHERE):
+    for request in requests:
+        for option, _, _ in ledger.board.options_in(request, ANYWHERE):
             if not ledger.bound.get(option.fleet, True) and ledger.may_launch(option):
                 homes.setdefault(option.fleet, {})[option.home] = None
     found = [(fleet, home) for fleet, own in sorted(homes.items()) if len(own) > 1 for home in sorted(own)]
@@ -214,7 +214,7 @@ def _try(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) ->
 
 
 def _try_plain(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
-    choice = choose(ledger, job.wish, job.ranks, Ground(domain=domain, reuse=job.reuse), wanted)
+    choice = choose(ledger, job.request, job.ranks, Ground(domain=domain, reuse=job.reuse), wanted)
     seated = job.ranks - choice.short
     return Try(
         domain=domain,
@@ -234,12 +234,12 @@ def seat_partly(ledger: Ledger, job: Job, found: Try) -> dict[int, dict[int, str
     if not job.plain or not found.nodes:
         return {}
     ground = Ground(domain=found.domain, reuse=job.reuse)
-    choice = choose(ledger, job.wish, job.ranks, ground)
+    choice = choose(ledger, job.request, job.ranks, ground)
     out: dict[int, dict[int, str]] = {}
     nodes = carry_out(ledger, choice, job.ranks - choice.short)
     for rank, node in enumerate(sorted(nodes)):
         held = out.setdefault(node, {})
         holder = f"rank/{rank_name(str(job.task.name), rank)}"
-        for _ in range(job.wish.fit[ledger.kind_of[node]]):
+        for _ in range(job.request.fit[ledger.kind_of[node]]):
             held[-len(held) - 1] = holder
     return out

@@ -16,7 +16,7 @@ from declarative.model.resource import size_order
 from declarative.placement.board import Home, Option, Quota
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.wishes import Fit, Job
+from declarative.placement.requests import Fit, Job
 
 Bid = tuple[tuple[int, float], list[tuple[Option, int]]]
 """How good it is (what it comes to, negated, and its price), and how many to launch of which options."""
@@ -215,15 +215,15 @@ class Tidy:
         """
         mine = self.ledger.kind_of[node]
         seats = self.seats[node]
-        if not all(self._job(s).plain and not self._job(s).wish.whole for s in seats):
+        if not all(self._job(s).plain and not self._job(s).request.whole for s in seats):
             return None
         targets.remove(mine, self.ledger.free[node], node)
         out: list[tuple[FreedSeat, int, int]] = []
         taken: list[tuple[int, int, int, int]] = []
-        for seat in sorted(seats, key=lambda s: (-self._job(s).wish.fit[mine], s.job, s.rank)):
-            wish = self._job(seat).wish
+        for seat in sorted(seats, key=lambda s: (-self._job(s).request.fit[mine], s.job, s.rank)):
+            request = self._job(seat).request
             found = targets.best(
-                self.board.made_by(wish, self.board.maker_of[mine]) if wish.apart else wish.fit
+                self.board.made_by(request, self.board.maker_of[mine]) if request.apart else request.fit
             )
             if found is None:
                 for kind, free, target, need in reversed(taken):
@@ -264,10 +264,10 @@ class Tidy:
         free = self.board.kinds[option.kind].total
         maker, other = (self.board.maker_of[k] for k in (self.ledger.kind_of[node], option.kind))
         for seat in self.seats[node]:
-            wish = self._job(seat).wish
-            need = wish.fit.get(option.kind, 0)
+            request = self._job(seat).request
+            need = request.fit.get(option.kind, 0)
             free -= need
-            if free < 0 or not need or (wish.apart and maker != other):
+            if free < 0 or not need or (request.apart and maker != other):
                 return None
         return free
 
@@ -275,7 +275,7 @@ class Tidy:
         """Take the smallest offer of the same price that holds what sits there, wherever it may lie."""
         kinds, ledger = self.board.kinds, self.ledger
         size = size_order(now.offer)
-        free_to_go = all(self._job(s).plain and not self._job(s).wish.together for s in self.seats[node])
+        free_to_go = all(self._job(s).plain and not self._job(s).request.together for s in self.seats[node])
         for option in self._at_price(kinds[now.kind].cost):
             if size_order(option.offer) >= size:
                 return

@@ -16,8 +16,8 @@ from declarative.model.state import rank_name
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Solution, SolverLimits
+from declarative.placement.requests import Job
 from declarative.placement.volumes import serves
-from declarative.placement.wishes import Job
 
 SMALL = 30
 """A program that has so many times fewer columns than it might have is solved in one step."""
@@ -139,7 +139,7 @@ def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
     job, rank = seat
     ledger.seats.setdefault(job.index, [-1] * job.ranks)[rank] = node
     kind = ledger.kind_of[node]
-    ledger.fill(node, job.wish.fit[kind])
+    ledger.fill(node, job.request.fit[kind])
     mounts, volumes = job.ask.want.mounts, ledger.board.volumes
     if any(mounts) and mounts[rank]:
         place, claims = ledger.board.place_of[kind], ledger.claims
@@ -234,7 +234,7 @@ def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
                 if option_of[node].name:
                     new.name(len(new.launches) - 1, str(option_of[node].name))
             own.append(number.get(node, node))
-            new.fill(own[-1], job.wish.fit[new.kind_of[own[-1]]])
+            new.fill(own[-1], job.request.fit[new.kind_of[own[-1]]])
         new.seats[index] = own
         for rank in range(len(own)):
             if volumes := found.volumes.get((index, rank)):

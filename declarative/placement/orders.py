@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from declarative.placement.board import Board
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import Ledger
-from declarative.placement.wishes import ANYWHERE, Job
+from declarative.placement.requests import ANYWHERE, Job
 
 ORDERS = ("regret", "scarce", "size")
 """First what would pay most elsewhere; first what few places serve; first what is large."""
@@ -24,7 +24,7 @@ LAST_RESORTS = ("roomy",)
 
 
 class Orders:
-    """The keys of the orders. What they need of a wish is worked out once."""
+    """The keys of the orders. What they need of a request is worked out once."""
 
     def __init__(self, start: Ledger) -> None:
         self.start = start
@@ -62,14 +62,14 @@ class Orders:
         """The largest first: what lies together counts as one."""
         found = self._size.get(job.key)
         if found is None:
-            wish, want = job.wish, job.task.resources
+            request, want = job.request, job.task.resources
             cpu = want.cpu.min if want.cpu else 0
             memory = want.memory.min if want.memory else 0
             together = job.ranks if job.task.cluster else 1
             found = self._size[job.key] = (
-                not wish.whole,
-                -together * wish.gpus,
-                -wish.gpus,
+                not request.whole,
+                -together * request.gpus,
+                -request.gpus,
                 -together * cpu,
                 -cpu,
                 -memory,
@@ -78,26 +78,26 @@ class Orders:
 
     def _regret_of(self, job: Job) -> float:
         """What a rank would pay for a block if it had to launch, USD an hour; if it cannot, all there is."""
-        found = self._regret.get(id(job.wish))
+        found = self._regret.get(id(job.request))
         if found is None:
-            board, wish, best = self.start.board, job.wish, DEAR
-            for option, _, per in board.options_in(wish, ANYWHERE):
+            board, request, best = self.start.board, job.request, DEAR
+            for option, _, per in board.options_in(request, ANYWHERE):
                 price = min(board.kinds[option.kind].cost, DEAR)
                 if price / board.most_blocks >= best:
                     break  # the cheapest come first, and no node holds more ranks than it has blocks
                 if price / per < best and self.start.may_launch(option):
                     best = price / per
-            found = self._regret[id(wish)] = round(best / max(1, wish.least), 2)
+            found = self._regret[id(request)] = round(best / max(1, request.least), 2)
         return found
 
     def _supply_of(self, job: Job) -> int:
         """The blocks that it could use at all, up to 1000 of each offer."""
-        found = self._supply.get(id(job.wish))
+        found = self._supply.get(id(job.request))
         if found is None:
             if self._of_kind is None:
                 self._of_kind = self._supplies()
             of_kind = self._of_kind
-            found = self._supply[id(job.wish)] = sum(of_kind[kind] for kind in job.wish.fit)
+            found = self._supply[id(job.request)] = sum(of_kind[kind] for kind in job.request.fit)
         return found
 
     def _supplies(self) -> list[int]:
@@ -110,28 +110,28 @@ class Orders:
         return out
 
     def _text_of(self, job: Job) -> str:
-        """Something that tells wishes apart, whatever the order of the input."""
-        found = self._text.get(id(job.wish))
+        """Something that tells requests apart, whatever the order of the input."""
+        found = self._text.get(id(job.request))
         if found is None:
-            task = job.wish.task
+            task = job.request.task
             where = (task.cluster, task.fleets, task.backends, task.regions)
-            found = self._text[id(job.wish)] = f"{task.resources}{where}{task.spot_policy}{task.max_price}"
+            found = self._text[id(job.request)] = f"{task.resources}{where}{task.spot_policy}{task.max_price}"
         return found
 
     def wanted(self, jobs: Sequence[Job]) -> dict[int, int]:
         """Kind → blocks that tasks could want of it: what few can use is given out first."""
         weights: dict[int, int] = {}
-        wishes = {id(j.wish): j.wish for j in jobs}
+        requests = {id(j.request): j.request for j in jobs}
         for job in jobs:
-            weights[id(job.wish)] = weights.get(id(job.wish), 0) + job.weight
+            weights[id(job.request)] = weights.get(id(job.request), 0) + job.weight
         # Wishes of one size want the same of a make, and those with the same limits the same kinds.
         by_make: dict[int, dict[int, int]] = {}
         allowed: dict[int, list[int]] = {}
         for key, weight in weights.items():
-            wish = wishes[key]
-            allowed[wish.limits] = wish.fit.allowed
-            makes = by_make.setdefault(wish.limits, {})
-            for make, need in wish.fit.needs.items():
+            request = requests[key]
+            allowed[request.limits] = request.fit.allowed
+            makes = by_make.setdefault(request.limits, {})
+            for make, need in request.fit.needs.items():
                 if need:
                     makes[make] = makes.get(make, 0) + weight
         out: dict[int, int] = {}
@@ -165,14 +165,14 @@ def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bo
     capacity = _capacity(ledger, makes)
     counts: dict[tuple[int, int, bool], tuple[Job, int]] = {}
     for job in jobs:
-        if job.single and job.wish.gpus and not job.wish.whole:
+        if job.single and job.request.gpus and not job.request.whole:
             first, count = counts.get(job.key, (job, 0))
             counts[job.key] = (first, count + 1)
     sizes = [(job, count, _needs(board, job, makes, capacity)) for job, count in counts.values()]
     sizes = [size for size in sizes if size[2]]
     if not any(len({q for _, q in needs}) > 1 for _, _, needs in sizes):
         return []
-    alike = tuple((job.wish.gpus, count, tuple(needs)) for job, count, needs in sizes)
+    alike = tuple((job.request.gpus, count, tuple(needs)) for job, count, needs in sizes)
     prices = tuple((make, board.kinds[make].shape.gpus / board.kinds[make].total) for make in capacity)
     average = _average(alike, prices, tuple(capacity.values()))
     out = []
@@ -181,7 +181,7 @@ def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bo
             share = average.get((index, make), 0.0)
             if share > 0:
                 number = min(count, int(share + 0.999))
-                out.append(((-job.wish.gpus, -need, index, make), job.key, frozenset(makes[make]), number))
+                out.append(((-job.request.gpus, -need, index, make), job.key, frozenset(makes[make]), number))
     return [(key, kinds, number) for _, key, kinds, number in sorted(out, key=lambda o: o[0])]
 
 
@@ -198,7 +198,7 @@ def _makes(board: Board) -> dict[Make, list[int]]:
 def _needs(
     board: Board, job: Job, makes: dict[Make, list[int]], capacity: dict[Make, int]
 ) -> list[tuple[Make, int]]:
-    fit = job.wish.fit
+    fit = job.request.fit
     out: list[tuple[Make, int]] = []
     for make in capacity:
         need = next((fit[k] for k in makes[make] if k in fit), 0)

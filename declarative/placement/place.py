@@ -17,10 +17,10 @@ from declarative.placement.board import Board
 from declarative.placement.finish import finish
 from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
+from declarative.placement.requests import Job
 from declarative.placement.search import Search, Seating
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
-from declarative.placement.wishes import Job
 
 MOST_REFUSALS = 50
 """Refusals for which changes are looked for; tasks that are alike count once."""
@@ -126,7 +126,7 @@ class Remedies:
         self.changes = Changes(board, found.ledger)
         left = found.left
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
-        asked = {job.likeness: job.wish for job in board.jobs}
+        asked = {job.likeness: job.request for job in board.jobs}
         work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
         self.plans = max(1, plans) * CLOSER if about else plans if plans > 1 else 0

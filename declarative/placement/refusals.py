@@ -24,6 +24,7 @@ from declarative.placement.filters import (
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.ledger import Ledger
+from declarative.placement.requests import ANYWHERE, Job, is_spread
 from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
 from declarative.placement.types import (
     Kind,
@@ -33,7 +34,6 @@ from declarative.placement.types import (
     Verdict,
     of_offer,
 )
-from declarative.placement.wishes import ANYWHERE, Job, is_spread
 
 MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
@@ -125,7 +125,7 @@ class Refusals:
             return True
         if not job.plain:
             return False  # how many ranks volumes and pins leave a place to is not counted
-        most = max(more.values()) if job.wish.together else sum(more.values())
+        most = max(more.values()) if job.request.together else sum(more.values())
         return (len(found.nodes) if found else 0) + most < job.ranks
 
     def _holds(self, job: Job, fleet: str, unseen: Unseen) -> int:
@@ -134,8 +134,8 @@ class Refusals:
             return 0
         if unseen.offer is None:
             room = job.ranks if self.ideal.room[fleet] is None else self.ideal.room[fleet] or 0
-            return 0 if job.reuse or not room else min(room, job.ranks) if job.wish.whole else job.ranks
-        if job.wish.whole:
+            return 0 if job.reuse or not room else min(room, job.ranks) if job.request.whole else job.ranks
+        if job.request.whole:
             return 1
         kind = Kind(*of_offer(unseen.offer, self.board.fleets[fleet].fleet))
         return kind.total // blocks_wanted(job.task, kind) if unseen.known else job.ranks
@@ -195,7 +195,7 @@ class Refusals:
         if any(job.ask.want.mounts) or is_spread(job.task):
             return False
         start = self.start
-        options = () if job.reuse else self.board.options_in(job.wish, ANYWHERE)
+        options = () if job.reuse else self.board.options_in(job.request, ANYWHERE)
         owed = any(start.owed.values())
         if owed or any(start.may_launch(option) for option, _, _ in options):
             return False
@@ -221,7 +221,7 @@ class Refusals:
 
     def static(self, job: Job, kind: int) -> Mismatch | None:
         """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
-        where = (job.wish.limits, kind)
+        where = (job.request.limits, kind)
         if where not in self._by_place:
             found = self.board.kinds[kind]
             rule = self.board.fleets.get(found.fleet)
@@ -234,7 +234,7 @@ class Refusals:
         reason = self._by_place[where]
         if reason:
             return reason
-        what = (job.wish.size, self.board.make_of[kind])
+        what = (job.request.size, self.board.make_of[kind])
         if what not in self._by_shape:
             self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
         return self._by_shape[what]

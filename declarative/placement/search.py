@@ -21,7 +21,7 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, base_for, bound, movable, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
-from declarative.placement.wishes import Job
+from declarative.placement.requests import Job
 
 FEW = 200
 """Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
@@ -134,7 +134,7 @@ class Search:
 
     def _left(self, found: Seating, level: int) -> list[Job]:
         """The tasks of a priority that have no place, and fit some node."""
-        return [job for job in found.left if job.task.priority == level and job.wish.fit]
+        return [job for job in found.left if job.task.priority == level and job.request.fit]
 
     def _more(self, found: Seating, jobs: Sequence[Job], level: int) -> tuple[Seating, set[int], bool]:
         """Seat what the program can of tasks of one priority; of which it was proved that no more can be;
@@ -210,7 +210,7 @@ class Search:
             found = self._pass(jobs, order, wanted=wanted, front=front, by_priority=False)
             if not found.left:
                 return found
-        for home in open_homes(self.start, [job.wish]):
+        for home in open_homes(self.start, [job.request]):
             start = self._beginning(self.start, home)
             found = self._pass(jobs, "size", wanted=wanted, front=front, first=start, by_priority=False)
             if not found.left:
@@ -235,13 +235,13 @@ class Search:
                 best, order = found, other
         front: set[object] = set()
         for _ in range(ROUNDS):
-            lost = {job.likeness for job in best.left if job.wish.fit} - front
+            lost = {job.likeness for job in best.left if job.request.fit} - front
             if not lost:
                 break
             front |= lost
             found = self._pass(jobs, order, wanted=wanted, front=front)
             best = min(best, found, key=lambda r: r.value)
-        for home in open_homes(self.start, {id(j.wish): j.wish for j in best.left}.values()):
+        for home in open_homes(self.start, {id(j.request): j.request for j in best.left}.values()):
             start = self._beginning(self.start, home)
             found = self._pass(jobs, order, wanted=wanted, front=front, first=start)
             best = min(best, found, key=lambda r: r.value)
@@ -353,7 +353,7 @@ class Search:
         for key, group in itertools.groupby(todo, key=lambda job: job.key if job.single else job.index):
             alike = list(group)
             job = alike[0]
-            if not job.wish.fit or (job.plain and job.key in failed):
+            if not job.request.fit or (job.plain and job.key in failed):
                 left += alike  # room only ever shrinks: what found none finds none later
             elif key == job.key:
                 left += alike[seat_alike(ledger, alike, wanted) :]
@@ -368,7 +368,7 @@ class Search:
         found = quotas(ledger, todo)
         if not found:
             return todo
-        hard = [job for job in todo if not job.single or job.wish.whole]
+        hard = [job for job in todo if not job.single or job.request.whole]
         left = self._seat_all(ledger, hard, wanted)
         if hard:
             found = quotas(ledger, todo)  # of what they left
@@ -380,7 +380,7 @@ class Search:
             jobs = alike[key][:number]
             if not jobs:
                 continue
-            choice = choose(ledger, jobs[0].wish, len(jobs), Ground(kinds=kinds))
+            choice = choose(ledger, jobs[0].request, len(jobs), Ground(kinds=kinds))
             seated = len(jobs) - choice.short
             for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
                 ledger.seats[job.index] = [node]

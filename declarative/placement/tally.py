@@ -17,6 +17,7 @@ from declarative.placement.filters import (
     fleet_reason,
     ready_reason,
 )
+from declarative.placement.requests import Job, is_spread
 from declarative.placement.types import (
     SUCH_AS,
     Kind,
@@ -26,7 +27,6 @@ from declarative.placement.types import (
     offer_name,
 )
 from declarative.placement.volumes import mount_reason
-from declarative.placement.wishes import Job, is_spread
 
 if TYPE_CHECKING:
     from declarative.placement.refusals import Refusals

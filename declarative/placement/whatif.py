@@ -19,8 +19,8 @@ from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placemen
 from declarative.placement.board import Board, Quota, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
+from declarative.placement.requests import ANYWHERE, Domain, Job, is_plain, is_spread
 from declarative.placement.types import Ask, FleetRule
-from declarative.placement.wishes import ANYWHERE, Domain, Job, is_plain, is_spread
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -118,7 +118,7 @@ class Changes:
             if rule.fleet.nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
                 continue
             # In another fleet nothing changes, so a cluster fits there no more than before.
-            mine = [d for d in self.board.domains(job.wish) if not d.area or d.area.fleet == name]
+            mine = [d for d in self.board.domains(job.request) if not d.area or d.area.fleet == name]
             more = self._more(self.ledger.room, name, job, mine) if mine else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
@@ -129,7 +129,7 @@ class Changes:
         there = Counter(map(quota_of, self.board.nodes))
         there.update(launch.option.quota for launch in self.ledger.launches)
         seen: set[Quota] = set()
-        for quota in dict.fromkeys(o.quota for o, _, _ in self.board.options_in(job.wish, ANYWHERE)):
+        for quota in dict.fromkeys(o.quota for o, _, _ in self.board.options_in(job.request, ANYWHERE)):
             entry = (quota[0], "", quota[2], quota[3])
             more = None if entry in seen else self._more(self.ledger.left, quota, job)
             if more is not None:
@@ -152,7 +152,7 @@ class Changes:
         return Job(
             index=job.index,
             ask=ask,
-            wish=self.board.wish(task),
+            request=self.board.request(task),
             ranks=task.nodes,
             reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
             plain=is_plain(ask),
@@ -181,12 +181,9 @@ class Changes:
                 return None
             low, high = 1, job.ranks
             while low < high:
-                limits[key] = base + (low + high) // 2
-                low, high = (
-                    (low, (low + high) // 2)
-                    if self._fits(job, domains=domains)
-                    else ((low + high) // 2 + 1, high)
-                )
+                middle = (low + high) // 2
+                limits[key] = base + middle
+                low, high = (low, middle) if self._fits(job, domains=domains) else (middle + 1, high)
             return low
         finally:
             limits[key] = base
@@ -208,7 +205,7 @@ class Changes:
         if task.cluster:
             loose = replace(task, placement=Placement.ANY, same=None)
             yield from self._if(job, "with `placement: any`", loose)
-        if job.wish.together and task.same != "region":
+        if job.request.together and task.same != "region":
             yield from self._if(job, "with `same: region`", replace(task, same=Level("region")))
         if is_spread(task):
             yield from self._if(job, "without `spread`", replace(task, spread=None))
@@ -288,8 +285,8 @@ class Changes:
 
     def _vendors(self, job: Job) -> Iterator[Change]:
         """GPUs of any model that fits: who names those of several vendors lets a gang mix them."""
-        gpu, fit = job.task.resources.gpu, job.wish.fit
-        if gpu and job.wish.apart:
+        gpu, fit = job.task.resources.gpu, job.request.fit
+        if gpu and job.request.apart:
             names = sorted({name for k in fit if (name := self.board.kinds[k].shape.gpu_name)})
             mixed = replace(gpu, names=tuple(names))
             if len(names) > 1:

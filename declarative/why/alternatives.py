@@ -19,9 +19,9 @@ from declarative.placement.finish import finish
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.placement.refusals import Refusals
+from declarative.placement.requests import ANYWHERE, Domain, Job
 from declarative.placement.tally import Tally
 from declarative.placement.types import Ask, FleetRule, Kind, Node, Rejection, VolumeAt, of_node, offer_name
-from declarative.placement.wishes import ANYWHERE, Domain, Job
 
 MOST = 20
 """Nodes, offers and groups of places that are named; of all others there is a count."""
@@ -164,7 +164,7 @@ class Recount:
 
     def asks(self, job: Job, rank: int, domain: Domain) -> Weighed:
         """Every place, asked for one rank of a task whose others lie in a domain."""
-        if not job.wish.apart:
+        if not job.request.apart:
             domain = domain._replace(maker=None)
         return Weighed(self.refusals, job, Try(domain=domain), rank, {})
 
@@ -226,9 +226,9 @@ class _Weighing:
     def _key(self, number: int) -> tuple[float, ...]:
         """How good a place is, as far as one rank's view goes; the best least (as in `cover`)."""
         kind, free = self.ledger.kind_of[number], self.ledger.free[number]
-        found, need = self.board.kinds[kind], self.job.wish.fit[kind]
-        gpus = need * found.shape.gpus // found.total - self.job.wish.gpus
-        return (gpus, free == found.total and not self.job.wish.whole, free - need, found.cost)
+        found, need = self.board.kinds[kind], self.job.request.fit[kind]
+        gpus = need * found.shape.gpus // found.total - self.job.request.gpus
+        return (gpus, free == found.total and not self.job.request.whole, free - need, found.cost)
 
     def _node(self, number: int) -> Alternative:
         kind = self.ledger.kind_of[number]
@@ -236,7 +236,7 @@ class _Weighing:
         return Alternative(
             target=f"node/{self.board.nodes[number].name}",
             kind=self.board.kinds[kind],
-            blocks=self.job.wish.fit[kind],
+            blocks=self.job.request.fit[kind],
             idle=self.ledger.free[number],
             more=None if price is None else -price or 0.0,
             note=self._beaten(number),
@@ -270,7 +270,7 @@ class _Weighing:
             if reason:
                 self._note("offer", reason, [offer_name(kind)], kind.price)
             else:
-                out.append(self._offer(kind, self.job.wish.fit[option.kind]))
+                out.append(self._offer(kind, self.job.request.fit[option.kind]))
         for _, reason, target in self.tally.unseen():
             self._note("offer", reason, [target])
         for name in self.recount.refusals.without_offer:
@@ -355,7 +355,7 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
     recount = Recount(scene.without(mine), [ask])
     job = recount.board.jobs[0]
     out: list[tuple[tuple[float, ...], Elsewhere]] = []
-    for domain in itertools.islice(recount.board.domains(job.wish), MOST_DOMAINS):
+    for domain in itertools.islice(recount.board.domains(job.request), MOST_DOMAINS):
         if domain.area is None:
             continue
         found = Special(recount.ledger, job, domain).run()

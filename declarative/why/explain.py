@@ -14,6 +14,7 @@ from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
 from declarative.model.state import NodeState, RankState, Readiness, rank_name
 from declarative.placement.filters import level_of
+from declarative.placement.requests import ANYWHERE, Area, Domain
 from declarative.placement.types import (
     Ask,
     Kind,
@@ -25,7 +26,6 @@ from declarative.placement.types import (
     of_offer,
     offer_name,
 )
-from declarative.placement.wishes import ANYWHERE, Area, Domain
 from declarative.planner.decisions import Decisions, Question
 from declarative.planner.hosts import by_name
 from declarative.planner.launchable import allowed_backends, limits

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from declarative.model.state import NodeState, Readiness, Record, rank_name
 from declarative.placement.board import Option
 from declarative.placement.filters import Mismatch
+from declarative.placement.requests import Domain, Job
 from declarative.placement.types import Ask, Kind, Node, Refusal, Rejection, of_node, offer_name
-from declarative.placement.wishes import Domain, Job
 from declarative.planner.nodes import NodeDecision
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import NodePreview, Reason, Reservation
@@ -173,7 +173,7 @@ class _Launch:
 
     def _alternative(self, option: Option, kind: Kind, mine: Kind) -> Alternative:
         more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
-        blocks = sum(job.wish.fit[option.kind] for job, _ in self.asked)
+        blocks = sum(job.request.fit[option.kind] for job, _ in self.asked)
         return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
 
     def _reason(self, option: Option) -> Mismatch | None:
@@ -182,7 +182,7 @@ class _Launch:
             if reason:
                 return reason
         total = self.board.kinds[option.kind].total
-        needed = sum(job.wish.fit[option.kind] for job, _ in self.asked)
+        needed = sum(job.request.fit[option.kind] for job, _ in self.asked)
         if needed > total:
             text = f"its {total} blocks do not hold all {len(self.asked)} ranks, which need {needed}"
             return Mismatch("too-small", text, {"blocks": needed - total})

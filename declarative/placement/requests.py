@@ -1,4 +1,4 @@
-"""What is asked for, digested: tasks that are alike share a wish. And where their ranks may lie together."""
+"""What is asked for, digested: tasks that are alike share a request. And where their ranks may lie."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANYWHERE = Domain()
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An area where a cluster may lie. `index` is its place among the domains of a wish."""
+    """An area where a cluster may lie. `index` is its place among the domains of a request."""
 
     index: int
     domain: Domain
@@ -60,7 +60,7 @@ class Traits(NamedTuple):
 class Fit:
     """Kind → how many blocks a rank takes there; kinds where it can never go are not in it.
 
-    Limits and sizes have few values each, and wishes are their pairs: so this keeps no table of its own.
+    Limits and sizes have few values each, and requests are their pairs: so this keeps no table of its own.
     """
 
     __slots__ = ("allowed", "flags", "make_of", "needs")
@@ -99,8 +99,8 @@ class Fit:
         return next(iter(self), None) is not None
 
 
-class Wish:
-    """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
+class Request:
+    """What a rank asks for and where its task may go. Tasks with one request are alike to all filters."""
 
     __slots__ = (
         "apart",
@@ -131,7 +131,7 @@ class Wish:
         self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
         self.fit = fit
         self.limits, self.size = limits, size
-        """Numbers: wishes that share them are turned down alike, by place and by shape."""
+        """Numbers: requests that share them are turned down alike, by place and by shape."""
         self.domains: dict[Domain, tuple[tuple[int, int], ...]] = {}
         """Domain → the kinds of nodes that are there and fit, and the blocks a rank takes."""
         self.grounds: dict[tuple[Domain, frozenset[Place]], tuple[tuple[int, int], ...]] = {}
@@ -151,11 +151,11 @@ class Job:
 
     index: int
     ask: Ask
-    wish: Wish
+    request: Request
     ranks: int
     reuse: bool
     plain: bool
-    """Whether only its wish and its number of ranks matter: see `is_plain`."""
+    """Whether only its request and its number of ranks matter: see `is_plain`."""
     key: tuple[int, int, bool] = field(default=(0, 0, False))
 
     @property
@@ -165,7 +165,7 @@ class Job:
 
     @property
     def single(self) -> bool:
-        """Whether it has one rank and only its wish matters: all that are alike are seated at once."""
+        """Whether it has one rank and only its request matters: all that are alike are seated at once."""
         return self.plain and self.ranks == 1
 
     @property
@@ -181,7 +181,7 @@ class Job:
     @property
     def weight(self) -> int:
         """Blocks that are left out when it is left out: what a search keeps small."""
-        return self.ranks * max(1, self.wish.least)
+        return self.ranks * max(1, self.request.least)
 
 
 def is_plain(ask: Ask) -> bool:
