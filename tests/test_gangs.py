@@ -11,10 +11,10 @@ import pytest
 
 from declarative.apply import execute
 from declarative.apply.backends import Backends
+from declarative.apply.gate import PeerError, check_peers
 from declarative.apply.launch import launch_of
-from declarative.apply.peer_check import PeerError, check_peers
 from declarative.apply.renames import RenamedBackend
-from declarative.apply.settle import START_LIMIT, half_started
+from declarative.apply.stops import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
 from declarative.provider import TransientError, TransientKind
 from declarative.store import open_store

@@ -17,8 +17,8 @@ from declarative.apply.bundles import Bundles
 from declarative.apply.renames import Learn, RenamedBackend, never
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.manifest import Manifest
-from declarative.model.resource import EXISTING, LOCAL, SSH
-from declarative.model.spec import Backend
+from declarative.model.resource import EXISTING, LOCAL, SSH, Host
+from declarative.model.spec import Backend, Name
 from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
@@ -61,6 +61,10 @@ def check(
         if why := policy.refused_variable(config.driver, variable):
             hint = f"if it is meant for that: `--allow-variable {variable}`; or {MAY} (`credentials`)"
             raise _refused(f"backend {config.backend}: {why}", f"credentials.{key}", hint)
+    _check_files(config, policy, hosts)
+
+
+def _check_files(config: Config, policy: OperatorPolicy, hosts: Iterable[Mapping[str, Any]]) -> None:
     for name, text in dict.fromkeys(_files(config.options, hosts)):  # hosts mostly name the same few
         path = Path(os.path.realpath(config.project_dir.absolute() / Path(text).expanduser()))
         if not _is_allowed(path, config.project_dir, policy):
@@ -105,18 +109,24 @@ def _check_config(path: Path, project: Path) -> None:
     except OSError:
         return  # whoever needs it says so
     for number, line in enumerate(re.split(r"\r\n|[\n\r\f\v\x1c-\x1e\x85\u2028\u2029]", text), 1):
-        word, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        keyword = word.strip("\"' \t").split("\t")[0].lower()
-        if not keyword or keyword.startswith("#"):
-            continue
-        runs = keyword == "match" and re.search(r"exec", rest, re.IGNORECASE)
-        files = keyword in ("identityfile", "userknownhostsfile", "globalknownhostsfile")
-        outside = files and re.search(r"(^|[\s\"'=])(/|~(?!/\.ssh/))|\.\.|%", rest)
-        if keyword not in _HARMLESS or runs or outside or "${" in line or "`" in line:
+        if _does_more(line):
             summary = f"line {number} of the project's `ssh_config` does more than name hosts and keys "
             summary += "(`--allow-commands` allows it)"
             hint = "if its commands and files are meant, allow them, or put it into ~/.ssh"
             raise _refused(summary, "options.ssh_config", hint)
+
+
+def _does_more(line: str) -> bool:
+    """Whether a line of ssh's configuration may do more than name hosts and keys."""
+    word, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+    keyword = word.strip("\"' \t").split("\t")[0].lower()
+    if not keyword or keyword.startswith("#"):
+        return False
+    if keyword not in _HARMLESS or "${" in line or "`" in line:
+        return True
+    if keyword in ("identityfile", "userknownhostsfile", "globalknownhostsfile"):
+        return bool(re.search(r"(^|[\s\"'=])(/|~(?!/\.ssh/))|\.\.|%", rest))
+    return keyword == "match" and bool(re.search(r"exec", rest, re.IGNORECASE))
 
 
 T = TypeVar("T")
@@ -229,32 +239,32 @@ class Backends:
         return self._make(name, {}, offline=True)
 
     def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> RenamedBackend:
-        backend = self.declared.get(name)
+        backend = self.declared.get(name, Backend(name=Name(name)))
         config = Config(
             backend=name,
             project_dir=self.project_dir,
             lineage=self.lineage,
-            driver=self.driver(name),
-            regions=backend.regions if backend else (),
-            zones=backend.availability_zones if backend else (),
-            elsewhere=tuple(sorted(self._regions.get(name, set()) - set(backend.regions if backend else ()))),
-            credentials=(backend.credentials if backend else None) or {},
-            endpoint=backend.endpoint if backend else None,
-            image=(backend.image if backend else None) or {},
-            ssh_user=backend.ssh_user if backend else None,
-            network=(backend.network if backend else None) or Network(),
-            options=backend.options if backend else {},
+            driver=backend.provider,
+            regions=backend.regions,
+            zones=backend.availability_zones,
+            elsewhere=tuple(sorted(self._regions.get(name, set()) - set(backend.regions))),
+            credentials=backend.credentials or {},
+            endpoint=backend.endpoint,
+            image=backend.image or {},
+            ssh_user=backend.ssh_user,
+            network=backend.network or Network(),
+            options=backend.options,
             hosts=hosts,
             shared=self._shared,
             fence=self._fence,
         )
-        if backend is None and name not in (LOCAL, *EXISTING):
+        if name not in self.declared and name not in (LOCAL, *EXISTING):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
             check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
         try:
-            found = load(self.driver(name), config)
+            found = load(backend.provider, config)
             return RenamedBackend(found, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
@@ -271,18 +281,17 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
         found = reached_by(host, ways[name]) if name in ways else host
         out.setdefault(backend or SSH, {})[known_as] = found
 
-    for intent in state.intents:
-        if intent.inputs and isinstance(node := intent.typed, NodeInputs) and _is_host(node):
-            add(intent.backend, intent.address.name, intent.address.name, node.host)
+    begun = [(intent, intent.typed) for intent in state.intents if intent.inputs]
+    for intent, inputs in begun:
+        if isinstance(inputs, NodeInputs) and _is_host(inputs):
+            add(intent.backend, intent.address.name, intent.address.name, inputs.host)
     for record in state.of("node"):
         if _is_host(record.node):
             add(record.backend, made_as(record).name, record.address.name, record.node.host)
-    begun = (intent.typed for intent in state.intents if intent.inputs)
-    for volume in (*(v for v in begun if isinstance(v, VolumeInputs)), *volumes_on(state)):
-        if volume.host:
-            name = host_name(state, volume)
-            if name not in out.get(volume.backend, {}):
-                add(volume.backend, name, name, volume.host)
+    for volume in volumes_on(state):
+        name = host_name(state, volume)
+        if name not in out.get(volume.backend, {}):
+            add(volume.backend, name, name, volume.host)
     return out
 
 
@@ -291,9 +300,19 @@ def _is_host(node: NodeInputs) -> bool:
     return "hostname" in node.host and node.instance_id is None
 
 
+def of_partition(host: Host) -> bool:
+    """Whether a host is a node of a partition, or stands for all of them."""
+    return "partition" in host.fields
+
+
 def volumes_on(state: State) -> list[VolumeInputs]:
-    """The inputs of the volumes on hosts, the last ones first: of two ways to a host the newer one holds."""
-    return [r.volume for r in reversed(state.of("volume")) if r.volume.host]
+    """The inputs of the volumes on hosts, those that a command had begun to make first, then the last ones:
+    of two ways to a host the newer one holds.
+    """
+    begun = [intent.typed for intent in state.intents if intent.inputs]
+    to_make = [inputs for inputs in begun if isinstance(inputs, VolumeInputs)]
+    made = [record.volume for record in reversed(state.of("volume"))]
+    return [volume for volume in (*to_make, *made) if volume.host]
 
 
 def host_name(state: State, volume: VolumeInputs) -> str:

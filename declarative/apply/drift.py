@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any
 
 from declarative.apply.renames import RenamedBackend, as_recorded, record_token
@@ -150,24 +151,35 @@ def _look_for(
     alone: bool,
 ) -> None:
     """What the listing lacks. `alone`: it was empty, so that it shows nothing of whose place was asked."""
+    asked = sorted(missing, key=_is_attachment)
+    known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
+    if known is None:  # who cannot tell by ids says of an attachment no more than that its rank has ended
+        asked = list(filterfalse(_is_attachment, asked))
+    things = _by_token(state, asked, at)
+    recalled = known or {}
+    for record in asked:
+        unsure = alone and known is not None and record.address not in known
+        _note(record, things[record.address], recalled.get(record.address), found, unsure=unsure)
+    for record in filter(_is_attachment, asked):
+        if things[record.address] is None and recalled.get(record.address) is None:
+            _detached(state, record, found)
+
+
+def _is_attachment(record: Record) -> bool:
+    return record.address.kind == "attachment"
+
+
+def _by_token(
+    state: State, records: Sequence[Record], at: Callable[[Record], Provider]
+) -> dict[Address, Thing | None]:
+    """What has the tokens of these, asked for side by side."""
 
     def find(record: Record) -> Thing | None:
         provider, wanted = at(record), record_token(state, record)
         return call(lambda: provider.find(made_as(record), wanted), policy=PATIENCE)
 
-    # Who cannot tell by ids says of an attachment no more than that its rank has ended.
-    asked = [r for r in missing if r.address.kind != "attachment"]
-    held = [r for r in missing if r.address.kind == "attachment"]
-    known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
-    asked += held if known is not None else []
-    with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="find") as pool:
-        things = dict(zip([r.address for r in asked], pool.map(find, asked), strict=True))
-    for record in asked:
-        unsure = alone and known is not None and record.address not in known
-        _note(record, things[record.address], (known or {}).get(record.address), found, unsure=unsure)
-    for record in held:
-        if known is not None and things[record.address] is None and known.get(record.address) is None:
-            _detached(state, record, found)
+    with ThreadPoolExecutor(min(AT_ONCE, len(records)) or 1, thread_name_prefix="find") as pool:
+        return dict(zip([r.address for r in records], pool.map(find, records), strict=True))
 
 
 def _note(
@@ -181,7 +193,7 @@ def _note(
     elif isinstance(recalled, Ended):
         found.lost(record, recalled.reason)
         found.ended[record.address] = recalled.reason
-    elif record.address.kind != "attachment":
+    elif not _is_attachment(record):
         found.lost(record)
         if unsure:
             found.unsure.add(record.address)
@@ -190,8 +202,7 @@ def _note(
 def _detached(state: State, record: Record, found: Compared) -> None:
     """A volume that somebody took off its node. A rank that runs goes on without it, and keeps its claim."""
     rank = record.attachment.rank
-    status = state.ranks.get(rank)
-    if record.needs & found.gone or (status and status.state.ended):
+    if record.needs & found.gone or state.has_ended(rank):
         return
     what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
     if state.get("rank", rank) is None:

@@ -10,10 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.apply.gate import GATE_SECONDS, Tools, is_gang, release
+from declarative.apply.gate import GATE_SECONDS, Tools, check_peers, is_gang, release
 from declarative.apply.graph_walk import InterruptedApplyError
-from declarative.apply.launch import launch_of, seconds
-from declarative.apply.peer_check import check_peers
+from declarative.apply.launch import grace_of, launch_of, seconds
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
 from declarative.model.attempts import attempt_id, attempt_of
@@ -30,6 +29,7 @@ from declarative.model.state import (
     RankStatus,
     Readiness,
     Record,
+    State,
     rank_name,
 )
 from declarative.planner.types import Action, Op, Reason
@@ -39,6 +39,9 @@ from declarative.spans import span
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
+
+NEVER_UP = frozenset({NodeState.FAILED, *BOOTING})
+"""The states of a node that is no longer waited for, and that nothing ever ran on."""
 
 SAY_SECONDS = 15.0
 """How long nothing more is said of what an action waits for, once something was."""
@@ -79,7 +82,7 @@ def execute(action: Action, tools: Tools) -> None:
         elif kind == "rank":
             _RANK[action.op](action, tools)
         else:
-            _thing(action, tools)
+            _THING[action.op](action, tools)
 
 
 def _retrying(
@@ -98,40 +101,28 @@ def _retrying(
     return run
 
 
-def _thing(action: Action, tools: Tools) -> None:
-    """A node, a volume or an attachment."""
-    made = action.op is Op.CREATE and action.address.kind != "node"
-    have = None if made else tools.writer.record(action.address)
-    if action.op is Op.CREATE:
-        if have is not None:
-            _leave(have, action, tools)
-        records = tools.writer.part(action.holds).records if action.holds else {}
-        held = {a: records[a] for a in action.holds if a in records}
-        _create(action, tools, data_of(action.typed), held)
-    elif action.op is Op.UPDATE:
-        assert have is not None
-        _update(have, action, tools)
-    elif action.forget and have is not None:
-        tools.writer.drop([action.address])
-    elif have is not None:
-        if action.reason is Reason.UNFIT:
-            _end_held(have, action, tools)
-        _remove(have, action, tools)
+def _make(action: Action, tools: Tools) -> None:
+    """A node, a volume or an attachment. A node that is there goes elsewhere with its cluster: it leaves
+    where it is before.
+    """
+    have = tools.writer.record(action.address) if action.address.kind == "node" else None
+    if have is not None:
+        leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
+        try:
+            _delete(leave, tools)
+        except PermanentError as error:
+            raise NotLeftError(error) from error
+    records = tools.writer.part(action.holds).records if action.holds else {}
+    held = {a: records[a] for a in action.holds if a in records}
+    _create(action, tools, data_of(action.typed), held)
 
 
-def _leave(have: Record, action: Action, tools: Tools) -> None:
-    """A node that goes elsewhere with its cluster first leaves where it is."""
-    leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
-    try:
-        _thing(leave, tools)
-    except PermanentError as error:
-        raise NotLeftError(error) from error
-
-
-def _update(have: Record, action: Action, tools: Tools) -> None:
+def _update(action: Action, tools: Tools) -> None:
     """Change it in place. A `PermanentError` says that nothing was changed; after anything else that is not
     known, and the intent stays open to be read back.
     """
+    have = tools.writer.record(action.address)
+    assert have is not None
     provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
     intent = tools.writer.begin("update", action.address, action.backend, inputs, have.needs)
     try:
@@ -142,8 +133,16 @@ def _update(have: Record, action: Action, tools: Tools) -> None:
     tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
 
 
-def _remove(have: Record, action: Action, tools: Tools) -> None:
-    """Delete it; one that is not there any more is deleted."""
+def _delete(action: Action, tools: Tools) -> None:
+    """Delete it, or forget it; one that is not there any more is deleted."""
+    have = tools.writer.record(action.address)
+    if have is None:
+        return
+    if action.forget:
+        tools.writer.drop([action.address])
+        return
+    if action.reason is Reason.UNFIT:
+        _end_held(have, action, tools)
     provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
     intent = tools.writer.begin("delete", action.address, action.backend, inputs, frozenset(action.holds))
     try:
@@ -250,22 +249,28 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         tools.writer.observe_nodes({address.name: seen})
         if seen.state is NodeState.READY:
             return seen
-        why = f": {seen.reason}" if seen.reason else ""
-        if seen.state not in BOOTING:
-            if seen.state is NodeState.FAILED:
-                tools.late.add(address)
-            raise NotReadyError(f"{address} is {seen.state.value}{why}")
         now = tools.now()
-        if now - start > START_UP_LIMIT:
-            tools.late.add(address)
-            late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"
-            raise NotReadyError(f"{late}{why}", LATE)
-        if now >= next_time and said != (reason := seen.reason or f"it is {seen.state.value}"):
+        if fault := _not_ready(address, seen, now - start):
+            if seen.state in NEVER_UP:
+                tools.late.add(address)
+            raise fault
+        reason = seen.reason or f"it is {seen.state.value}"
+        if now >= next_time and said != reason:
             tools.listener.wait(id, str(address), reason)
             said, next_time = reason, now + SAY_SECONDS
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
+
+
+def _not_ready(address: Address, seen: Readiness, waited: float) -> NotReadyError | None:
+    """The fault of a node that is not waited for (any more), after so many seconds."""
+    why = f": {seen.reason}" if seen.reason else ""
+    if seen.state not in BOOTING:
+        return NotReadyError(f"{address} is {seen.state.value}{why}")
+    if waited > START_UP_LIMIT:
+        return NotReadyError(f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes{why}", LATE)
+    return None
 
 
 def _readiness(record: Record, tools: Tools) -> Readiness:
@@ -281,19 +286,9 @@ def _places(inputs: RankInputs) -> list[Address]:
 def _start(action: Action, tools: Tools) -> None:
     asked = action.typed
     assert isinstance(asked, RankInputs)
-    inputs = data_of(asked)
     state = tools.writer.part((*action.holds, *_places(asked)))
-    missing = [str(a) for a in action.holds if a not in state.records]
-    if missing:
-        raise NotReadyError(f"{missing[0]} is not there")
-    reservation = next(a for a in action.holds if a.kind == "reservation")
-    node = state.records[next(a for a in state.records[reservation].needs if a.kind == "node")]
-    if f"create:{reservation}" not in action.needs:
-        # The place is from an earlier apply: its node was not looked at in this one.
-        wait_ready(node.address, tools, action.id)
-    if not any(need.startswith("create:rank/") for need in action.needs):
-        check_peers(asked, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
-    begun = tools.now()
+    node = _node_for(action, asked, state, tools)
+    begun, inputs = tools.now(), data_of(asked)
     intent = tools.writer.begin("create", action.address, node.backend, inputs, action.holds)
     record = Record(
         address=action.address,
@@ -326,6 +321,21 @@ def _start(action: Action, tools: Tools) -> None:
         release(record.rank.task, tools, action.id)
 
 
+def _node_for(action: Action, asked: RankInputs, state: State, tools: Tools) -> Record:
+    """The node that a rank starts on: it is ready, and the gang can meet there."""
+    missing = [str(a) for a in action.holds if a not in state.records]
+    if missing:
+        raise NotReadyError(f"{missing[0]} is not there")
+    reservation = next(a for a in action.holds if a.kind == "reservation")
+    node = state.needed(state.records[reservation], "node")
+    if f"create:{reservation}" not in action.needs:
+        # The place is from an earlier apply: its node was not looked at in this one.
+        wait_ready(node.address, tools, action.id)
+    if not any(need.startswith("create:rank/") for need in action.needs):
+        check_peers(asked, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
+    return node
+
+
 def _stop(action: Action, tools: Tools) -> None:
     """Stop it if it runs, and forget it."""
     state = tools.writer.part((action.address, Address("reservation", action.address.name)))
@@ -333,15 +343,11 @@ def _stop(action: Action, tools: Tools) -> None:
     if record is None:
         return
     intent = tools.writer.begin("delete", action.address, record.backend, record.inputs)
-    status = state.ranks.get(action.address.name)
     reservation = state.get("reservation", action.address.name)
-    if reservation is not None and not (status and status.state.ended):
-        node = state.records[next(a for a in reservation.needs if a.kind == "node")]
-        grace = seconds(record.rank.stop_duration, 300)
+    if reservation is not None and not state.has_ended(action.address.name):
+        node = state.needed(reservation, "node")
         provider = tools.backends.get(node.backend)
-        _retrying(action, tools)(
-            lambda: provider.stop(node, attempt_id(record), 300 if grace is None else grace)
-        )
+        _retrying(action, tools)(lambda: provider.stop(node, attempt_id(record), grace_of(record.rank)))
     tools.writer.finish(intent)
 
 
@@ -354,8 +360,7 @@ def _change(action: Action, tools: Tools) -> None:
     intent = tools.writer.begin("update", action.address, record.backend, data_of(asked), record.needs)
     status = state.ranks.get(action.address.name)
     if "max_duration" in action.because and status and status.state is RankState.RUNNING:
-        reservation = state.records[Address("reservation", action.address.name)]
-        node = state.records[next(a for a in reservation.needs if a.kind == "node")]
+        node = state.needed(state.records[Address("reservation", action.address.name)], "node")
         provider = tools.backends.get(node.backend)
         limit = seconds(asked.max_duration, None)
         _retrying(action, tools)(lambda: provider.change_limit(node, attempt_id(record), limit))
@@ -363,3 +368,8 @@ def _change(action: Action, tools: Tools) -> None:
 
 
 _RANK: dict[Op, Callable[[Action, Tools], None]] = {Op.CREATE: _start, Op.DELETE: _stop, Op.UPDATE: _change}
+_THING: dict[Op, Callable[[Action, Tools], None]] = {
+    Op.CREATE: _make,
+    Op.UPDATE: _update,
+    Op.DELETE: _delete,
+}

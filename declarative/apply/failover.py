@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import TypeGuard, cast
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.spec.values import Placement
@@ -121,52 +123,55 @@ class Failover:
     def __init__(self, plan: Plan, state: State) -> None:
         self._groups: dict[str, _Group] = {}
         creates = {a.address.name: a for a in plan.actions if _is_create(a)}
-        made = {name: a.typed for name, a in creates.items() if isinstance(a.typed, NodeInputs)}
-        self._nodes = {r.address.name: r.node for r in state.of("node")} | made
+        idle = {r.address.name: r for r in state.of("node")}
+        made = {name: cast("NodeInputs", a.typed) for name, a in creates.items()}
+        self._nodes = {name: record.node for name, record in idle.items()} | made
         self._keys = {name: _key(node) for name, node in self._nodes.items()}
-        self._clusters = {n: node.fleet for n, node in made.items() if node.placement == Placement.CLUSTER}
+        self._clusters: dict[str, str] = {}
+        """Node → the fleet whose cluster it is of."""
         self._unmade: dict[str | None, set[str]] = {}
         """Of clusters by their fleets: nodes whose creates have no result yet."""
-        for name, fleet in self._clusters.items():
-            self._unmade.setdefault(fleet, set()).add(name)
-        idle = {r.address.name: r for r in state.of("node")}
-        # Of which it is not known what came of them: that is found out where they were asked for, by asking
-        # there again, before they go anywhere else.
-        self._asked = frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
-        for fallback in (f for f in plan.preview.fallbacks if f.ways):
+        for name, node in made.items():
+            if node.placement == Placement.CLUSTER:
+                self._clusters[name] = node.fleet
+                self._unmade.setdefault(node.fleet, set()).add(name)
+        self._asked = _asked_for(state)
+        for fallback in filter(attrgetter("ways"), plan.preview.fallbacks):
             self._add(fallback, creates, idle)
 
     def _add(self, fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]) -> None:
         kinds = {name: i for i, kind in enumerate(fallback.kinds) for name in kind}
-        new = [name for name in kinds if name in creates]
-        there = [name for name in fallback.idle if name in idle and name not in creates]
-        planned = {name: creates[name] for name in new} | {name: _follow(idle[name]) for name in there}
-        for part in ([*new, *there],) if fallback.together else [[name] for name in new]:
-            members = {name: kinds[name] for name in part}
+        new = {name: creates[name] for name in kinds if name in creates}
+        parts = [new] if fallback.together else [{name: create} for name, create in new.items()]
+        there = _followers(fallback, creates, idle)
+        for part in parts if new else ():
+            planned = part | there
+            members = {name: kinds[name] for name in planned}
             group = _Group(members=members, fallback=fallback, planned=planned, nodes=self._nodes)
-            group.open, group.later = set(part) & set(new), set(part) & set(there)
-            if group.open:
-                self._groups.update(dict.fromkeys(part, group))
+            group.open, group.later = {*part}, {*there}
+            self._groups.update(dict.fromkeys(planned, group))
 
     def waits(self, action: Action) -> bool:
         """Whether an action must not begin yet: the cluster that it would use may still go elsewhere, or
         it is not known yet whether it can be had; or others of its own have not left the last place.
         """
-        group = self._groups.get(action.address.name) if _is_create(action) else None
-        if group is not None:
-            name = action.address.name
-            first = name in group.leaving or name in self._asked
-            return group.fallback.together and not first and self._is_moving(group)
-        if action.op is not Op.CREATE or not isinstance(action.typed, ReservationInputs):
-            return False
-        node = action.typed.node
-        if self._unmade.get(self._clusters.get(node)):
-            return True
-        group = self._groups.get(node)
-        return group is not None and group.fallback.together and bool(group.open)
+        if _is_create(action):
+            group = self._groups.get(action.address.name)
+            return group is not None and group.fallback.together and self._waits(group, action.address.name)
+        if action.op is Op.CREATE and isinstance(action.typed, ReservationInputs):
+            return self._is_unsettled(action.typed.node)
+        return False
 
-    def _is_moving(self, group: _Group) -> bool:
-        """Whether some of a cluster are, or may be, where it was before."""
+    def _is_unsettled(self, node: str) -> bool:
+        """Whether the cluster of a node may still go elsewhere, or is not had yet."""
+        group = self._groups.get(node)
+        moves = group is not None and group.fallback.together and bool(group.open)
+        return moves or bool(self._unmade.get(self._clusters.get(node)))
+
+    def _waits(self, group: _Group, name: str) -> bool:
+        """Whether a member has to wait for others of its cluster that are, or may be, where it was before."""
+        if name in group.leaving or name in self._asked:
+            return False
         late = any(at != group.way for at in group.at.values())
         return late or bool(group.leaving) or (group.way > 0 and not self._asked.isdisjoint(group.open))
 
@@ -196,34 +201,38 @@ class Failover:
         """What becomes of a create that has ended; None where that is nothing special."""
         name = action.address.name
         group = self._groups.get(name) if _is_node(action) else None
-        if group is not None and action.op is Op.DELETE and name in group.leaving:
-            return self._left(group, name, error)
-        if group is None or not _is_create(action):
+        if group is None:
+            return None
+        if action.op is Op.DELETE:
+            return self._left(group, name, error) if name in group.leaving else None
+        if not _is_create(action):
             return None
         begun = group.at.pop(name)
         if group.over:
-            group.made |= set() if error else {name}
-            return self._late(error, begun) if error else self._undo(group, {name})
+            return self._late(group, name, error, begun)
         if begun != group.way:
-            if error is None or isinstance(error, PermanentError):
-                group.leaving |= {} if error else {name: _gone(action)}
-                return FailoverVerdict(again=(action.id,))
-            return self._stay(group, name, error)  # it may be there, and is found by the next look
+            return self._behind(group, action, error)
         if error is None:
             return self._made(group, name)
-        if not _may_go_on(error, group.way):
-            group.broken = True
-            return None
-        assert isinstance(error, PermanentError)
-        return self._refused(group, action, error)
+        if _may_go_on(error, group.way):
+            return self._refused(group, name, error)
+        group.broken = True
+        return None
+
+    def _behind(self, group: _Group, action: Action, error: BaseException | None) -> FailoverVerdict:
+        """Of one that was begun where its cluster was before: it is done again where that is now."""
+        if error is not None and not isinstance(error, PermanentError):
+            return self._stay(group, action.address.name, error)  # it may be there: the next look finds it
+        if error is None:
+            group.leaving[action.address.name] = gone(action)
+        return FailoverVerdict(again=(action.id,))
 
     def _left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
         """One has left the last place, or cannot: then no other is made elsewhere."""
         del group.leaving[name]
         if error is None:
-            return (
-                self._undo(group, {name}) if group.over else FailoverVerdict(again=(f"create:node/{name}",))
-            )
+            again = FailoverVerdict(again=(f"create:node/{name}",))
+            return self._undo(group, {name}) if group.over else again
         return self._stay(group, name, error)
 
     def _stay(self, group: _Group, name: str, error: BaseException) -> FailoverVerdict:
@@ -232,11 +241,15 @@ class Failover:
         waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)
 
-    def _late(self, error: BaseException, begun: int) -> FailoverVerdict | None:
+    def _late(
+        self, group: _Group, name: str, error: BaseException | None, begun: int
+    ) -> FailoverVerdict | None:
         """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
+        if error is None:
+            group.made.add(name)
+            return self._undo(group, {name})
         if not _may_go_on(error, begun):
             return None
-        assert isinstance(error, PermanentError)
         return FailoverVerdict(error=NoOfferError(error.summary, error.hint or HINT))
 
     def _made(self, group: _Group, name: str) -> FailoverVerdict:
@@ -250,32 +263,38 @@ class Failover:
         group.open.update(follow)
         return FailoverVerdict(note=note, more=tuple(group.planned[n] for n in follow))
 
-    def _refused(self, group: _Group, action: Action, error: PermanentError) -> FailoverVerdict:
-        name = action.address.name
+    def _refused(self, group: _Group, name: str, error: PermanentError) -> FailoverVerdict:
+        """The offer of a member cannot be had: the group goes where the next one is, if there is one."""
         refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
         if error.kind is PermanentKind.QUOTA:
             group.full.add(_key(group.offer(name)))
-        way = None if group.broken or group.over else self._next(group)
         told = tuple(sorted(group.members)) if group.fallback.together else (name,)
+        move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
+        way = None if group.broken else self._next(group)
         if way is None:
-            left = NoOfferError(_in_vain(group), error.hint or HINT) if len(group.tried) > 1 else error
-            group.over = group.fallback.together and not group.fallback.wanted and not group.broken
-            waiting = group.open - group.at.keys() - {name}
-            undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
-            move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
-            return replace(undo, error=left, move=move)
-        group.leaving |= {member: _gone(group.create(member)) for member in group.made}
+            return self._in_vain(group, name, error, move)
+        again = self._go(group, name, way)
+        return FailoverVerdict(again=again, move=replace(move, taken=_offer_name(group.offer(name))))
+
+    def _in_vain(self, group: _Group, name: str, error: PermanentError, move: Move) -> FailoverVerdict:
+        """No offer is left. A cluster that nobody wants without all its members is given up."""
+        left = NoOfferError(_in_vain(group), error.hint or HINT) if len(group.tried) > 1 else error
+        group.over = group.fallback.together and not group.fallback.wanted and not group.broken
+        waiting = group.open - group.at.keys() - {name}
+        undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
+        return replace(undo, error=left, move=move)
+
+    def _go(self, group: _Group, name: str, way: int) -> tuple[str, ...]:
+        """Take another way, with all that was made for the last one; what is to be created anew."""
+        group.leaving |= {member: gone(group.create(member)) for member in group.made}
         group.way = way
-        for member in group.members:
-            if member not in group.later:
-                self._keys[member] = _key(group.offer(member))
-        taken = _offer_name(group.offer(name))
+        for member in group.members.keys() - group.later:
+            self._keys[member] = _key(group.offer(member))
         again = {name, *group.made}
         group.open |= group.made
         group.made = set()
-        move = Move(nodes=told, refused=refused, error=error.summary, taken=taken)
-        return FailoverVerdict(again=tuple(f"create:node/{n}" for n in sorted(again)), move=move)
+        return tuple(f"create:node/{n}" for n in sorted(again))
 
     def _next(self, group: _Group) -> int | None:
         """The next way that has room, as far as that is known without asking."""
@@ -302,7 +321,7 @@ class Failover:
         group.made -= names
         return FailoverVerdict(
             undone=tuple(f"create:node/{n}" for n in sorted(names)),
-            more=tuple(_gone(group.create(n)) for n in made),
+            more=tuple(gone(group.create(n)) for n in made),
         )
 
 
@@ -318,6 +337,16 @@ def _offer_name(offer: OfferInputs) -> str:
     return f"{offer.instance_type} in {offer.zone or offer.region}{' as spot' if offer.spot else ''}"
 
 
+def _followers(
+    fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]
+) -> dict[str, Action]:
+    """Nodes that are there and go where a cluster's new ones go: the create of each, if it does."""
+    if not fallback.together:
+        return {}
+    there = (name for name in fallback.idle if name in idle and name not in creates)
+    return {name: _follow(idle[name]) for name in there}
+
+
 def _is_create(action: Action) -> bool:
     return action.op is Op.CREATE and _is_node(action)
 
@@ -330,7 +359,14 @@ def _key(offer: OfferInputs) -> Key:
     return (offer.backend, offer.region, offer.instance_type, offer.spot)
 
 
-def _may_go_on(error: BaseException, way: int) -> bool:
+def _asked_for(state: State) -> frozenset[str]:
+    """The nodes of whose creates it is not known what came of them: that is found out where they were asked
+    for, by asking there again, before they go anywhere else.
+    """
+    return frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
+
+
+def _may_go_on(error: BaseException, way: int) -> TypeGuard[PermanentError]:
     return isinstance(error, PermanentError) and (way > 0 or error.kind in REFUSED)
 
 
@@ -354,20 +390,11 @@ def _in_vain(group: _Group) -> str:
 
 def _follow(node: Record) -> Action:
     """A node that was there goes with its cluster."""
-    return Action(
-        op=Op.CREATE,
-        address=node.address,
-        reason=Reason.CASCADE,
-        after=node.typed,
-        backend=node.node.backend,
-    )
+    where, after = node.node.backend, node.typed
+    return Action(op=Op.CREATE, address=node.address, reason=Reason.CASCADE, after=after, backend=where)
 
 
-def _gone(create: Action) -> Action:
-    return Action(
-        op=Op.DELETE,
-        address=create.address,
-        reason=Reason.INCOMPLETE,
-        before=create.after,
-        backend=create.backend,
-    )
+def gone(create: Action) -> Action:
+    """The deletion of what a create made, since its cluster does not come about there."""
+    was, where = create.after, create.backend
+    return Action(op=Op.DELETE, address=create.address, reason=Reason.INCOMPLETE, before=was, backend=where)

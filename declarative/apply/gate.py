@@ -1,4 +1,5 @@
-"""The gate of a gang: its ranks are prepared, each on its node, and run only when all of them can.
+"""The gate of a gang: its ranks are prepared, each on its node, and run only when all of them can. Before the
+first one is prepared, the nodes are asked whether they reach rank 0's: they meet there.
 
 A rank is recorded as soon as it is prepared, and `starting` until it is released. So whatever cuts a command
 short, the next one knows what waits: it prepares what is missing and releases all, or stops them. What nobody
@@ -13,7 +14,7 @@ released at once, unless `startup_order` wants otherwise, so that this is a matt
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,13 +23,20 @@ from typing import TYPE_CHECKING, TypeVar
 from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.launch import tells_others
-from declarative.apply.peer_check import Known
-from declarative.apply.polls import node_of_rank
 from declarative.apply.renames import RenamedBackend
 from declarative.model.attempts import attempt_id
 from declarative.model.inputs import RankInputs
 from declarative.model.spec import StartupOrder
-from declarative.model.state import PREPARING, WAITING, Address, RankState, RankStatus, Record, State
+from declarative.model.state import (
+    PREPARING,
+    WAITING,
+    Address,
+    RankState,
+    RankStatus,
+    Record,
+    State,
+    rank_name,
+)
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call
@@ -47,6 +55,10 @@ AT_ONCE = 64
 
 T = TypeVar("T")
 _Asked = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
+
+
+Known = MutableMapping[tuple[str, str], str | None]
+"""(node, address) → why the address cannot be reached from there; None if nothing is against it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,27 +85,29 @@ def is_gang(inputs: RankInputs) -> bool:
 
 def waiting(state: State) -> dict[str, list[Record]]:
     """The gangs of which all ranks are recorded, none has ended, and some were not released; by rank."""
-    gangs: dict[str, list[Record]] = {}
-    held: set[str] = set()
-    for record in state.of("rank"):
-        status = state.ranks.get(record.address.name)
-        if is_gang(record.rank):
-            gangs.setdefault(record.rank.task, []).append(record)
-        if is_held(status):
-            held.add(record.rank.task)
-    out: dict[str, list[Record]] = {}
-    for task in sorted(held & gangs.keys()):
-        ranks = gangs[task]
-        whole = {r.rank.rank for r in ranks} == set(range(ranks[0].rank.nodes))
-        statuses = [state.ranks.get(r.address.name) for r in ranks]
-        if whole and all(s is not None and not s.state.ended for s in statuses):
-            out[task] = sorted(ranks, key=lambda r: r.rank.rank)
-    return out
+    gangs = sorted(state.gangs().items())
+    return {task: sorted(ranks, key=_number) for task, ranks in gangs if _waits(ranks, state)}
+
+
+def _number(rank: Record) -> int:
+    return rank.rank.rank
+
+
+def _waits(ranks: Sequence[Record], state: State) -> bool:
+    statuses = [state.ranks.get(r.address.name) for r in ranks]
+    if not is_gang(ranks[0].rank) or not any(map(is_held, statuses)):
+        return False
+    whole = set(map(_number, ranks)) == set(range(ranks[0].rank.nodes))
+    return whole and all(s is not None and not s.state.ended for s in statuses)
 
 
 def is_held(status: RankStatus | None) -> bool:
     """Whether a rank is prepared, or about to be, and was not released."""
     return status is not None and status.state is RankState.STARTING and status.cause in {PREPARING, WAITING}
+
+
+def _is_preparing(status: RankStatus | None) -> bool:
+    return status is not None and status.cause == PREPARING
 
 
 def release(task: str, tools: Tools, id: str | None = None) -> None:
@@ -102,18 +116,27 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
     Raises `ProviderError`, `StateError` or `InterruptedApplyError`. Of a gang of which a rank ended meanwhile
     none is released: whoever looks next stops the others.
     """
+    state, ranks = _prepared(task, tools, id)
+    if not ranks:
+        return
+    _reserve(task, ranks, state, tools)
+    peers = _peers(ranks, state, tools)
+    for group in _in_order(ranks):
+        _ask(group, state, tools, lambda provider: partial(provider.release, peers=peers))
+
+
+def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Record]]:
+    """The ranks of a gang once all are prepared; none if it does not wait, or took too long."""
     start = tools.now()
     pause, said = 0.1, False
     while True:
-        ranks = waiting(state := tools.writer.state()).get(task)
-        if not ranks:
-            return
-        slow = [r for r in ranks if (s := state.ranks.get(r.address.name)) and s.cause == PREPARING]
+        ranks = waiting(state := tools.writer.state()).get(task, [])
+        slow = [r for r in ranks if _is_preparing(state.ranks.get(r.address.name))]
         if not slow:
-            break
+            return state, ranks
         late = tools.now() - start
         if late > PREPARE_LIMIT:
-            return
+            return state, []
         if id and not said and late > 1:
             tools.listener.wait(id, str(slow[0].address), PREPARING)
             said = True
@@ -121,10 +144,6 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
         _ask(slow, state, tools, lambda provider: provider.poll)
-    _reserve(task, ranks, state, tools)
-    peers = _peers(ranks, state, tools)
-    for group in _in_order(ranks):
-        _ask(group, state, tools, lambda provider: partial(provider.release, peers=peers))
 
 
 def release_all(tools: Tools) -> dict[str, str]:
@@ -157,7 +176,7 @@ def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None
     """Have the nodes of the whole gang, where its place gives them to gangs (`provider.Gangs`)."""
     seats: dict[str | None, list[Seat]] = {}
     for rank in ranks:
-        if node := node_of_rank(state, rank.address.name):
+        if node := state.node_of_rank(rank.address.name):
             seats.setdefault(node.backend, []).append(Seat(node=node, attempt=attempt_id(rank)))
     for backend, found in seats.items():
         gang = Gang(task=task, seats=tuple(found))
@@ -198,9 +217,63 @@ def _at_nodes(ranks: list[Record], state: State, ask: Callable[[Record, Mapping[
     """Call for each node, side by side, with its ranks by their attempts."""
     by_node: dict[Address, tuple[Record, dict[str, str]]] = {}
     for rank in ranks:
-        node = node_of_rank(state, rank.address.name)
+        node = state.node_of_rank(rank.address.name)
         if node:
             by_node.setdefault(node.address, (node, {}))[1][attempt_id(rank)] = rank.address.name
 
     with ThreadPoolExecutor(min(AT_ONCE, len(by_node)) or 1, thread_name_prefix="gate") as pool:
         list(pool.map(lambda found: ask(*found), by_node.values()))
+
+
+# ------------------------------------------------------------------------------ whether its nodes can meet
+
+HINT = (
+    "write the address by which the other hosts reach it as the host's `internal_ip`, or the network that "
+    "they share as `network: 10.0.0.0/8` of `ssh_config`; or let them through in the firewall"
+)
+
+
+class PeerError(Exception):
+    """A node of a gang does not reach rank 0's."""
+
+    def __init__(self, summary: str) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.hint = HINT
+
+
+def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Known) -> None:
+    """`PeerError` if a node of the gang cannot reach rank 0's address, as far as anybody can tell.
+
+    `inputs` are those of one of its ranks. What is `known` already is not asked again.
+    """
+    if not is_gang(inputs) or not tells_others(inputs):
+        return
+    first, *rest = (state.node_of_rank(rank_name(inputs.task, rank)) for rank in range(inputs.nodes))
+    if first is None or not first.outputs.get("address"):
+        return
+    address = str(first.outputs["address"])
+    others = {node.address.name: node for node in filter(None, rest)}
+    others.pop(first.address.name, None)
+    _reach(others, address, backends, known)
+    for name, node in others.items():
+        if why := known[name, address]:
+            raise PeerError(
+                f"{node.address} ({node.outputs.get('address')}) cannot reach {first.address} at {address}, "
+                f"where its ranks would look for rank 0: {why}"
+            )
+
+
+def _reach(nodes: Mapping[str, Record], address: str, backends: Backends, known: Known) -> None:
+    """Ask nodes whether they reach an address, if it is not known, and note it in `known`."""
+    new = [name for name in sorted(nodes) if (name, address) not in known]
+
+    def ask(node: Record) -> str | None:
+        try:
+            return backends.get(node.backend).reaches(node, address)
+        except ProviderError:
+            return None  # whoever starts a rank there hears of it
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(new)) or 1, thread_name_prefix="reach") as pool:
+        for name, why in zip(new, pool.map(ask, [nodes[name] for name in new]), strict=True):
+            known[name, address] = why

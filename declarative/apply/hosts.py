@@ -14,8 +14,7 @@ from functools import partial
 
 from declarative.apply.answers import PATIENT, answers, side_by_side
 from declarative.apply.away import ADOPTED, HOST
-from declarative.apply.backends import HOST_REST, Backends
-from declarative.apply.offers import of_partition
+from declarative.apply.backends import HOST_REST, Backends, of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
@@ -47,28 +46,39 @@ def instances(
         reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
         return [], [LeftOut(host=host, reason=reason) for host in hosts]
     found = {each.id: each for each in there}
-    shapes = {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
+    types = _types(known)
     offers: list[Offer] = []
     left_out: list[LeftOut] = []
     for host in hosts:
-        each = found.get(host.key)
-        type_of = shapes.get((each.region, each.type, each.spot)) if each else None
-        if each is None:
-            left_out.append(LeftOut(host=host, reason=f"backend {name} has no such instance"))
-        elif each.lineage not in (None, backends.lineage):
-            owner = f"{each.address} of another state (lineage {each.lineage}): take it out of that one first"
-            left_out.append(LeftOut(host=host, reason=f"it is {owner}"))
-        elif type_of is None:
-            why = (
-                f"backend {name} does not know its type `{each.type}`: declare it in the backend's `catalog`"
-            )
-            left_out.append(LeftOut(host=host, reason=why))
+        made = _adopted(host, found.get(host.key), types, name, backends.lineage)
+        if isinstance(made, Offer):
+            offers.append(made)
         else:
-            offers.append(_offer(host, each, type_of))
+            left_out.append(LeftOut(host=host, reason=made))
     return offers, left_out
 
 
-def _offer(host: Host, each: Existing, type_of: Offer) -> Offer:
+Type = tuple[str, str, bool]
+"""Region, instance type, spot."""
+
+
+def _types(known: Sequence[Offer]) -> dict[Type, Offer]:
+    """The first offer of each type that is launched."""
+    return {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
+
+
+def _adopted(
+    host: Host, each: Existing | None, types: Mapping[Type, Offer], name: str, lineage: str
+) -> Offer | str:
+    """What the node of an instance is made of, or why the instance is left out."""
+    if each is None:
+        return f"backend {name} has no such instance"
+    if each.lineage not in (None, lineage):
+        whose = f"{each.address} of another state (lineage {each.lineage})"
+        return f"it is {whose}: take it out of that one first"
+    type_of = types.get((each.region, each.type, each.spot))
+    if type_of is None:
+        return f"backend {name} does not know its type `{each.type}`: declare it in the backend's `catalog`"
     shape = replace(type_of.shape, disk_mib=None)  # its disk is its own
     return replace(type_of, shape=shape, zone=each.zone, limit=1, bids=False, host=host)
 
@@ -152,21 +162,32 @@ def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
     due = [h for h in named if _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
+    by_backend = dict(_by_backend(due))
 
     def ask(name: str) -> tuple[list[Offer], list[LeftOut]]:
-        mine = [h for h in due if h.backend == name]
-        theirs = [h for h in mine if INSTANCE_ID in h.fields]
-        mine = [h for h in mine if INSTANCE_ID not in h.fields]
-        found, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience)
-        if theirs:
+        mine = [h for h in by_backend[name] if not _is_instance(h)]
+        fit, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience)
+        if theirs := list(filter(_is_instance, by_backend[name])):
             more, left = instances(theirs, name, backends, known.get(name, ()), offline=offline)
-            found, unfit = [*found, *more], [*unfit, *left]
-        return found, unfit
+            fit, unfit = [*fit, *more], [*unfit, *left]
+        return fit, unfit
 
-    for name, (found, unfit) in side_by_side(sorted({h.backend for h in due}), ask).items():
+    for name, (found, unfit) in side_by_side(sorted(by_backend), ask).items():
         offers[name] = tuple(found)
         left_out += unfit
     return offers, left_out
+
+
+def _by_backend(hosts: Iterable[Host]) -> list[tuple[str, list[Host]]]:
+    out: dict[str, list[Host]] = {}
+    for host in hosts:
+        out.setdefault(host.backend, []).append(host)
+    return sorted(out.items())
+
+
+def _is_instance(host: Host) -> bool:
+    """Whether it is named by the id that a cloud gave it."""
+    return INSTANCE_ID in host.fields
 
 
 def notes_on(left_out: Sequence[LeftOut], *, offline: bool) -> list[Diagnostic]:
@@ -195,11 +216,11 @@ def survey(
 ) -> list[tuple[Host, Diagnostic | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
     there = state.records.keys() - set(gone)
-    named = (h for h in hosts if h.name and INSTANCE_ID not in h.fields and not of_partition(h))
+    named = (h for h in hosts if h.name and not _is_instance(h) and not of_partition(h))
     due = [h for h in named if Address("node", h.name) not in there]
     notes: dict[Host, Diagnostic] = {}
-    for name in sorted({h.backend for h in due}):
-        _, unfit = _looked([h for h in due if h.backend == name], name, backends, patience)
+    for name, found in _by_backend(due):
+        _, unfit = _looked(found, name, backends, patience)
         notes |= {item.host: _note(item, offline=False) for item in unfit}
     return [(h, notes.get(h)) for h in due]
 
@@ -247,15 +268,18 @@ def _looked(
         if shape and readiness.state is NodeState.READY:
             offers.append(offer_of_host(host, shape, readiness.can))
         else:
-            word = readiness.state.value.replace("_", " ")
-            reason = f"{word}: {readiness.reason or 'no reason is known'}"
+            reason = _in_words(readiness)
             left_out.append(LeftOut(host=host, reason=reason, shape=shape or declared_shape(host)))
     return offers, left_out
 
 
+def _in_words(readiness: Readiness) -> str:
+    return f"{readiness.state.value.replace('_', ' ')}: {readiness.reason or 'no reason is known'}"
+
+
 def _note(item: LeftOut, *, offline: bool) -> Diagnostic:
     host = item.host
-    adopts = INSTANCE_ID in host.fields
+    adopts = _is_instance(host)
     word = "instance" if adopts else "host"
     hint = "plan without `--offline`" if adopts else ASK
     return Diagnostic(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.apply.backends import host_of
-from declarative.apply.polls import node_of_rank
 from declarative.apply.renames import as_recorded, kept, to_make
 from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
@@ -22,7 +21,7 @@ from declarative.model.state import (
     State,
     made_as,
 )
-from declarative.provider import Provider
+from declarative.provider import Provider, Thing
 from declarative.retry import PATIENCE, call
 from declarative.store.check import fault
 
@@ -99,20 +98,19 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
     thing = call(lambda: provider.find(address, intent.token), policy=PATIENCE)
     if intent.op == "delete":
         return Resolution(intent=intent, gone=thing is None)
+    if thing is None:
+        return Resolution(intent=intent)
     have = state.records.get(intent.address)
     same = have if intent.op != "create" else None  # else it is another life of the address
-    inputs = as_recorded(thing, same) if thing and same else dict(thing.inputs) if thing else {}
-    inputs |= {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
-    if thing and not thing.known and intent.op == "create":
-        inputs = dict(intent.inputs)  # what carries its token was made of them
-    if thing is None or (have and inputs != dict(intent.inputs)):
+    inputs = _inputs_of(thing, intent, same, known)
+    if have and inputs != dict(intent.inputs):
         return Resolution(intent=intent)
     record = Record(
         address=intent.address,
         backend=intent.backend,
         inputs=inputs,
         outputs={**kept(thing.outputs, same), **({MADE_AS: known} if known else {})},
-        needs=intent.needs if intent.op == "create" or not have else have.needs,
+        needs=same.needs if same else intent.needs,
         generation=intent.generation,
     )
     if fault(record):  # somebody has changed what is written on it: it is what its token was asked for with
@@ -120,8 +118,18 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
     return Resolution(intent=intent, record=record)
 
 
+def _inputs_of(
+    thing: Thing, intent: Intent, same: Record | None, known: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The inputs that a thing was made with, under its present names."""
+    if not thing.known and intent.op == "create":
+        return dict(intent.inputs)  # what carries its token was made of them
+    inputs = as_recorded(thing, same) if same else dict(thing.inputs)
+    return inputs | {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
+
+
 def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolution:
-    node = node_of_rank(state, intent.address.name)
+    node = state.node_of_rank(intent.address.name)
     if node is None or intent.op != "create":
         return Resolution(intent=intent)
     record = Record(

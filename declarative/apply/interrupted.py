@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import AT_ONCE
 from declarative.apply.gate import Tools
 from declarative.apply.graph_walk import ActionResult, Outcome, code_of
-from declarative.apply.inventory import Seen
 from declarative.apply.renames import record_token
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Intent, Record, State, made_as
 from declarative.planner.types import Op, Plan
 from declarative.provider import ProviderError
 from declarative.retry import PATIENCE, call
+
+if TYPE_CHECKING:
+    from declarative.apply.inventory import Seen
 
 
 def unwanted(plan: Plan, state: State) -> list[Intent]:

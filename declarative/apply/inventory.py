@@ -1,63 +1,32 @@
-"""Looking: what is there, how nodes and ranks are doing, and what came of calls that were cut short.
+"""Looking: what is there in all backends, asked side by side, and what nodes could be made of.
 
-Reads the backends and keeps nothing. An empty answer is no evidence: what a listing lacks is asked for
-once more before it counts as gone (`drift`), and a backend that cannot be read leaves its nodes unknown.
+Reads the backends and keeps nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from declarative.apply.answers import PATIENT, side_by_side
-from declarative.apply.away import AT_LEAST, NODES
-from declarative.apply.backends import ONCE, Backends, host_of
-from declarative.apply.drift import Compared, Orphan, compare, each_once, orphan_drift, orphans
-from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, visited
+from declarative.apply.away import AT_LEAST
+from declarative.apply.backend_look import BackendLook, backends_of, look_at
+from declarative.apply.backends import Backends
+from declarative.apply.drift import Orphan, each_once, orphan_drift
+from declarative.apply.hosts import host_offers, notes_on
 from declarative.apply.intents import (
     Resolution,
-    about,
-    asked_as,
-    host_of_intent,
-    resolved,
     said_of,
 )
-from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus, standing, unreadable
-from declarative.apply.polls import poll
-from declarative.apply.renames import RenamedBackend, record_token
-from declarative.apply.unreachable import judged
-from declarative.model.attempts import rank_of_attempt
-from declarative.model.diagnostic import Diagnostic
-from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
+from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus
+from declarative.apply.unreachable import hold_given_up, judged
+from declarative.model.resource import Host, LeftOut, Offer
 from declarative.model.state import (
-    ORPHAN,
-    Address,
-    NodeState,
     RankStatus,
-    Readiness,
-    Record,
     State,
-    given_up,
-    made_as,
 )
-from declarative.planner.inventory import Inventory, Standing
-from declarative.provider import Provider, ProviderError, Thing, TransientError
-from declarative.provider.optional import Visit
-from declarative.retry import PATIENCE, Policy, call
+from declarative.planner.inventory import Inventory
 from declarative.spans import named
-
-MADE = ("node", "volume", "attachment")
-"""Kinds that a backend lists."""
-
-ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
-"""The states of nodes that can be asked what runs on them."""
-
-NODES_LEAST = 45.0
-"""Seconds that a loop waits at least for what the nodes of a backend say. To find out that one is dead
-takes a while and hides nothing of the others.
-"""
 
 
 @dataclass(slots=True)
@@ -69,39 +38,6 @@ class Seen:
     orphans: list[Orphan] = field(default_factory=list)
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
     """Node → attempt that was given up → what the node says of it now; None for one that it knows not of."""
-
-
-@dataclass(slots=True)
-class _Look:
-    readiness: dict[str, Readiness] = field(default_factory=dict)
-    ranks: dict[str, RankStatus] = field(default_factory=dict)
-    compared: Compared = field(default_factory=Compared)
-    recovered: dict[Address, Record] = field(default_factory=dict)
-    resolutions: list[Resolution] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    strays: dict[str, dict[int, str]] = field(default_factory=dict)
-    past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
-    existing: dict[str, tuple[Standing, ...]] = field(default_factory=dict)
-    taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
-
-    def add(self, more: _Look) -> None:
-        """What came of another look."""
-        self.readiness |= more.readiness
-        self.ranks |= more.ranks
-        self.compared.add(more.compared)
-        self.recovered |= more.recovered
-        self.resolutions += more.resolutions
-        self.diagnostics += more.diagnostics
-        self.strays |= more.strays
-        self.past |= more.past
-        self.existing |= more.existing
-        self.taken |= more.taken
-
-
-def backends_of(state: State) -> set[str]:
-    """The backends of which something is recorded, or was begun."""
-    made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
-    return made | {i.backend or LOCAL for i in state.intents}
 
 
 @named("look")
@@ -123,44 +59,23 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     `patience` is for those that are slower than the others; see `answers`.
     """
-    found, hosts, told = _Look(), tuple(hosts), Told()
+    found, hosts, told = BackendLook(), tuple(hosts), Told()
     patience = min(patience, AT_LEAST) if backends.away.remembers else patience
-    names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
-
-    def ask(name: str) -> _Look:
-        seen = _look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
-        if offers and name in backends.names():
-            ask_offers(name, backends, told)
-        return seen
-
     if not offline:
-        for seen in side_by_side(sorted(names), ask).values():
-            found.add(seen)
-    elif offers:
-        for name in backends.names():
-            ask_offers(name, backends, told, offline=True)
+        found = _asked(state, backends, hosts, told, every=every, offers=offers, patience=patience)
+    for name in backends.names() if offers and offline else ():
+        ask_offers(name, backends, told, offline=True)
     silent = judged(state, found.readiness, backends)
-    _hold_given_up(state, found)
+    hold_given_up(state, found.past, found.strays)
     found.compared.orphans = each_once(found.compared.orphans)
     found.diagnostics += said_of(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     if offers:
-        known, notes = known_offers(backends, backends.names(), told)
-        found.diagnostics += notes
-        more, left_out = host_offers(
-            hosts,
-            state,
-            backends,
-            gone={*found.compared.gone, *found.compared.altered},
-            recovered=found.recovered.keys(),
-            known=known,
-            offline=offline,
-            patience=patience,
+        known, left_out = _offered(
+            state, backends, hosts, told=told, found=found, patience=patience, offline=offline
         )
-        known |= {name: (*known.get(name, ()), *found) for name, found in more.items()}
-        found.diagnostics += notes_on(left_out, offline=offline)
-    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
+    every_drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
         ranks=found.ranks,
@@ -168,7 +83,7 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         unsure=frozenset(found.compared.unsure),
         ended=found.compared.ended,
         altered=found.compared.altered,
-        drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
+        drift=tuple(sorted(every_drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
         strays=found.strays,
         silent=silent,
@@ -182,281 +97,53 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     return Seen(inventory, found.resolutions, found.compared.orphans, found.past)
 
 
-def _hold_given_up(state: State, found: _Look) -> None:
-    """The blocks of what was given up are nobody's, until its node said that it does not run."""
-    for node in state.of("node"):
-        said = found.past.get(node.address.name, {})
-        for attempt in given_up(node):
-            status = said.get(attempt)
-            if attempt in said and (status is None or status.state.ended):
-                continue
-            rank, held = _on(node, attempt)
-            blocks = dict.fromkeys(held, f"rank/{rank} (given up)")
-            found.strays.setdefault(node.address.name, {}).update(blocks)
-
-
-def _on(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
-    """The rank that an attempt was of, and the blocks of its node that it runs on."""
-    rank, blocks = rank_of_attempt(attempt)
-    every = range(node.node.blocks)
-    return rank, blocks if blocks and blocks[-1] in every else every
-
-
-def _look_at(
+def _asked(
     state: State,
-    name: str,
     backends: Backends,
-    hosts: Iterable[Host],
+    hosts: Sequence[Host],
+    told: Told,
     *,
     every: bool,
     offers: bool,
     patience: float,
-) -> _Look:
-    """One backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its open
-    intents. Where nodes may be wanted, what this state made in one of which nothing is recorded is looked for
-    as well: it was forgotten, or its record lost.
-    """
-    found = _Look()
-    found.existing, found.diagnostics = standing((h for h in hosts if h.backend == name), state, backends)
-    found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
-    more = state.lineage is not None and name in backends.names() and backends.driver(name) not in EXISTING
-    if name in backends_of(state) or (every and more):
-        nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-        try:
-            backends.get(name)
-            if backends.hosts(name):
-                _look_at_hosts(state, name, backends, found, patience)
-            else:
-                _look_at_machines(state, name, backends, nodes, found)
-        except ProviderError as error:
-            _note_unreadable(name, error, nodes, found)
-    elif offers and more:
-        # One that cannot be read is no matter as long as nothing is wanted of it. Only a loop asks twice: it
-        # would leave it alone.
-        with suppress(ProviderError):
-            things = backends.read(name, _things_alone)
-            _note_orphans(state, name, things, found)
-    return found
+) -> BackendLook:
+    """What is there in all backends that are looked at, and into `told` what they offer."""
+    names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
 
-
-def _things_alone(provider: RenamedBackend, patience: Policy) -> Sequence[Thing]:
-    return call(provider.inventory, policy=ONCE if patience is PATIENCE else patience)
-
-
-def _note_unreadable(name: str, error: ProviderError, nodes: Iterable[Record], found: _Look) -> None:
-    found.diagnostics.append(unreadable(name, error))
-    unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
-    found.readiness.update({n.address.name: unknown for n in nodes})
-
-
-def _look_at_machines(
-    state: State, name: str, backends: Backends, nodes: Sequence[Record], found: _Look
-) -> None:
-    """A backend that is asked as a whole. What its nodes say of themselves and of their ranks holds, whether
-    they were listed or not.
-    """
-
-    def things(provider: RenamedBackend, patience: Policy) -> _Look:
-        seen = _Look()
-        listed = call(provider.inventory, policy=patience)
-        _compare(state, name, listed, lambda _: provider, seen, recall=provider)
-        _resolve(state, name, lambda _: provider, seen)
+    def ask(name: str) -> BackendLook:
+        seen = look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
+        if offers and name in backends.names():
+            ask_offers(name, backends, told)
         return seen
 
-    try:
-        found.add(backends.read(name, things))
-    except ProviderError as error:
-        _note_unreadable(name, error, nodes, found)
-        if backends.away.of(name):
-            return
-    nodes = [r for r in nodes if r.address not in found.compared.gone]
-    nodes += [r for a, r in found.recovered.items() if a.kind == "node"]
-    if not nodes:
-        return
-    ask = partial(_ask_nodes, state, name, backends, nodes, dict(found.readiness))
-    try:
-        found.add(backends.read(name, ask, part=NODES, least=NODES_LEAST))
-    except ProviderError as error:
-        _note_unreadable(name, error, nodes, found)
-
-
-def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
-    state: State,
-    name: str,
-    backends: Backends,
-    nodes: Sequence[Record],
-    known: Mapping[str, Readiness],
-    provider: RenamedBackend,
-    patience: Policy,
-) -> _Look:
-    """What nodes say of themselves and of their ranks. A loop leaves those alone that do not answer."""
-    found = _Look(readiness=dict(known))
-    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, made_as(n).name))}
-    asked = [n for n in nodes if n.address.name not in resting]
-    found.readiness |= resting
-    try:
-        found.readiness |= call(lambda: provider.readiness(asked), policy=patience) if asked else {}
-        found.taken |= call(lambda: provider.taken(nodes), policy=patience)
-    except ProviderError as error:
-        if backends.away.remembers and isinstance(error, TransientError):
-            raise
-        found.diagnostics.append(unreadable(name, error))
-    for node in asked:
-        seen = found.readiness.get(node.address.name)
-        if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
-            ask = partial(_readiness_of, provider, node)
-            rest = backends.host_rest(node.node.fleet)
-            backends.away.let_rest((name, made_as(node).name), seen, ask, rest)
-    away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}
-    there = [n for n in nodes if n.address.name not in away]
-    _ask_ranks(state, name, provider, there, found, patience=patience)
+    found = BackendLook()
+    for seen in side_by_side(sorted(names), ask).values():
+        found.add(seen)
     return found
 
 
-def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:
-    return provider.readiness([node])[node.address.name]
-
-
-def _things_on_hosts(
-    name: str, backends: Backends, recorded: Mapping[str, Visit], found: _Look, patience: float
-) -> tuple[list[Thing], frozenset[str]]:
-    """What is on the hosts of a backend, and the hosts that nobody could list.
-
-    `recorded` are the visits of its nodes, by the names under which they were made.
-    """
-    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
-    known = {*silent, *(n for n, visit in recorded.items() if visit.things is not None)}
-    things, faults, slow = listed(backends, name, known, patience)
-    things += [t for n, visit in recorded.items() for t in visit.things or () if n not in silent]
-    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
-    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
-    return things, frozenset({*silent, *faults, *slow})
-
-
-def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:
-    """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
-    provider = backends.get(name)
-    nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-    recorded = state.readiness if patience < PATIENT else {}
-    visits = visited(name, nodes, backends, patience, recorded)
-    found.readiness.update({node: visit.readiness for node, visit in visits.items()})
-    seen = {made_as(r).name: visits[r.address.name] for r in nodes}
-    things, unlisted = _things_on_hosts(name, backends, seen, found, patience)
-
-    def at(record: Record) -> Provider:
-        host = host_of(state, record)
-        return backends.on(name, host) if host in backends.hosts(name) else provider
-
-    _compare(state, name, things, at, found, unlisted=unlisted)
-    _resolve(state, name, at, found, unlisted=unlisted)
-    fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
-    fresh = [r for r in fresh if r.address.name not in visits]
-    more = visited(name, fresh, backends, patience, {})
-    found.readiness.update({node: visit.readiness for node, visit in more.items()})
-    told = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
-    there = [r for r in nodes if r.address not in found.compared.gone]
-    asked = [r for r in (*there, *fresh) if found.readiness[r.address.name].state not in SILENT]
-    _ask_ranks(state, name, provider, asked, found, told=told)
-
-
-def _compare(
+def _offered(
     state: State,
-    name: str,
-    things: Sequence[Thing],
-    at: Callable[[Record], Provider],
-    found: _Look,
+    backends: Backends,
+    hosts: Iterable[Host],
     *,
-    unlisted: Collection[str] = (),
-    recall: RenamedBackend | None = None,
-) -> None:
-    """What is recorded against what is listed; what is on hosts that are `unlisted` is left as it is.
-
-    `at` says whom to ask for a thing: of hosts the one that it is on, for others may be silent.
-    """
-    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
-    pending = {i.address for i in state.intents}
-    judged = [
-        r for r in mine if r.address not in pending and not (unlisted and host_of(state, r) in unlisted)
-    ]
-    compare(state, judged, things, at, found.compared, recall=recall)
-    _note_orphans(state, name, things, found)
-
-
-def _note_orphans(state: State, name: str, things: Iterable[Thing], found: _Look) -> None:
-    """What a backend lists and nothing recorded or begun is.
-
-    Nor what another backend has: several may be of one account, with an image each, and list the same things.
-    """
-    made = [r for r in state.records.values() if r.address.kind in MADE]
-    known = {(made_as(r), record_token(state, r)) for r in made}
-    known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
-    ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
-    lost = orphans(name, things, known)
-    found.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
-
-
-def _resolve(
-    state: State,
-    name: str,
-    at: Callable[[Record], Provider],
-    found: _Look,
-    *,
-    unlisted: Collection[str] = (),
-) -> None:
-    """Read back every open intent of this backend: made, changed, gone, or never happened.
-
-    Those on hosts that are `unlisted` stay open.
-    """
-    for intent in state.intents:
-        if (intent.backend or LOCAL) != name or host_of_intent(state, intent) in unlisted:
-            continue
-        resolution = resolved(state, intent, at(about(state, intent)))
-        found.resolutions.append(resolution)
-        if resolution.record:
-            found.recovered[intent.address] = resolution.record
-        if resolution.gone:
-            found.compared.gone.add(intent.address)
-        if resolution.status:
-            found.ranks[intent.address.name] = resolution.status
-
-
-def _ask_ranks(
-    state: State,
-    name: str,
-    provider: RenamedBackend,
-    nodes: Sequence[Record],
-    found: _Look,
-    *,
-    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
-    patience: Policy = PATIENCE,
-) -> None:
-    """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
-    its blocks. As long as a node does not answer, it gets no work either.
-    """
-    holding = {r.reservation.node for r in state.of("reservation")}
-
-    def stray(node: Record, attempt: str) -> None:
-        rank, held = _on(node, attempt)
-        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank}{ORPHAN}"))
-        thing = Thing(
-            address=Address("rank", rank),
-            token=attempt,
-            inputs={},
-            outputs={"id": attempt},
-            known=False,
-        )
-        found.compared.orphans.append(
-            Orphan(backend=name, thing=thing, node=node.address.name, blocks=tuple(held))
-        )
-
-    def past(node: Record, attempt: str, status: RankStatus | None) -> None:
-        found.past.setdefault(node.address.name, {})[attempt] = status
-
-    def answers(node: Record) -> bool:
-        seen = found.readiness.get(node.address.name)
-        return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
-
-    asked = [n for n in nodes if answers(n)]
-    with suppress(ProviderError):  # then they are asked as the others are
-        told = {**{node: {} for node in provider.unused(asked)}, **(told or {})}
-    found.ranks.update(poll(state, provider, asked, stray, past, told=told, patience=patience))
+    told: Told,
+    found: BackendLook,
+    patience: float,
+    offline: bool,
+) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
+    """Backend → what nodes can be made of there, and the hosts that cannot be any."""
+    known, notes = known_offers(backends, backends.names(), told)
+    found.diagnostics += notes
+    more, left_out = host_offers(
+        hosts,
+        state,
+        backends,
+        gone={*found.compared.gone, *found.compared.altered},
+        recovered=found.recovered.keys(),
+        known=known,
+        offline=offline,
+        patience=patience,
+    )
+    found.diagnostics += notes_on(left_out, offline=offline)
+    return known | {name: (*known.get(name, ()), *of_hosts) for name, of_hosts in more.items()}, left_out

@@ -9,7 +9,7 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.language.template import env_names, resolve_env
 from declarative.model.attempts import attempt_id
-from declarative.model.blocks import cpus_of, gpus_of, share
+from declarative.model.blocks import Shape, cpus_of, gpus_of, share
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.model.spec import Isolation, RetryEvent
 from declarative.model.spec.schedule import Retry
@@ -31,6 +31,16 @@ SKYPILOT = {
 """What SkyPilot calls them; its commands for setup are a rank's first."""
 VOLUME = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
+
+
+GRACE_SECONDS = 300
+"""What a rank gets to stop where its task says nothing of it, or `off`."""
+
+
+def grace_of(rank: RankInputs) -> int:
+    """Seconds that a rank gets to stop."""
+    found = seconds(rank.stop_duration, GRACE_SECONDS)
+    return GRACE_SECONDS if found is None else found
 
 
 def seconds(recorded: Any, default: int | None) -> int | None:
@@ -61,45 +71,51 @@ def launch_of(
     Secrets (`${{ env.X }}`) are taken from `environ` here and go nowhere but into the launch; a variable
     that is not set raises `template.MissingEnvError`.
     """
-    reservation = state.records[next(a for a in sorted(rank.needs) if a.kind == "reservation")]
-    node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
+    reservation = state.needed(rank, "reservation")
+    node = state.needed(reservation, "node")
     shape, total = node.node.resources, node.node.blocks
     blocks, asked = reservation.reservation.blocks, rank.rank
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
-    volumes = {a.attachment.path: state.records[_volume(a)] for a in attached}
-    env = {**node.node.env, **asked.env}
-    resolved = {name: resolve_env(text, environ) for name, text in env.items()}
+    env = {n: resolve_env(text, environ) for n, text in {**node.node.env, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME + a.attachment.variable: a.attachment.path for a in attached}
-    stop = seconds(asked.stop_duration, 300)
-    auth = asked.registry_auth
     return Launch(
         attempt=attempt_id(rank),
         commands=(*first_commands(asked), *asked.commands),
-        env={**resolved, **gang_env(state, rank), **variables},
+        env={**env, **gang_env(state, rank), **variables},
         cpus=cpus_of(shape, total, blocks),
         gpus=gpus_of(shape, total, blocks),
         working_dir=asked.working_dir,
-        volumes=volumes,
+        volumes={a.attachment.path: state.needed(a, "volume") for a in attached},
         max_seconds=seconds(asked.max_duration, None),
-        stop_seconds=300 if stop is None else stop,
+        stop_seconds=grace_of(asked),
         binds=_binds(asked),
         image=asked.image,
         hostfile=_hostfile(state, rank) if tells_others(asked) else None,
         files=files.of(asked.files) if files and asked.files else None,
-        # Who has the whole node shares it with nobody but its own system, which knows best what it needs.
-        memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
+        memory_mib=_memory_mib(shape, total, len(blocks)),
         privileged=asked.privileged,
         queue=asked.queue,
-        login=(resolve_env(auth["username"], environ), resolve_env(auth["password"], environ))
-        if auth
-        else None,
+        login=_login(asked, environ),
         hard=asked.isolation == Isolation.HARD.value,
         gate_seconds=gate_seconds,
         unused=_unused(asked),
         alone_seconds=_alone(node, rank, limits or {}),
         near=_near(state, rank, node),
     )
+
+
+def _memory_mib(shape: Shape, total: int, blocks: int) -> int | None:
+    """Who has the whole node shares it with nobody but its own system, which knows best what it needs."""
+    return share(shape, total, blocks).memory_mib if blocks < total else None
+
+
+def _login(asked: RankInputs, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """User and password for the registry of its image."""
+    auth = asked.registry_auth
+    if not auth:
+        return None
+    return resolve_env(auth["username"], environ), resolve_env(auth["password"], environ)
 
 
 def _unused(asked: RankInputs) -> tuple[int, int] | None:
@@ -194,10 +210,6 @@ def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -
     return node.env if isinstance(node, NodeInputs) else {}
 
 
-def _volume(attachment: Record) -> Any:
-    return next(a for a in attachment.needs if a.kind == "volume")
-
-
 def tells_others(inputs: RankInputs) -> bool:
     """Whether a rank is told about other nodes: with `placement: any` they need not be reachable."""
     return inputs.nodes == 1 or inputs.placement in (None, "cluster")
@@ -210,7 +222,7 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
         reservation = state.get("reservation", rank_name(rank.rank.task, index))
         if reservation is None:
             continue
-        node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
+        node = state.needed(reservation, "node")
         blocks = reservation.reservation.blocks
         out.append((node, gpus_of(node.node.resources, node.node.blocks, blocks)))
     return out

@@ -5,17 +5,19 @@ A partition that cannot be read hides nothing: what is recorded of it stays, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from declarative.apply.away import OFFERS
-from declarative.apply.backends import Backends
+from declarative.apply.backends import Backends, of_partition
 from declarative.apply.renames import RenamedBackend
+from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
 from declarative.model.spec import Backend
+from declarative.model.spec.backend import CatalogOffer
 from declarative.model.state import State
 from declarative.planner.hosts import named
 from declarative.planner.inventory import Standing
@@ -125,11 +127,6 @@ SAID = ("partition", "reservation")
 """Fields of a fleet that its cluster may say to be wrong."""
 
 
-def of_partition(host: Host) -> bool:
-    """Whether a host is a node of a partition, or stands for all of them."""
-    return "partition" in host.fields
-
-
 def standing(
     hosts: Iterable[Host], state: State, backends: Backends
 ) -> tuple[dict[str, tuple[Standing, ...]], list[Diagnostic]]:
@@ -138,28 +135,32 @@ def standing(
     Of hosts that are named, as by a saved plan, only those are told of.
     """
     asked: dict[tuple[str, str], list[Host]] = {}
-    for host in hosts:
-        if of_partition(host):
-            asked.setdefault((host.fleet, host.backend), []).append(host)
+    for host in filter(of_partition, hosts):
+        asked.setdefault((host.fleet, host.backend), []).append(host)
     out: dict[str, tuple[Standing, ...]] = {}
     notes: list[Diagnostic] = []
     for (fleet, backend), wanted in sorted(asked.items()):
-        settings = wanted[0].fields
-        settings = {key: value for key, value in settings.items() if key != "slurm"}
         try:
-            found = backends.read(backend, partial(_members, settings))
+            out[fleet] = _nodes_of(fleet, backend, wanted, state, backends)
         except ProviderError as error:
             notes.append(_fault(fleet, backend, error))
-            continue
-        given = {h.key: h.name for h in wanted if not h.whole}
-        known = given or named(fleet, backend, [node.key for node in found], state)
-        declared = backends.declared.get(backend)
-        out[fleet] = tuple(
-            _standing(node, replace(wanted[0], name=known[node.key], fields=settings), declared)
-            for node in found
-            if node.key in known
-        )
     return out, notes
+
+
+def _nodes_of(
+    fleet: str, backend: str, wanted: Sequence[Host], state: State, backends: Backends
+) -> tuple[Standing, ...]:
+    """The nodes of a fleet's partition of which `wanted` are hosts."""
+    settings = {key: value for key, value in wanted[0].fields.items() if key != "slurm"}
+    found = backends.read(backend, partial(_members, settings))
+    given = {h.key: h.name for h in wanted if not h.whole}
+    known = given or named(fleet, backend, [node.key for node in found], state)
+    declared = backends.declared.get(backend)
+    return tuple(
+        _standing(node, replace(wanted[0], name=known[node.key], fields=settings), declared)
+        for node in found
+        if node.key in known
+    )
 
 
 def _members(settings: Mapping[str, Any], provider: RenamedBackend, patience: Policy) -> tuple[Member, ...]:
@@ -175,16 +176,22 @@ def _standing(node: Member, like: Host, declared: Backend | None) -> Standing:
 
 def price_of(node: Member, declared: Backend | None) -> float | None:
     """USD an hour for all of a node, by the backend's catalog: by its name, or by the model of its GPUs."""
-    for entry in declared.catalog if declared else ():
+    catalog = declared.catalog if declared else ()
+    for entry in catalog:
         if entry.instance_type == node.key and entry.price is not None:
             return entry.price
-    for entry in declared.catalog if declared else ():
-        gpu, model = entry.gpu, (node.shape.gpu_name or "").casefold()
-        if entry.price is None or gpu is None or not gpu.count.min or not node.shape.gpus:
-            continue
-        if model in [str(name).casefold() for name in gpu.names]:
-            return entry.price / gpu.count.min * node.shape.gpus
-    return None
+    prices = (_by_model(entry, node.shape) for entry in catalog)
+    return next((price for price in prices if price is not None), None)
+
+
+def _by_model(entry: CatalogOffer, shape: Shape) -> float | None:
+    """USD an hour for GPUs like those of an entry; None if it says no price, or is about others."""
+    gpu = entry.gpu
+    if entry.price is None or gpu is None or not gpu.count.min or not shape.gpus:
+        return None
+    if (shape.gpu_name or "").casefold() not in [str(name).casefold() for name in gpu.names]:
+        return None
+    return entry.price / gpu.count.min * shape.gpus
 
 
 def _fault(fleet: str, backend: str, error: ProviderError) -> Diagnostic:

@@ -11,7 +11,7 @@ from typing import Any
 from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
-from declarative.apply.settle import DEFAULT_GRACE
+from declarative.apply.launch import GRACE_SECONDS
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
 from declarative.model.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State, token
 from declarative.provider import ProviderError
@@ -128,7 +128,7 @@ def _delete(orphan: Orphan, state: State, backends: Backends) -> None:
     thing, provider = orphan.thing, backends.get(orphan.backend)
     if thing.address.kind == "rank":
         # How long it may take to end, its task said; that is not known.
-        provider.stop(state.records[Address("node", orphan.node)], orphan.id, DEFAULT_GRACE)
+        provider.stop(state.records[Address("node", orphan.node)], orphan.id, GRACE_SECONDS)
         return
     made = Record(address=thing.address, backend=orphan.backend, inputs=thing.inputs, outputs=thing.outputs)
     provider.delete(made)

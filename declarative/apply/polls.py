@@ -24,12 +24,6 @@ AT_MOST = 1.0
 """Seconds that a round waits for nodes that it asks."""
 
 
-def node_of_rank(state: State, rank: str) -> Record | None:
-    """The node that a rank holds blocks of."""
-    reservation = state.get("reservation", rank)
-    return state.get("node", reservation.reservation.node) if reservation else None
-
-
 def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]:
     """Node → attempt → the rank that it is of."""
     out: dict[str, dict[str, str]] = {}
@@ -57,15 +51,16 @@ def poll(
     """
     told = told or {}
     ask, asked = _asking(state, provider, stray, past, told, patience)
-    wanted = [n for n in nodes if n.address.name in asked or stray]
     out: dict[str, RankStatus] = {}
-    for node in wanted:
+    others: list[Record] = []
+    for node in nodes:
         if node.address.name in told:
             out.update(ask(node))
-    wanted = [n for n in wanted if n.address.name not in told]
-    if wanted:
-        with ThreadPoolExecutor(min(16, len(wanted))) as pool:
-            for answers in pool.map(ask, wanted):
+        elif stray or node.address.name in asked:
+            others.append(node)
+    if others:
+        with ThreadPoolExecutor(min(16, len(others))) as pool:
+            for answers in pool.map(ask, others):
                 out.update(answers)
     return out
 
@@ -79,7 +74,7 @@ def _asking(  # noqa: PLR0917 (those of `poll`)
     patience: Policy = PATIENCE,
 ) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
     """How one node is asked for `poll`; and node → attempt → rank, of what it is asked for."""
-    live = [r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended)]
+    live = [r for r in state.of("rank") if not state.has_ended(r.address.name)]
     going = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
     by_node = _by_node(state, live)
 
@@ -112,9 +107,8 @@ def running(state: State) -> dict[str, list[Record]]:
     """Backend → nodes that hold ranks that have not ended."""
     out: dict[str, dict[str, Record]] = {}
     for rank in state.of("rank"):
-        status = state.ranks.get(rank.address.name)
-        node = node_of_rank(state, rank.address.name)
-        if node and not (status and status.state.ended):
+        node = state.node_of_rank(rank.address.name)
+        if node and not state.has_ended(rank.address.name):
             out.setdefault(node.backend or LOCAL, {})[node.address.name] = node
     return {backend: list(nodes.values()) for backend, nodes in out.items()}
 
@@ -150,7 +144,20 @@ class PollRounds:
     def poll(self, state: State) -> dict[str, RankStatus]:
         """How every rank that has not ended is doing; ranks of nodes that cannot be asked are left out."""
         now = self._clock()
+        every = self._ask(state, now)
+        self._paces = {name: pace for name, pace in self._paces.items() if name in every}
         out: dict[str, RankStatus] = {}
+        for name, ranks in every.items():
+            found = self._answer(self._paces[name])
+            if found is None:
+                found = {rank: state.ranks[rank] for rank in ranks.values() if rank in state.ranks}
+            out.update(found)
+        changed = {rank for rank, status in out.items() if state.ranks.get(rank) != status}
+        self._hasten(state, every, changed, now)
+        return out
+
+    def _ask(self, state: State, now: float) -> dict[str, Mapping[str, str]]:
+        """Ask the nodes that are due, and wait for a moment. Node → attempt → rank, due or not."""
         begun: list[Future[dict[str, RankStatus]]] = []
         every: dict[str, Mapping[str, str]] = {}
         for backend, nodes in running(state).items():
@@ -164,14 +171,7 @@ class PollRounds:
                 self._paces[name].pending = future
                 begun.append(future)
         wait(begun, timeout=AT_MOST)
-        self._paces = {name: pace for name, pace in self._paces.items() if name in every}
-        for name, ranks in every.items():
-            found = self._answer(self._paces[name])
-            known = {rank: state.ranks.get(rank) for rank in ranks.values()}
-            out.update({rank: status for rank, status in known.items() if status} if found is None else found)
-        changed = {rank for rank, status in out.items() if state.ranks.get(rank) != status}
-        self._hasten(state, every, changed, now)
-        return out
+        return every
 
     def _is_due(self, node: Record, every: Mapping[str, Mapping[str, str]], now: float) -> bool:
         attempts = frozenset(every[node.address.name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.apply.answers import side_by_side
@@ -32,40 +32,38 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: S
     if plan.preview.queued:
         queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
         plan = replace(plan, preview=replace(plan.preview, queued=queued))
+    wanted = _to_make(plan)
+    asked = side_by_side(sorted(wanted), lambda name: _ask(name, wanted[name], backends))
+    found = located((item for items in asked.values() for item in items), places)
+    return replace(plan, diagnostics=_joined(plan.diagnostics, found)) if found else plan
+
+
+def _to_make(plan: Plan) -> dict[str, dict[Address, Inputs]]:
+    """Backend → the nodes and volumes that the plan makes there, and their inputs."""
     wanted: dict[str, dict[Address, Inputs]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
             wanted.setdefault(action.backend or LOCAL, {})[action.address] = action.typed
-    asked = side_by_side(sorted(wanted), lambda name: _ask(name, wanted[name], backends))
-    found = located((item for items in asked.values() for item in items), places)
-    if not found:
-        return plan
+    return wanted
+
+
+def _joined(known: Iterable[Diagnostic], found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """That a backend cannot be read is said once: the same fault as an error says more."""
     refused = {d.address for d in found if d.severity is Severity.ERROR}
-    # That it cannot be read is said once: the same fault as an error says more.
-    known = [d for d in plan.diagnostics if d.code != "backend-unreadable" or d.address not in refused]
+    known = [d for d in known if d.code != "backend-unreadable" or d.address not in refused]
     said = {(d.code, d.address) for d in known}
     more = [d for d in found if (d.code, d.address) not in said or d.severity is Severity.ERROR]
-    return replace(plan, diagnostics=in_order([*known, *more]))
+    return in_order([*known, *more])
 
 
 def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Queued:
     """A queued task, with the time at which its cluster expects it to start, if it says one."""
-    new = {
-        a.address.name: Record(address=a.address, backend=a.backend, inputs=data_of(a.typed))
-        for a in plan.actions
-        if a.op is Op.CREATE and a.address.kind == "node"
-    }
-    asked = [a.typed for a in plan.actions if isinstance(a.after, RankInputs) and a.task == item.task]
-    limits = [seconds(a.max_duration, None) for a in asked if isinstance(a, RankInputs)]
-    ranks: list[tuple[Record, Shape]] = []
-    for place in plan.reservations:
-        node = new.get(place.node) or state.get("node", place.node)
-        if place.task == item.task and node is not None:
-            ranks.append((node, share(node.node.resources, place.total_blocks, len(place.blocks))))
+    ranks = _ranks(item.task, plan, state)
     if not ranks:
         return item
+    asked = (a.after for a in plan.actions if a.task == item.task)
+    limit = next((seconds(a.max_duration, None) for a in asked if isinstance(a, RankInputs)), None)
     try:
-        limit = limits[0] if limits else None
 
         def ask(provider: RenamedBackend, _: Policy) -> float | None:
             return call(lambda: provider.expected(item.task, ranks, limit), policy=PATIENCE)
@@ -73,6 +71,21 @@ def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Que
         return replace(item, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
     except ProviderError:
         return item  # what is wrong is said when it is submitted
+
+
+def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
+    """The node of each rank of a task, and the share of the node that it gets."""
+    new = {
+        a.address.name: Record(address=a.address, backend=a.backend, inputs=data_of(a.typed))
+        for a in plan.actions
+        if a.op is Op.CREATE and a.address.kind == "node"
+    }
+    out: list[tuple[Record, Shape]] = []
+    for place in plan.reservations:
+        node = new.get(place.node) or state.get("node", place.node)
+        if place.task == task and node is not None:
+            out.append((node, share(node.node.resources, place.total_blocks, len(place.blocks))))
+    return out
 
 
 def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:

@@ -150,9 +150,7 @@ class Retries:
     def due(self, state: State) -> dict[str, Due]:
         """When which tasks run again."""
         freed = self._freed(state)
-        by_task: dict[str, list[Record]] = {}
-        for record in state.of("rank"):
-            by_task.setdefault(record.rank.task, []).append(record)
+        by_task = state.gangs()
         out: dict[str, Due] = {}
         for task, want in self._tasks.items():
             found = self._due(task, want, by_task.get(task, []), state, freed=freed)
@@ -167,30 +165,37 @@ class Retries:
 
     def _due(self, task: str, want: TaskWant, have: list[Record], state: State, *, freed: bool) -> Due | None:
         now = self.now()
-        if any(not _ended(r, state) or r.outputs.get(STOPPED) for r in have):
+        if any(not state.has_ended(r.address.name) or r.outputs.get(STOPPED) for r in have):
             self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None
         found = again(want, have, state, now)
         if found is None and len(have) == want.spec.nodes:
             self._placeless.pop(task, None)  # it has ended, and not in a way that is retried any more
-        waits = self._placeless.get(task)
-        if waits:
-            end = self._end(task, waits.since)
-            if now > end and waits.due.when != end:
-                return None
-            if freed:
-                waits = self._placeless[task] = replace(waits, due=replace(waits.due, when=now))
-            return waits.due
+        if waits := self._placeless.get(task):
+            return self._place_due(task, waits, freed=freed)
         if found is None:
             return None
         if any(state.get("reservation", r.address.name) for r in have):
             return Due(when=math.inf, cause=found.cause)  # what it held is given back first
         delay = self._delay(found.count - 1)
         due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
-        if self._told and self._said.get(task) != found.noticed:  # the count begins anew with each series
-            self._said[task] = found.noticed
-            self._told(task, due)
+        self._tell(task, found.noticed, due)
         return due
+
+    def _tell(self, task: str, noticed: float, due: Due) -> None:
+        """Once for each failure. The count of retries begins anew with each series."""
+        if self._told and self._said.get(task) != noticed:
+            self._said[task] = noticed
+            self._told(task, due)
+
+    def _place_due(self, task: str, waits: _Placeless, *, freed: bool) -> Due | None:
+        """When a task without a place is tried again: at once where room was `freed`."""
+        now, end = self.now(), self._end(task, waits.since)
+        if now > end and waits.due.when != end:
+            return None
+        if freed:
+            waits = self._placeless[task] = replace(waits, due=replace(waits.due, when=now))
+        return waits.due
 
     def _end(self, task: str, since: float) -> float:
         return since + self._tasks[task].spec.retry.seconds if task in self._tasks else -math.inf
@@ -212,17 +217,12 @@ class Retries:
         return bool(before - held) or bool(silent - {n.address.name for n in nodes})
 
 
-def _ended(record: Record, state: State) -> bool:
-    status = state.ranks.get(record.address.name)
-    return status is not None and status.state.ended
-
-
 def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
     """Task → rank → its inputs, save what only counts its retries."""
-    out: dict[str, dict[str, RankInputs]] = {}
-    for record in state.of("rank"):
-        out.setdefault(record.rank.task, {})[record.address.name] = replace(record.rank, retries=None)
-    return out
+    return {
+        task: {record.address.name: replace(record.rank, retries=None) for record in ranks}
+        for task, ranks in state.gangs().items()
+    }
 
 
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
@@ -251,16 +251,17 @@ def broken_starts(plan: Plan, results: Sequence[ActionResult]) -> dict[str, froz
     found = {result.id: result for result in results}
     actions = {action.id: action for action in plan.actions}
     out: dict[str, frozenset[str]] = {}
-    for task, ranks in _starts(plan).items():
+    for task, ranks in starts_of(plan.actions).items():
         if any(found[a.id].outcome is not Outcome.DONE for a in ranks):
             needed = _with_needs(actions, (a.id for a in ranks))
             out[task] = frozenset(k for k in needed if found[k].outcome is not Outcome.DONE)
     return out
 
 
-def _starts(plan: Plan) -> dict[str, list[Action]]:
+def starts_of(actions: Iterable[Action]) -> dict[str, list[Action]]:
+    """Task → the creates of its ranks."""
     starts: dict[str, list[Action]] = {}
-    for action in plan.actions:
+    for action in actions:
         if action.op is Op.CREATE and isinstance(action.typed, RankInputs):
             starts.setdefault(action.typed.task, []).append(action)
     return starts
@@ -268,24 +269,30 @@ def _starts(plan: Plan) -> dict[str, list[Action]]:
 
 def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
     """The tasks that were to be started, and found no capacity where the plan saw some."""
-    found = {result.id: result for result in results}
-    starts = _starts(plan)
+    starts = starts_of(plan.actions)
     actions = {action.id: action for action in plan.actions}
     out: dict[str, Lack] = {}
     for task, missed in broken_starts(plan, results).items():
-        ranks = starts[task]
-        needed = _with_needs(actions, (a.id for a in ranks))
-        undone = [r for key, r in found.items() if key in missed]
-        scarce = [r for r in undone if r.scarce]
-        if scarce and all(r.scarce for r in undone if r.outcome is Outcome.FAILED):
-            first = next((r for r in scarce if r.outcome is Outcome.FAILED), scarce[0])
+        what = _scarce([result for result in results if result.id in missed])
+        if what is not None:
+            needed = _with_needs(actions, (a.id for a in starts[task]))
             out[task] = Lack(
-                what=and_more([first.address, *scarce[1:]], 1),
-                undone=frozenset(r.id for r in undone),
-                made=frozenset(k for k in needed if k.startswith("create:node/")) - {r.id for r in undone},
-                again=any(a.reason is Reason.RETRY for a in ranks),
+                what=what,
+                undone=missed,
+                made=frozenset(k for k in needed if k.startswith("create:node/")) - missed,
+                again=any(a.reason is Reason.RETRY for a in starts[task]),
             )
     return out
+
+
+def _scarce(undone: Sequence[ActionResult]) -> str | None:
+    """What could not be had, if that is all that these failed of."""
+    scarce = [r for r in undone if r.scarce]
+    failed = [r for r in undone if r.outcome is Outcome.FAILED]
+    if not scarce or not all(r.scarce for r in failed):
+        return None
+    first = failed[0] if failed else scarce[0]
+    return and_more([first.address, *scarce[1:]], 1)
 
 
 def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:

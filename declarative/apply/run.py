@@ -1,22 +1,29 @@
-"""One apply: walk the plan's actions, then take back gangs of which a part could not start."""
+"""One apply: walk the plan's actions, take back gangs of which a part could not start, remove old attempts.
+
+Logs and folders of an attempt go once its rank has two newer ones, or is forgotten. What a rank runs now and
+the attempt before it stay, for that is where people look why it was started anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from declarative.apply.execute import execute
-from declarative.apply.failover import Failover
+from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import Tools, is_held
 from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
 from declarative.apply.interrupted import clear, is_node
-from declarative.apply.log_cleanup import tidy
-from declarative.apply.retry_schedule import Lack, lacking
-from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
-from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, zone_asked
+from declarative.apply.retry_schedule import Lack, lacking, starts_of
+from declarative.apply.settle import free, release_ended
+from declarative.apply.stops import Note, gang_stops, stop_ranks
+from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
 from declarative.model.spec.values import Placement
-from declarative.model.state import Address, RankStatus
+from declarative.model.state import Address, RankStatus, Record, State, made_as
 from declarative.planner.types import Action, Op, Plan, Reason
+from declarative.provider import ProviderError
 
 CLUSTER = Placement.CLUSTER.value
 
@@ -42,15 +49,6 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
-
-
-def _tidy(done: Sequence[Action], tools: Tools) -> None:
-    """Where ranks were started, their old attempts go."""
-    ranks = {a.address for a in done if a.address.kind == "rank"}
-    if ranks:
-        state = tools.writer.state()
-        nodes = [str(r.outputs.get("node")) for a, r in state.records.items() if a in ranks]
-        tidy(state, tools.backends, nodes)
 
 
 def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
@@ -81,20 +79,18 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
     if not tasks:
         return
     state = tools.writer.state()
-    begun = {r.rank.task for r in state.of("rank")}
-    # What may still be attached is found by a later look, and holds on to its place then.
-    asked = (i.typed for i in state.intents if i.inputs)
-    coming = {a.rank for a in asked if isinstance(a, AttachmentInputs)}
-    for reservation in state.of("reservation"):
-        task, name = reservation.reservation.task, reservation.address.name
+    unstarted = set(tasks) - state.gangs().keys()
+    for reservation in (r for r in state.of("reservation") if r.reservation.task in unstarted):
         if tools.stopping.is_set():
             return
-        if task not in tasks or task in begun or name in coming:
-            continue
-        held = [r for r in state.of("attachment") if r.attachment.rank == name]
-        detached = [detach(tools.writer, tools.backends, r) for r in held]
-        if all(detached):
-            tools.writer.release(reservation.address, tools.now())
+        if not _may_attach(reservation.address.name, state):
+            free(tools.writer, tools.backends, state, reservation, tools.now)
+
+
+def _may_attach(rank: str, state: State) -> bool:
+    """Whether something may still be attached for a rank: a later look finds it, and holds its place."""
+    asked = (i.typed for i in state.intents if i.inputs)
+    return any(isinstance(a, AttachmentInputs) and a.rank == rank for a in asked)
 
 
 def _leave(
@@ -107,20 +103,12 @@ def _leave(
     """Delete what was made of clusters that cannot be completed and had nowhere else to go, as `Failover`
     does of those that had, unless the fleet wants it for itself or another task is on it.
     """
-    kept = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
-    kept |= {a.name for a in tools.late}
-    state = tools.writer.state()
-    kept |= {r.reservation.node for r in state.of("reservation")}
     made = {key for lack in lacks.values() for key in lack.made}
+    kept = _kept(plan, tools)
     undone = {
-        a.id: Action(
-            op=Op.DELETE, address=a.address, reason=Reason.INCOMPLETE, before=a.after, backend=a.backend
-        )
+        a.id: gone(a)
         for a in plan.actions
-        if a.id in made
-        and isinstance(node := a.typed, NodeInputs)
-        and node.placement == CLUSTER
-        and a.address.name not in kept
+        if a.id in made and _is_of_cluster(a) and a.address.name not in kept
     }
     found = _delete(plan, list(undone.values()), tools, parallelism)
     not_kept = (
@@ -128,6 +116,17 @@ def _leave(
         for r in results
     )
     return (*not_kept, *found)
+
+
+def _kept(plan: Plan, tools: Tools) -> set[str]:
+    """Nodes that stay, whatever becomes of their clusters. Those that came late are deleted in any case."""
+    wanted = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    held = {r.reservation.node for r in tools.writer.state().of("reservation")}
+    return wanted | held | {address.name for address in tools.late}
+
+
+def _is_of_cluster(action: Action) -> bool:
+    return isinstance(action.typed, NodeInputs) and action.typed.placement == CLUSTER
 
 
 def _late(tools: Tools) -> list[Action]:
@@ -171,20 +170,60 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
         tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
 
     outcome = {r.id: r for r in results}
-    gangs: dict[str, list[Action]] = {}
-    for action in actions:
-        if action.op is Op.CREATE and isinstance(action.typed, RankInputs):
-            gangs.setdefault(action.typed.task, []).append(action)
     state = tools.writer.state()
-    for task, starts in gangs.items():
-        broken = next((outcome[a.id] for a in starts if outcome[a.id].outcome is Outcome.FAILED), None)
-        if broken is None:
-            continue
-        cause = f"{broken.address} did not start: {broken.error}"
-        names = [r.address.name for r in state.of("rank") if r.rank.task == task]
-        going = [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
-        stop_ranks(state, tools.backends, dict.fromkeys(going, cause), ended)
-    state = tools.writer.state()  # and those that wait for one that failed while it was prepared
+    gangs = state.gangs()
+    for task, starts in starts_of(actions).items():
+        ends = (outcome[action.id] for action in starts)
+        broken = next((end for end in ends if end.outcome is Outcome.FAILED), None)
+        if broken is not None:
+            cause = f"{broken.address} did not start: {broken.error}"
+            names = [r.address.name for r in gangs.get(task, ())]
+            going = [name for name in names if not state.has_ended(name)]
+            stop_ranks(state, tools.backends, dict.fromkeys(going, cause), ended)
+    _stop_held(tools, ended)
+    release_ended(tools.writer, tools.backends, tools.now)
+
+
+def _stop_held(tools: Tools, ended: Note) -> None:
+    """Stop the ranks that wait for one that failed while it was prepared."""
+    state = tools.writer.state()
     held = {n: s.cause for n, s in gang_stops(state).items() if is_held(state.ranks.get(n))}
     stop_ranks(state, tools.backends, held, ended)
-    release_ended(tools.writer, tools.backends, tools.now)
+
+
+# ---------------------------------------------------------------------------------------- old attempts
+
+KEPT = 2
+"""So many attempts of a rank are kept: the present one counts."""
+AT_ONCE = 32
+
+
+def oldest_kept(state: State) -> dict[str, int]:
+    """Rank, by the name that its attempts have → the first attempt to keep, where there are older ones."""
+    ranks = state.of("rank")
+    out = {made_as(r).name: r.generation - KEPT + 1 for r in ranks if r.generation > KEPT}
+    known = {made_as(r).name for r in ranks} | {i.address.name for i in state.intents}
+    for address, generation in state.generations.items():
+        if address.kind == "rank" and address not in state.records and address.name not in known:
+            out[address.name] = generation + 1
+    return out
+
+
+def _tidy(done: Iterable[Action], tools: Tools) -> None:
+    """Where ranks were started, their old attempts go, as far as that can be done: it is tried again."""
+    ranks = {a.address for a in done if a.address.kind == "rank"}
+    if not ranks:
+        return
+    state = tools.writer.state()
+    oldest = oldest_kept(state)
+    names = {str(r.outputs.get("node")) for a, r in state.records.items() if a in ranks}
+    nodes = [node for name in sorted(names) if (node := state.get("node", name))]
+    if not oldest or not nodes:
+        return
+
+    def one(node: Record) -> None:
+        with suppress(ProviderError):
+            tools.backends.get(node.backend).tidy(node, oldest)
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), thread_name_prefix="tidying") as pool:
+        list(pool.map(one, nodes))

@@ -7,7 +7,7 @@ user asked for, and what is released here counts as released since it was observ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,8 +15,15 @@ from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution
 from declarative.apply.interrupted import clear, is_node
 from declarative.apply.inventory import Seen, look
-from declarative.apply.launch import seconds
-from declarative.apply.polls import node_of_rank
+from declarative.apply.stops import (
+    MOST_STOPS,
+    Note,
+    gang_stops,
+    half_started,
+    stop_rank,
+    stop_ranks,
+    user_stops,
+)
 from declarative.apply.unreachable import (
     end_given_up,
     give_up_hosts,
@@ -25,39 +32,26 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
-from declarative.model.attempts import attempt_id, first_failure
-from declarative.model.spec import StopCriteria
 from declarative.model.state import (
     NOTICED,
-    STARTED,
-    STOPPED,
     Address,
     Intent,
     RankState,
     RankStatus,
     Record,
     State,
-    rank_name,
 )
-from declarative.planner.inventory import effective, vanished
+from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
 
-Note = Callable[[str, RankStatus], None]
-"""Told of each rank whose state changed."""
-
-DEFAULT_GRACE = 300
-BY_USER = "stopped by the user"
-MOST_STOPS = 64
-"""Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
-
-
-START_LIMIT = 600.0
-"""Seconds from the start of a gang's first rank in which the others have to start."""
-
 LONGEST_CALL = 3600.0
 """Seconds after which a create that was begun, and is not there, will not come any more."""
+
+
+def _unheard(rank: str, status: RankStatus) -> None:
+    """Nobody is told."""
 
 
 class VanishedError(StateError):
@@ -89,7 +83,7 @@ def settle(
     backends: Backends,
     seen: Seen,
     now: Callable[[], float],
-    note: Note | None = None,
+    note: Note = _unheard,
     *,
     ending: bool = False,
 ) -> State:
@@ -109,18 +103,12 @@ def settle(
     give_up_hosts(writer, inventory.silent)
     if ending:
         for rank, ended in end_given_up(writer, backends, inventory.silent, now).items():
-            if note:
-                note(rank, ended)
+            note(rank, ended)
         before = writer.state()
-    # A cloud's nodes that are to be ended by a plan may run as long as they are not.
-    hosts = {n: s for n, s in inventory.silent.items() if of_host(before, n)}
-    inventory = replace(inventory, silent=hosts)
-    statuses = {n: s for n, s in effective(before, inventory).ranks.items() if before.ranks.get(n) != s}
+    statuses = _news(before, inventory)
     _stop_lost(backends, before, statuses, seen.inventory.ranks)
     _observe(writer, before, statuses, note)
-    for node in (r for r in before.of("node") if r.address in seen.inventory.gone):
-        with contextlib.suppress(ProviderError):
-            backends.get(node.backend).bury(node)
+    _bury(backends, before, inventory.gone)
     _forget(writer, seen, before, now)
     _stop_gangs(writer, backends, seen, now, note)
     release_ended(writer, backends, now)
@@ -129,6 +117,20 @@ def settle(
         writer.note_detached()
         state = writer.state()
     return replace(state, silent=seen.inventory.silent)
+
+
+def _news(state: State, inventory: Inventory) -> dict[str, RankStatus]:
+    """The changed statuses of ranks. A cloud's nodes that are to be ended by a plan may run until then."""
+    hosts = {n: s for n, s in inventory.silent.items() if of_host(state, n)}
+    found = effective(state, replace(inventory, silent=hosts)).ranks
+    return {name: status for name, status in found.items() if state.ranks.get(name) != status}
+
+
+def _bury(backends: Backends, state: State, gone: Collection[Address]) -> None:
+    """Remove what is left on this side of nodes that are gone."""
+    for node in (r for r in state.of("node") if r.address in gone):
+        with contextlib.suppress(ProviderError):
+            backends.get(node.backend).bury(node)
 
 
 def _stop_lost(
@@ -141,25 +143,14 @@ def _stop_lost(
                 stop_rank(state, backends, name, status.cause)
 
 
-def _stop_gangs(
-    writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None
-) -> None:
+def _stop_gangs(writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note) -> None:
     """Stop the ranks of gangs that cannot go on, and those that the user has stopped."""
     state = writer.state()
-    stops = {**half_started(state, now()), **gang_stops(state), **_user_stops(state)}
+    stops = {**half_started(state, now()), **gang_stops(state), **user_stops(state)}
     # Those on nodes that do not answer are stopped when they do.
-    there = (
-        n for n in stops if (w := node_of_rank(state, n)) and w.address.name not in seen.inventory.silent
-    )
+    there = (n for n in stops if (w := state.node_of_rank(n)) and w.address.name not in seen.inventory.silent)
     causes = {rank: stops[rank].cause for rank in there}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
-
-
-def _user_stops(state: State) -> dict[str, RankStatus]:
-    """Ranks that the user has stopped, and could not be asked then."""
-    stopped = RankStatus(state=RankState.STOPPED, cause=BY_USER)
-    live = (r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended))
-    return {r.address.name: stopped for r in live if r.outputs.get(STOPPED)}
 
 
 def _undated(state: State) -> bool:
@@ -225,12 +216,12 @@ def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:
     return bool(writer.part([Address("reservation", intent.address.name)]).records)
 
 
-def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], note: Note | None) -> None:
+def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], note: Note) -> None:
     if statuses:
         writer.observe_ranks(statuses)
     for name, status in statuses.items():
         old = before.ranks.get(name)
-        if note and (old is None or old.state is not status.state):
+        if old is None or old.state is not status.state:
             note(name, status)
 
 
@@ -243,100 +234,6 @@ def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) 
             writer.forget(address)
 
 
-def gang_stops(state: State) -> dict[str, RankStatus]:
-    """Ranks that have to stop because of a sibling: one failed, or rank 0 is done and that is enough."""
-    gangs: dict[str, list[Record]] = {}
-    for record in state.of("rank"):
-        gangs.setdefault(record.rank.task, []).append(record)
-    out: dict[str, RankStatus] = {}
-    for members in gangs.values():
-        statuses = {r.address.name: state.ranks.get(r.address.name) for r in members}
-        broken = first_failure(statuses)
-        cause = None
-        if broken:
-            status = statuses[broken]
-            cause = f"rank/{broken} {status.state.value}: {status.cause}" if status else None
-        elif members[0].rank.stop_criteria == StopCriteria.MASTER_DONE.value:
-            master = next((r for r in members if r.rank.rank == 0), None)
-            status = statuses.get(master.address.name) if master else None
-            if master and status and status.state is RankState.SUCCEEDED:
-                cause = f"rank/{master.address.name} is done"
-        if cause:
-            for name, status in statuses.items():
-                if status and not status.state.ended:
-                    out[name] = RankStatus(state=RankState.STOPPED, cause=cause)
-    return out
-
-
-def half_started(state: State, now: float) -> dict[str, RankStatus]:
-    """Ranks that have waited too long for siblings that were not started: an apply was cut short.
-
-    Until then the next apply starts those that are missing; after it, all of them anew.
-    """
-    gangs: dict[str, list[Record]] = {}
-    for record in state.of("rank"):
-        gangs.setdefault(record.rank.task, []).append(record)
-    out: dict[str, RankStatus] = {}
-    for task, members in gangs.items():
-        there = {r.rank.rank for r in members}
-        missing = [i for i in range(members[0].rank.nodes) if i not in there]
-        begun = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
-        if not missing or not begun or now - min(begun) <= START_LIMIT:
-            continue
-        rank = Address("rank", rank_name(task, missing[0]))
-        asked = any(i.address == rank and i.op == "create" for i in state.intents)
-        why = "whether it did is not known" if asked else "the apply that began it was cut short"
-        cause = f"{rank} did not start within {START_LIMIT / 60:.0f} minutes: {why}"
-        for name in (r.address.name for r in members):
-            status = state.ranks.get(name)
-            if status is None or not status.state.ended:
-                out[name] = RankStatus(state=RankState.STOPPED, cause=cause)
-    return out
-
-
-def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) -> RankStatus | None:
-    """Stop one rank as a whole; how it ended, or None if its backend could not be asked."""
-    record, node = state.get("rank", rank), node_of_rank(state, rank)
-    if record is None or node is None:
-        return None
-    grace = seconds(record.rank.stop_duration, None)
-    try:
-        provider = backends.get(node.backend)
-        status = call(
-            lambda: provider.stop(node, attempt_id(record), DEFAULT_GRACE if grace is None else grace)
-        )
-    except ProviderError:
-        return None
-    if status is None:
-        return RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
-    if status.state is RankState.STOPPED:
-        return RankStatus(
-            state=status.state,
-            exit_code=status.exit_code,
-            cause=cause or "stopped",
-            started_at=status.started_at,
-            ended_at=status.ended_at,
-            mounted=status.mounted,
-        )
-    return status
-
-
-def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None], note: Note) -> None:
-    """Stop ranks side by side; `note` hears of each once it has ended: a status that is told is true.
-
-    Those whose backend could not be asked are left as they are.
-    """
-
-    def stop(rank: str) -> None:
-        ended = stop_rank(state, backends, rank, causes[rank])
-        if ended:
-            note(rank, ended)
-
-    if causes:
-        with ThreadPoolExecutor(min(MOST_STOPS, len(causes)), thread_name_prefix="stop") as pool:
-            list(pool.map(stop, causes))
-
-
 def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) -> None:
     """Detach the volumes of ended ranks and give their blocks back; the serial stays."""
     state = writer.state()
@@ -346,13 +243,27 @@ def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) 
         writer.note({r.address: {NOTICED: now()} for r in failed})
     for reservation in state.of("reservation"):
         name = reservation.address.name
-        status = state.ranks.get(name)
-        if not (status and status.state.ended and state.get("rank", name)):
-            continue
-        writer.set_needs(Address("rank", name), ())
-        detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
-        if all(detached):
-            writer.release(reservation.address, now(), observed=True)
+        if state.has_ended(name) and state.get("rank", name):
+            writer.set_needs(Address("rank", name), ())
+            free(writer, backends, state, reservation, now, observed=True)
+
+
+def free(
+    writer: Writer,
+    backends: Backends,
+    state: State,
+    reservation: Record,
+    now: Callable[[], float],
+    *,
+    observed: bool = False,
+) -> None:
+    """Detach the volumes of a reservation's rank, and give its blocks back once all are off. `observed`: it
+    counts as seen, and not as a change.
+    """
+    name = reservation.address.name
+    detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
+    if all(detached):
+        writer.release(reservation.address, now(), observed=observed)
 
 
 def _failed(state: State, rank: str) -> bool:
@@ -379,7 +290,7 @@ def refresh(
     writer: Writer,
     backends: Backends,
     now: Callable[[], float],
-    note: Note | None = None,
+    note: Note = _unheard,
     *,
     accept: bool = False,
 ) -> State:

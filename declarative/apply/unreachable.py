@@ -5,14 +5,13 @@ What counts as lost with a host is stopped when that comes back. What is to be g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from declarative.apply.backends import Backends
-from declarative.apply.polls import node_of_rank
 from declarative.model.attempts import attempt_id, attempt_of, rank_of_attempt
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from declarative.apply.inventory import Seen
     from declarative.store import Writer
 
+T = TypeVar("T")
+
 AT_ONCE = 16
 MOST_ASKED = 3
 """Hosts of a fleet that are asked whether they reach one that does not answer us."""
@@ -49,8 +50,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
     date then.
     """
     found = _silences(state, readiness, backends)
-    due = [r for r in state.of("node") if (s := found.get(r.address.name)) and s.given_up]
-    due = [r for r in due if not r.node.host or _live(state, r.address.name)]
+    due = [node for node in _due(state.of("node"), found) if _has_to_go(state, node)]
     if not due:
         return found
 
@@ -62,19 +62,31 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
             return call(lambda: provider.readiness([record]), policy=PATIENCE).get(record.address.name)
         return None
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(due)), thread_name_prefix="again") as pool:
-        for record, seen in zip(due, pool.map(again, due), strict=True):
-            readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
+    for record, seen in _each(due, again, "again"):
+        readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
     found = _silences(state, readiness, backends)
-    asked = [r for r in due if (s := found.get(r.address.name)) and s.given_up and r.node.host]
-    with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="reach") as pool:
-        for record, kept in zip(
-            asked, pool.map(lambda r: _reached(r, state, readiness, backends), asked), strict=True
-        ):
-            if kept:
-                silence = found[record.address.name]
-                found[record.address.name] = replace(silence, given_up=False, kept=kept)
+    hosts = _due([r for r in due if r.node.host], found)
+    for record, kept in _each(hosts, lambda r: _reached(r, state, readiness, backends), "reach"):
+        if kept:
+            silence = found[record.address.name]
+            found[record.address.name] = replace(silence, given_up=False, kept=kept)
     return found
+
+
+def _due(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]:
+    """Those whose time has come."""
+    return [r for r in nodes if (s := silent.get(r.address.name)) and s.given_up]
+
+
+def _has_to_go(state: State, node: Record) -> bool:
+    """A host on which nothing runs costs nothing, and may stay as it is."""
+    return not node.node.host or bool(_live(state, node.address.name))
+
+
+def _each(nodes: Sequence[Record], ask: Callable[[Record], T], name: str) -> list[tuple[Record, T]]:
+    """What is found out of nodes, side by side."""
+    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)) or 1, thread_name_prefix=name) as pool:
+        return list(zip(nodes, pool.map(ask, nodes), strict=True))
 
 
 def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backends) -> dict[str, Silence]:
@@ -106,18 +118,13 @@ def _reached(
 def _live(state: State, node: str) -> list[Record]:
     """The ranks on a node that have not ended."""
     found = (state.get("rank", r.address.name) for r in state.of("reservation") if r.reservation.node == node)
-    return [r for r in found if r and not _ended(state, r)]
-
-
-def _ended(state: State, rank: Record) -> bool:
-    status = state.ranks.get(rank.address.name)
-    return status is not None and status.state.ended
+    return [r for r in found if r and not state.has_ended(r.address.name)]
 
 
 def _starts(state: State, node: str) -> list[Intent]:
     """Starts of ranks on a node of which it is not known whether they came to pass."""
     asked = (i for i in state.intents if i.op == "create" and i.address.kind == "rank")
-    places = ((i, node_of_rank(state, i.address.name)) for i in asked)
+    places = ((i, state.node_of_rank(i.address.name)) for i in asked)
     return [i for i, place in places if place and place.address.name == node]
 
 
@@ -228,16 +235,10 @@ def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
     It gets no time to save anything: what it would save is older than what came after it.
     """
     state = writer.state()
-    going = {attempt_id(r) for r in state.of("rank") if not _ended(state, r)}
+    going = {attempt_id(r) for r in state.of("rank") if not state.has_ended(r.address.name)}
 
     def over(node: Record, attempt: str, status: RankStatus | None) -> bool:
-        if attempt in going or status is None or status.state.ended:
-            return True
-        provider = backends.get(node.backend)
-        with suppress(ProviderError):
-            found = call(lambda: provider.stop(node, attempt, 0), policy=PATIENCE)
-            return found is None or found.state.ended
-        return False
+        return attempt in going or _is_stopped(node, attempt, status, backends)
 
     for name, said in sorted(seen.past.items()):
         node = state.get("node", name)
@@ -246,8 +247,55 @@ def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
         left = [a for a in given_up(node) if a not in said or not over(node, a, said[a])]
         if len(left) < len(given_up(node)):
             writer.note({node.address: {GIVEN_UP: left}})
-            ranks = {f"rank/{rank_of_attempt(a)[0]} (given up)" for a in left}
-            held = seen.inventory.strays.get(name, {})
-            kept = {b: who for b, who in held.items() if not who.endswith(" (given up)") or who in ranks}
-            strays = {**seen.inventory.strays, name: kept}
-            seen.inventory = replace(seen.inventory, strays=strays)
+            kept = _still_held(seen.inventory.strays.get(name, {}), left)
+            seen.inventory = replace(seen.inventory, strays={**seen.inventory.strays, name: kept})
+
+
+def _is_stopped(node: Record, attempt: str, status: RankStatus | None, backends: Backends) -> bool:
+    """Whether an attempt does not run any more; it is stopped if it does."""
+    if status is None or status.state.ended:
+        return True
+    provider = backends.get(node.backend)
+    with suppress(ProviderError):
+        found = call(lambda: provider.stop(node, attempt, 0), policy=PATIENCE)
+        return found is None or found.state.ended
+    return False
+
+
+_GIVEN_UP = " (given up)"
+
+
+def _holder(attempt: str) -> str:
+    """Who holds the blocks of an attempt that was given up."""
+    return f"rank/{rank_of_attempt(attempt)[0]}{_GIVEN_UP}"
+
+
+def hold_given_up(
+    state: State,
+    past: Mapping[str, Mapping[str, RankStatus | None]],
+    strays: dict[str, dict[int, str]],
+) -> None:
+    """Note in `strays` that the blocks of what was given up are nobody's, until its node says (`past`) that
+    it does not run.
+    """
+    for node in state.of("node"):
+        said = past.get(node.address.name, {})
+        for attempt in given_up(node):
+            status = said.get(attempt)
+            if attempt not in said or (status is not None and not status.state.ended):
+                _, held = blocks_of(node, attempt)
+                blocks = dict.fromkeys(held, _holder(attempt))
+                strays.setdefault(node.address.name, {}).update(blocks)
+
+
+def blocks_of(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
+    """The rank that an attempt was of, and the blocks of its node that it runs on."""
+    rank, blocks = rank_of_attempt(attempt)
+    every = range(node.node.blocks)
+    return rank, blocks if blocks and blocks[-1] in every else every
+
+
+def _still_held(held: Mapping[int, str], left: Iterable[str]) -> dict[int, str]:
+    """The blocks of a node that are held, once of what was given up only the attempts `left` hold any."""
+    holders = set(map(_holder, left))
+    return {b: who for b, who in held.items() if not who.endswith(_GIVEN_UP) or who in holders}

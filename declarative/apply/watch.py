@@ -13,16 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from declarative.apply.backends import Backends
-from declarative.apply.polls import PollRounds, node_of_rank
+from declarative.apply.polls import PollRounds
 from declarative.apply.retry_schedule import Retries
-from declarative.apply.settle import (
-    BY_USER,
-    Note,
-    gang_stops,
-    half_started,
-    release_ended,
-    stop_ranks,
-)
+from declarative.apply.settle import release_ended
+from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
 from declarative.model.attempts import first_failure, task_state
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, StopCriteria
@@ -80,14 +74,13 @@ class Idle:
         out: dict[str, float] = {}
         for name, fleet in self._fleets.items():
             wait = fleet.idle_duration.seconds
-            nodes = [r for r in state.of("node") if r.node.fleet == name]
+            nodes = [r.address.name for r in state.of("node") if r.node.fleet == name]
             if wait is None or fleet.nodes is None:
                 continue
+            free = state.idle_since.keys() & {*nodes} - held
+            idle = sorted((state.idle_since[n], natural(n), n) for n in free)
             spare = max(0, len(nodes) - fleet.nodes.target)
-            idle = [r.address.name for r in nodes if r.address.name not in held]
-            since = {n: state.idle_since[n] for n in idle if n in state.idle_since}
-            first = sorted(since, key=lambda n: (since[n], natural(n)))
-            out |= {n: since[n] + wait for n in first[:spare]}
+            out |= {n: since + wait for since, _, n in idle[:spare]}
         return out
 
 
@@ -159,13 +152,18 @@ def follow(  # noqa: PLR0913 (keywords)
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        done = is_over(state, names, retries) or retries.ready(state) or (idle and idle.ready(state))
-        if done or stopping.wait(PERIOD):
+        if _is_time(state, names, retries, idle) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
         if retries.now() - told >= REMINDER:
             told = retries.now()
             remind(_waiting_for(state, names, retries))
         turn += 1
+
+
+def _is_time(state: State, tasks: Iterable[str], retries: Retries, idle: Idle | None) -> bool:
+    """Whether nothing is left to follow, or a plan is due: a task runs again, or nodes are given back."""
+    over = is_over(state, tasks, retries) or retries.ready(state)
+    return bool(over or (idle and idle.ready(state)))
 
 
 def _tell_silences(
@@ -177,13 +175,14 @@ def _tell_silences(
     for name, silence in state.silent.items():
         if name not in heard or (silence.kept and not heard[name]):
             say(f"node/{name} {silence_text(silence, now)}")
-    for name in heard:
-        known = state.get("node", name)
-        if known and name not in state.silent and silent_since(known) is None:
+    unsure: dict[str, bool] = {}
+    for record in filter(None, [state.get("node", name) for name in heard]):
+        name = record.address.name
+        if silent_since(record) is not None:
+            unsure[name] = heard[name]
+        elif name not in state.silent:
             say(f"node/{name} answers again")
-    more = {n: bool(s.kept) for n, s in state.silent.items()}
-    unsure = {n: told for n, told in heard.items() if (r := state.get("node", n)) and silent_since(r)}
-    return {**unsure, **more}
+    return {**unsure, **{name: bool(silence.kept) for name, silence in state.silent.items()}}
 
 
 def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
@@ -210,21 +209,23 @@ def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool
 
 def _running(state: State, tasks: Iterable[str]) -> list[str]:
     names = (name for task in tasks for name in ranks_of(state, task))
-    return [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
+    return [name for name in names if not state.has_ended(name)]
 
 
 def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool:
     """Whether there is something to record or to do: a change, an end, or a rank that nobody answers for."""
-    every = {r.rank.task for r in state.of("rank")}
-    held = [r.address.name for r in state.of("reservation") if state.get("rank", r.address.name)]
-    return (
-        any(state.ranks.get(name) != status for name, status in seen.items())
-        or any((s := state.ranks.get(name)) and s.state.ended for name in held)
-        or bool(set(_running(state, every)) - seen.keys())
-        or bool(gang_stops(state))
-        or any(given_up(r) or silent_since(r) is not None for r in state.of("node"))
-        or bool(half_started(state, now))
-    )
+    changed = any(state.ranks.get(name) != status for name, status in seen.items())
+    if changed or any(_is_due(rank.address.name, state, seen) for rank in state.of("rank")):
+        return True
+    silent = any(given_up(r) or silent_since(r) is not None for r in state.of("node"))
+    return silent or bool(gang_stops(state)) or bool(half_started(state, now))
+
+
+def _is_due(rank: str, state: State, seen: Mapping[str, RankStatus]) -> bool:
+    """Whether a rank has ended and holds its place still, or nobody answers for it."""
+    if state.has_ended(rank):
+        return state.get("reservation", rank) is not None
+    return rank not in seen
 
 
 def _settled(store: Store, backends: Backends, settled: Callable[[Writer, Backends], State]) -> State | None:
@@ -252,8 +253,8 @@ def stop_task(
     Those on nodes that are `silent` are stopped by the first command that writes and finds that they answer.
     """
     state = writer.state()
-    names = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
-    names = [n for n in names if not ((w := node_of_rank(state, n)) and w.address.name in silent)]
+    names = [n for n in ranks_of(state, task) if not state.has_ended(n)]
+    names = [n for n in names if not ((w := state.node_of_rank(n)) and w.address.name in silent)]
 
     def ended(rank: str, status: RankStatus) -> None:
         writer.observe_rank(rank, status)

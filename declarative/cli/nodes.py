@@ -95,9 +95,7 @@ def exec_command(session: Session, target: str, rank: int | None, words: tuple[s
 
 
 def _node(state: State, record: Record) -> Record:
-    from declarative.apply.polls import node_of_rank
-
-    node = node_of_rank(state, record.address.name)
+    node = state.node_of_rank(record.address.name)
     if node is None:
         node = node_of(record, state)
         seen = state.ranks.get(record.address.name)
@@ -369,11 +367,10 @@ def _is_rank_of(address: Address, task: str) -> bool:
 
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
     """Why a rank could not be stopped, and what to type next."""
-    from declarative.apply.polls import node_of_rank
     from declarative.planner.health import silence_text
     from declarative.render.text import clean
 
-    node = node_of_rank(state, name)
+    node = state.node_of_rank(name)
     if node is None:
         return f"rank/{name} could not be stopped: its node is not known (`fleetform status`)"
     silence = silent.get(node.address.name)

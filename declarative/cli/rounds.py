@@ -12,7 +12,7 @@ from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from declarative.apply.away import PATIENT, Absence, Away
-from declarative.apply.inventory import backends_of
+from declarative.apply.backend_look import backends_of
 from declarative.cli.actor import who
 from declarative.cli.errors import Failed
 from declarative.cli.run import Run

@@ -281,6 +281,22 @@ class State:
             held.setdefault(node, {}).update(strays)
         return held
 
+    def needed(self, record: Record, kind: str) -> Record:
+        """What a record needs of a kind, if it needs one and that is recorded."""
+        return self.records[next(a for a in sorted(record.needs) if a.kind == kind)]
+
+    def node_of_rank(self, rank: str) -> Record | None:
+        """The node that a rank holds blocks of."""
+        reservation = self.get("reservation", rank)
+        return self.get("node", reservation.reservation.node) if reservation else None
+
+    def gangs(self) -> dict[str, list[Record]]:
+        """Task → its recorded ranks, by name."""
+        out: dict[str, list[Record]] = {}
+        for record in self.of("rank"):
+            out.setdefault(record.rank.task, []).append(record)
+        return out
+
     def without(self, gone: Iterable[Address]) -> State:
         """This state, had `gone` never been recorded."""
         gone = set(gone)

@@ -1,0 +1,387 @@
+"""Looking at one backend: what is there, how its nodes and ranks are doing, what came of calls cut short.
+
+Keeps nothing. An empty answer is no evidence: what a listing lacks is asked for once more before it counts as
+gone (`drift`), and a backend that cannot be read leaves its nodes unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from declarative.apply.answers import PATIENT
+from declarative.apply.away import NODES
+from declarative.apply.backends import ONCE, Backends, host_of
+from declarative.apply.drift import Compared, Orphan, compare, orphans
+from declarative.apply.hosts import SILENT, listed, visited
+from declarative.apply.intents import (
+    Resolution,
+    about,
+    asked_as,
+    host_of_intent,
+    resolved,
+)
+from declarative.apply.offers import standing, unreadable
+from declarative.apply.polls import poll
+from declarative.apply.renames import RenamedBackend, record_token
+from declarative.apply.unreachable import blocks_of
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.resource import EXISTING, LOCAL, Host, Taken
+from declarative.model.state import (
+    ORPHAN,
+    Address,
+    NodeState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    made_as,
+)
+from declarative.planner.inventory import Standing
+from declarative.provider import Provider, ProviderError, Thing, TransientError
+from declarative.provider.optional import Visit
+from declarative.retry import PATIENCE, Policy, call
+
+MADE = ("node", "volume", "attachment")
+"""Kinds that a backend lists."""
+
+ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
+"""The states of nodes that can be asked what runs on them."""
+
+NODES_LEAST = 45.0
+"""Seconds that a loop waits at least for what the nodes of a backend say. To find out that one is dead
+takes a while and hides nothing of the others.
+"""
+
+
+@dataclass(slots=True)
+class BackendLook:
+    """What came of looks at one backend, or several."""
+
+    readiness: dict[str, Readiness] = field(default_factory=dict)
+    ranks: dict[str, RankStatus] = field(default_factory=dict)
+    compared: Compared = field(default_factory=Compared)
+    recovered: dict[Address, Record] = field(default_factory=dict)
+    resolutions: list[Resolution] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    strays: dict[str, dict[int, str]] = field(default_factory=dict)
+    past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
+    existing: dict[str, tuple[Standing, ...]] = field(default_factory=dict)
+    taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
+
+    def add(self, more: BackendLook) -> None:
+        """What came of another look."""
+        self.readiness |= more.readiness
+        self.ranks |= more.ranks
+        self.compared.add(more.compared)
+        self.recovered |= more.recovered
+        self.resolutions += more.resolutions
+        self.diagnostics += more.diagnostics
+        self.strays |= more.strays
+        self.past |= more.past
+        self.existing |= more.existing
+        self.taken |= more.taken
+
+    def note(self, visits: Mapping[str, Visit]) -> None:
+        """How hosts are."""
+        self.readiness.update({node: visit.readiness for node, visit in visits.items()})
+
+    def there(self, nodes: Iterable[Record]) -> list[Record]:
+        """Those that are not gone."""
+        return [node for node in nodes if node.address not in self.compared.gone]
+
+    def fresh(self, backend: str) -> list[Record]:
+        """The nodes of a backend that were found to be made."""
+        return [r for a, r in self.recovered.items() if a.kind == "node" and r.backend == backend]
+
+    def answering(self, nodes: Iterable[Record], silent: Collection[NodeState]) -> list[Record]:
+        """Those that are in none of these states, as far as they were seen."""
+        unseen = Readiness(state=NodeState.READY)
+        return [n for n in nodes if self.readiness.get(n.address.name, unseen).state not in silent]
+
+
+def backends_of(state: State) -> set[str]:
+    """The backends of which something is recorded, or was begun."""
+    made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
+    return made | {i.backend or LOCAL for i in state.intents}
+
+
+def look_at(
+    state: State,
+    name: str,
+    backends: Backends,
+    hosts: Iterable[Host],
+    *,
+    every: bool,
+    offers: bool,
+    patience: float,
+) -> BackendLook:
+    """One backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its open
+    intents. Where nodes may be wanted, what this state made in one of which nothing is recorded is looked for
+    as well: it was forgotten, or its record lost.
+    """
+    found = BackendLook()
+    found.existing, found.diagnostics = standing((h for h in hosts if h.backend == name), state, backends)
+    found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
+    more = _may_have_more(state, name, backends)
+    if name in backends_of(state) or (every and more):
+        _look_at_all(state, name, backends, found, patience)
+    elif offers and more:
+        # One that cannot be read is no matter as long as nothing is wanted of it. Only a loop asks twice: it
+        # would leave it alone.
+        with suppress(ProviderError):
+            things = backends.read(name, _things_alone)
+            _note_orphans(state, name, things, found)
+    return found
+
+
+def _may_have_more(state: State, name: str, backends: Backends) -> bool:
+    """Whether this state may have made something there that is not recorded."""
+    declared = name in backends.names() and backends.driver(name) not in EXISTING
+    return declared and state.lineage is not None
+
+
+def _look_at_all(state: State, name: str, backends: Backends, found: BackendLook, patience: float) -> None:
+    """One backend of which something is recorded, or may be there."""
+    nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
+    try:
+        backends.get(name)
+        if backends.hosts(name):
+            _look_at_hosts(state, name, nodes, backends, found, patience)
+        else:
+            _look_at_machines(state, name, nodes, backends, found)
+    except ProviderError as error:
+        _note_unreadable(name, error, nodes, found)
+
+
+def _things_alone(provider: RenamedBackend, patience: Policy) -> Sequence[Thing]:
+    return call(provider.inventory, policy=ONCE if patience is PATIENCE else patience)
+
+
+def _note_unreadable(name: str, error: ProviderError, nodes: Iterable[Record], found: BackendLook) -> None:
+    found.diagnostics.append(unreadable(name, error))
+    unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
+    found.readiness.update({n.address.name: unknown for n in nodes})
+
+
+def _look_at_machines(
+    state: State, name: str, nodes: Sequence[Record], backends: Backends, found: BackendLook
+) -> None:
+    """A backend that is asked as a whole. What its nodes say of themselves and of their ranks holds, whether
+    they were listed or not.
+    """
+
+    def things(provider: RenamedBackend, patience: Policy) -> BackendLook:
+        seen = BackendLook()
+        listed = call(provider.inventory, policy=patience)
+        _compare(state, name, listed, lambda _: provider, seen, recall=provider)
+        _resolve(state, name, lambda _: provider, seen)
+        return seen
+
+    try:
+        found.add(backends.read(name, things))
+    except ProviderError as error:
+        _note_unreadable(name, error, nodes, found)
+        if backends.away.of(name):
+            return
+    nodes = [*found.there(nodes), *found.fresh(name)]
+    if not nodes:
+        return
+    ask = partial(_ask_nodes, state, name, backends, nodes, dict(found.readiness))
+    try:
+        found.add(backends.read(name, ask, part=NODES, least=NODES_LEAST))
+    except ProviderError as error:
+        _note_unreadable(name, error, nodes, found)
+
+
+def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
+    state: State,
+    name: str,
+    backends: Backends,
+    nodes: Sequence[Record],
+    known: Mapping[str, Readiness],
+    provider: RenamedBackend,
+    patience: Policy,
+) -> BackendLook:
+    """What nodes say of themselves and of their ranks. A loop leaves those alone that do not answer."""
+    found = BackendLook(readiness=dict(known))
+    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, made_as(n).name))}
+    asked = [n for n in nodes if n.address.name not in resting]
+    found.readiness |= resting
+    try:
+        found.readiness |= call(lambda: provider.readiness(asked), policy=patience) if asked else {}
+        found.taken |= call(lambda: provider.taken(nodes), policy=patience)
+    except ProviderError as error:
+        if backends.away.remembers and isinstance(error, TransientError):
+            raise
+        found.diagnostics.append(unreadable(name, error))
+    _let_rest(name, asked, found.readiness, provider, backends)
+    there = found.answering(nodes, (NodeState.UNREACHABLE,))
+    _ask_ranks(state, name, provider, there, found, patience=patience)
+    return found
+
+
+def _let_rest(
+    name: str,
+    nodes: Iterable[Record],
+    readiness: Mapping[str, Readiness],
+    provider: RenamedBackend,
+    backends: Backends,
+) -> None:
+    """Leave those alone for a while that do not answer us."""
+    for node in nodes:
+        seen = readiness.get(node.address.name)
+        if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
+            ask = partial(_readiness_of, provider, node)
+            rest = backends.host_rest(node.node.fleet)
+            backends.away.let_rest((name, made_as(node).name), seen, ask, rest)
+
+
+def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:
+    return provider.readiness([node])[node.address.name]
+
+
+def _things_on_hosts(
+    name: str, backends: Backends, recorded: Mapping[str, Visit], found: BackendLook, patience: float
+) -> tuple[list[Thing], frozenset[str]]:
+    """What is on the hosts of a backend, and the hosts that nobody could list.
+
+    `recorded` are the visits of its nodes, by the names under which they were made.
+    """
+    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
+    told = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
+    things, faults, slow = listed(backends, name, {*silent, *told}, patience)
+    things += [thing for node, found_there in told.items() if node not in silent for thing in found_there]
+    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
+    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
+    return things, frozenset({*silent, *faults, *slow})
+
+
+def _look_at_hosts(  # noqa: PLR0917 (as `_look_at_machines`)
+    state: State, name: str, nodes: Sequence[Record], backends: Backends, found: BackendLook, patience: float
+) -> None:
+    """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
+    provider = backends.get(name)
+    recorded = state.readiness if patience < PATIENT else {}
+    visits = visited(name, nodes, backends, patience, recorded)
+    found.note(visits)
+    seen = {made_as(r).name: visits[r.address.name] for r in nodes}
+    things, unlisted = _things_on_hosts(name, backends, seen, found, patience)
+
+    def at(record: Record) -> Provider:
+        host = host_of(state, record)
+        return backends.on(name, host) if host in backends.hosts(name) else provider
+
+    _compare(state, name, things, at, found, unlisted=unlisted)
+    _resolve(state, name, at, found, unlisted=unlisted)
+    fresh = [r for r in found.fresh(name) if r.address.name not in visits]
+    more = visited(name, fresh, backends, patience, {})
+    found.note(more)
+    told = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
+    asked = found.answering([*found.there(nodes), *fresh], SILENT)
+    _ask_ranks(state, name, provider, asked, found, told=told)
+
+
+def _compare(
+    state: State,
+    name: str,
+    things: Sequence[Thing],
+    at: Callable[[Record], Provider],
+    found: BackendLook,
+    *,
+    unlisted: Collection[str] = (),
+    recall: RenamedBackend | None = None,
+) -> None:
+    """What is recorded against what is listed; what is on hosts that are `unlisted` is left as it is.
+
+    `at` says whom to ask for a thing: of hosts the one that it is on, for others may be silent.
+    """
+    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
+    pending = {i.address for i in state.intents}
+    judged = [
+        r for r in mine if r.address not in pending and not (unlisted and host_of(state, r) in unlisted)
+    ]
+    compare(state, judged, things, at, found.compared, recall=recall)
+    _note_orphans(state, name, things, found)
+
+
+def _note_orphans(state: State, name: str, things: Iterable[Thing], found: BackendLook) -> None:
+    """What a backend lists and nothing recorded or begun is.
+
+    Nor what another backend has: several may be of one account, with an image each, and list the same things.
+    """
+    made = [r for r in state.records.values() if r.address.kind in MADE]
+    known = {(made_as(r), record_token(state, r)) for r in made}
+    known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
+    ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
+    lost = orphans(name, things, known)
+    found.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
+
+
+def _resolve(
+    state: State,
+    name: str,
+    at: Callable[[Record], Provider],
+    found: BackendLook,
+    *,
+    unlisted: Collection[str] = (),
+) -> None:
+    """Read back every open intent of this backend: made, changed, gone, or never happened.
+
+    Those on hosts that are `unlisted` stay open.
+    """
+    for intent in state.intents:
+        if (intent.backend or LOCAL) != name or host_of_intent(state, intent) in unlisted:
+            continue
+        resolution = resolved(state, intent, at(about(state, intent)))
+        found.resolutions.append(resolution)
+        if resolution.record:
+            found.recovered[intent.address] = resolution.record
+        if resolution.gone:
+            found.compared.gone.add(intent.address)
+        if resolution.status:
+            found.ranks[intent.address.name] = resolution.status
+
+
+def _ask_ranks(
+    state: State,
+    name: str,
+    provider: RenamedBackend,
+    nodes: Sequence[Record],
+    found: BackendLook,
+    *,
+    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    patience: Policy = PATIENCE,
+) -> None:
+    """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
+    its blocks. As long as a node does not answer, it gets no work either.
+    """
+    holding = {r.reservation.node for r in state.of("reservation")}
+
+    def stray(node: Record, attempt: str) -> None:
+        rank, held = blocks_of(node, attempt)
+        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank}{ORPHAN}"))
+        thing = Thing(
+            address=Address("rank", rank),
+            token=attempt,
+            inputs={},
+            outputs={"id": attempt},
+            known=False,
+        )
+        found.compared.orphans.append(
+            Orphan(backend=name, thing=thing, node=node.address.name, blocks=tuple(held))
+        )
+
+    def past(node: Record, attempt: str, status: RankStatus | None) -> None:
+        found.past.setdefault(node.address.name, {})[attempt] = status
+
+    def answers(node: Record) -> bool:
+        seen = found.readiness.get(node.address.name)
+        return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
+
+    asked = [n for n in nodes if answers(n)]
+    with suppress(ProviderError):  # then they are asked as the others are
+        told = {**{node: {} for node in provider.unused(asked)}, **(told or {})}
+    found.ranks.update(poll(state, provider, asked, stray, past, told=told, patience=patience))

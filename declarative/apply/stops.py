@@ -1,0 +1,120 @@
+"""Ranks that have to stop, and stopping them: a gang runs whole or not at all; what the user stopped ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from declarative.apply.backends import Backends
+from declarative.apply.launch import grace_of
+from declarative.model.attempts import attempt_id, first_failure
+from declarative.model.spec import StopCriteria
+from declarative.model.state import STARTED, STOPPED, Address, RankState, RankStatus, Record, State, rank_name
+from declarative.provider import ProviderError
+from declarative.retry import call
+
+Note = Callable[[str, RankStatus], None]
+"""Told of each rank whose state changed."""
+
+BY_USER = "stopped by the user"
+MOST_STOPS = 64
+"""Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
+
+START_LIMIT = 600.0
+"""Seconds from the start of a gang's first rank in which the others have to start."""
+
+
+def user_stops(state: State) -> dict[str, RankStatus]:
+    """Ranks that the user has stopped, and could not be asked then."""
+    stopped = RankStatus(state=RankState.STOPPED, cause=BY_USER)
+    asked = [r.address.name for r in state.of("rank") if r.outputs.get(STOPPED)]
+    return {name: stopped for name in asked if not state.has_ended(name)}
+
+
+def gang_stops(state: State) -> dict[str, RankStatus]:
+    """Ranks that have to stop because of a sibling: one failed, or rank 0 is done and that is enough."""
+    out: dict[str, RankStatus] = {}
+    for members in state.gangs().values():
+        if cause := _why_to_stop(members, state):
+            stopped = RankStatus(state=RankState.STOPPED, cause=cause)
+            known = (r.address.name for r in members if r.address.name in state.ranks)
+            out.update({name: stopped for name in known if not state.has_ended(name)})
+    return out
+
+
+def _why_to_stop(members: Sequence[Record], state: State) -> str | None:
+    """Why the ranks of a gang that go on have to stop, if they have to."""
+    statuses = {r.address.name: state.ranks.get(r.address.name) for r in members}
+    if broken := first_failure(statuses):
+        status = statuses[broken]
+        return f"rank/{broken} {status.state.value}: {status.cause}" if status else None
+    if members[0].rank.stop_criteria == StopCriteria.MASTER_DONE.value:
+        for master in (r.address.name for r in members if r.rank.rank == 0):
+            if (status := statuses[master]) and status.state is RankState.SUCCEEDED:
+                return f"rank/{master} is done"
+    return None
+
+
+def half_started(state: State, now: float) -> dict[str, RankStatus]:
+    """Ranks that have waited too long for siblings that were not started: an apply was cut short.
+
+    Until then the next apply starts those that are missing; after it, all of them anew.
+    """
+    out: dict[str, RankStatus] = {}
+    for task, members in state.gangs().items():
+        missing = _first_missing(task, members)
+        if missing is None or not _is_late(members, now):
+            continue
+        asked = any(i.address == missing and i.op == "create" for i in state.intents)
+        why = "whether it did is not known" if asked else "the apply that began it was cut short"
+        cause = f"{missing} did not start within {START_LIMIT / 60:.0f} minutes: {why}"
+        going = (r.address.name for r in members if not state.has_ended(r.address.name))
+        out.update(dict.fromkeys(going, RankStatus(state=RankState.STOPPED, cause=cause)))
+    return out
+
+
+def _first_missing(task: str, members: Sequence[Record]) -> Address | None:
+    """The first rank of a gang that is not recorded."""
+    there = {r.rank.rank for r in members}
+    missing = (i for i in range(members[0].rank.nodes) if i not in there)
+    return next((Address("rank", rank_name(task, i)) for i in missing), None)
+
+
+def _is_late(members: Sequence[Record], now: float) -> bool:
+    """Whether the first of these ranks was started so long ago that all others should have been."""
+    begun = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
+    return bool(begun) and now - min(begun) > START_LIMIT
+
+
+def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) -> RankStatus | None:
+    """Stop one rank as a whole; how it ended, or None if its backend could not be asked."""
+    record, node = state.get("rank", rank), state.node_of_rank(rank)
+    if record is None or node is None:
+        return None
+    try:
+        provider = backends.get(node.backend)
+        status = call(lambda: provider.stop(node, attempt_id(record), grace_of(record.rank)))
+    except ProviderError:
+        return None
+    if status is None:
+        return RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
+    if status.state is RankState.STOPPED:
+        return replace(status, cause=cause or "stopped", confinement=None)
+    return status
+
+
+def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None], note: Note) -> None:
+    """Stop ranks side by side; `note` hears of each once it has ended: a status that is told is true.
+
+    Those whose backend could not be asked are left as they are.
+    """
+
+    def stop(rank: str) -> None:
+        ended = stop_rank(state, backends, rank, causes[rank])
+        if ended:
+            note(rank, ended)
+
+    if causes:
+        with ThreadPoolExecutor(min(MOST_STOPS, len(causes)), thread_name_prefix="stop") as pool:
+            list(pool.map(stop, causes))
