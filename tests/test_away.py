@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from declarative.model.spec import Backend
 from declarative.model.spec.text import Name
 from declarative.model.state import NodeState, Readiness, State
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.render.data import iso
 from declarative.spans import hear
 from tests.cli import fleet, until
 from tests.cloud_ec2.run import SECRETS, RunningEc2
@@ -224,8 +226,21 @@ def test_a_cloud_that_takes_connections_and_says_nothing(project, monkeypatch):
                 done = here.step(1)
                 assert {r.id for r in done.results} == {f"create:node/gpu-{number - 1}"}
                 assert {w.address for w in done.waits} == {"fleet/sky", "backend/aws"}
+            (absence,) = here.rounds.away.list()
+
+            def status(*args: str) -> Any:
+                here.rounds.keep_lease()
+                return project.run("status", "--offline", *args)
+
+            (told,) = until(lambda: status("--json").json["left_alone"])
+            assert told.pop("why") == absence.why
+            times = {"since": iso(absence.since), "until": iso(absence.again)}
+            assert told == {"backend": "aws", "part": None, **times}
+            said = f"leaves backend/aws alone since {times['since']}, until {times['until']}: it has not"
+            until(lambda: said in " ".join(status().out.split()))
         finally:
             here.close()
+        assert project.run("status", "--offline", "--json").json["left_alone"] == [], "no loop leads"
 
 
 @pytest.mark.slow

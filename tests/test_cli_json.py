@@ -63,7 +63,18 @@ DIAGNOSTIC = [
     "end_line",
     "end_column",
 ]
-STATUS = ["format_version", "lineage", "serial", "fleets", "nodes", "volumes", "tasks", "health", "spent"]
+STATUS = [
+    "format_version",
+    "lineage",
+    "serial",
+    "fleets",
+    "nodes",
+    "volumes",
+    "tasks",
+    "health",
+    "left_alone",
+    "spent",
+]
 NODE = [
     "name",
     "fleet",

@@ -953,6 +953,7 @@ def test_status_json():
             }
         ],
         "health": [],
+        "left_alone": [],
         "spent": None,
     }
     golden("status.json", to_json(status_json(status_view())))

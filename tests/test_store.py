@@ -217,7 +217,7 @@ def test_migrations_run_once_each_and_whole(store) -> None:
         tables.migrate(connection, 2, steps)
         assert connection.execute("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
-    assert FORMAT_VERSION == 10
+    assert FORMAT_VERSION == 11
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from declarative.reconcile.permission import AllowedPart, Backoff, choose, longe
 from declarative.reconcile.round import Round, Wait
 from declarative.spans import named
 from declarative.store.lock import boottime
-from declarative.store.loops import LEASE_SECONDS
+from declarative.store.loops import LEASE_SECONDS, LeftAlone
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from declarative.model.state import State
     from declarative.planner.types import Plan
     from declarative.reconcile.checkout import Checkout
-    from declarative.store import Who, Writer
+    from declarative.store import Store, Who, Writer
     from declarative.store.loops import Leader
 
 TRIES = 3
@@ -97,6 +97,7 @@ class RoundRun(Run):
                 raise _OutdatedError
             self.epoch = writer.lease.epoch
             yield writer
+            self.rounds.note_left_alone(self.store, writer)
             self.after = writer.state()
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
@@ -250,6 +251,7 @@ class Rounds:
         self._git_wrong: tuple[Diagnostic, ...] = ()
         self._who: Who | None = None
         self._was_away: set[str] = set()
+        self._noted: list[LeftAlone] | None = None
         self._wrong: tuple[Diagnostic, ...] = ()
         """What is wrong with the files as they are now: then what they were before still holds."""
         self._leader: Leader | None = None
@@ -299,6 +301,19 @@ class Rounds:
         late = boottime() - self._loaded > LEASE_SECONDS or self._mark != self._marked()
         self._tries = self._tries + 1 if late and self._tries < TRIES else 0
         return self._tries > 0
+
+    def note_left_alone(self, store: Store, writer: Writer) -> None:
+        """Write down which backends are left alone, where that has changed."""
+        found = [
+            LeftAlone(backend=a.backend, part=a.part, since=a.since, until=a.again, why=a.why)
+            for a in self.away.list()
+            if not a.of_host
+        ]
+        if self._noted is None:
+            self._noted = [*store.left_alone()]
+        if found != self._noted:
+            writer.leave_alone(found)
+            self._noted = found
 
     def _marked(self) -> Mark:
         return mark_of(self.session.directory, (*self._files, *self.session.inputs))

@@ -84,6 +84,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     return replace(
         view,
         spent=store.spent(),
+        left_alone=store.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
             *of_nodes(readiness_of_nodes(current), inventory.silent, now()),

@@ -212,6 +212,17 @@ def status_schema() -> Schema:
         volumes=list_of("Recorded volumes.", volume),
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", health()),
+        left_alone=list_of(
+            "The backends that the loop which leads leaves alone, since they could not be read.",
+            record(
+                "One backend.",
+                backend=text("Its name."),
+                part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
+                since=text("Since when, as an ISO time."),
+                until=text("When it is asked again, as an ISO time."),
+                why=text("Why it cannot be read."),
+            ),
+        ),
         spent=or_null(
             record(
                 "What nodes cost in this month, by the prices that are recorded.",

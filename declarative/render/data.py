@@ -249,6 +249,16 @@ def status_json(view: StatusView) -> dict[str, Any]:
         "volumes": [{"name": v.name, "state": v.state, "node": v.node} for v in view.volumes],
         "tasks": [_task(task) for task in view.tasks],
         "health": health_json(view.health),
+        "left_alone": [
+            {
+                "backend": a.backend,
+                "part": a.part or None,
+                "since": iso(a.since),
+                "until": iso(a.until),
+                "why": a.why,
+            }
+            for a in view.left_alone
+        ],
         "spent": view.spent and {"month": view.spent.month, "usd": round(view.spent.dollars, 2)},
     }
 

@@ -206,6 +206,10 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
             lines += [*([""] if lines else []), f"{title}:", "", *body]
     if not lines:
         lines = ["Nothing is recorded yet: `fleetform plan` shows what `fleetform apply` would make."]
+    for left in view.left_alone:
+        what = clean(f"backend/{left.backend}" + (f" ({left.part})" if left.part else ""))
+        when = f"since {iso(left.since)}, until {iso(left.until)}"
+        lines += ["", *wrapped(f"The loop leaves {what} alone {when}: {sentence(left.why)}", width)]
     if view.spent is not None and view.spent.dollars:
         lines += ["", f"Spent in {view.spent.month}: {money(view.spent.dollars)} USD"]
     return seal(lines, color=color)

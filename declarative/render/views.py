@@ -25,6 +25,7 @@ from declarative.model.state import (
 )
 from declarative.planner.health import Health
 from declarative.planner.types import Spent
+from declarative.store.loops import LeftAlone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,8 @@ class StatusView:
     hosts: tuple[HostView, ...] = ()
     health: tuple[Health, ...] = ()
     """What is not well; in text it stands at the nodes and hosts, and on stderr."""
+    left_alone: tuple[LeftAlone, ...] = ()
+    """The backends that a loop leaves alone."""
     spent: Spent | None = None
     """What nodes cost in this month; None where nobody counts it."""
     diagnostics: tuple[Diagnostic, ...] = ()

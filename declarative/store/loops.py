@@ -1,5 +1,5 @@
 """What loops keep in a state beside its records: which of several acts, what waits for a person to approve,
-and how far each webhook was told of events.
+which backends are left alone, and how far each webhook was told of events.
 
 Which one acts is a lease beside the lock, by the same clock and the same rules. Who writes holds the lock all
 the same, and each write is fenced by that. The lease only keeps the other loops from looking and planning in
@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from declarative.store import lock
@@ -133,6 +133,39 @@ def approve(connection: Connection, digest: str, now: float) -> bool:
     who = connection.database.who
     values = {"approved_at": now, "actor": who.actor if who else None}
     return bool(connection.update("approvals", values, "digest = :its_digest", its_digest=digest))
+
+
+# -------------------------------------------------------------------------------- backends left alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftAlone:
+    """A backend that the loop leaves alone, since it could not be read. Times are seconds since the epoch."""
+
+    backend: str
+    part: str
+    """What of it cannot be read, such as `offers`; empty for all of it."""
+    since: float
+    until: float
+    """When it is asked again."""
+    why: str
+
+
+def read_left_alone(connection: Connection) -> tuple[LeftAlone, ...]:
+    """All of them, by name; none where no loop leads."""
+    leads = lock.holder(connection, table=LEADER)
+    if leads is None or leads.lapsed(connection.database.now(connection)):
+        return ()
+    rows = connection.select("left_alone", "ORDER BY backend, part")
+    return tuple(
+        LeftAlone(backend=r.backend, part=r.part, since=r.since, until=r.until, why=r.why) for r in rows
+    )
+
+
+def leave_alone(connection: Connection, found: Sequence[LeftAlone]) -> None:
+    """These are left alone now, and no others."""
+    connection.execute("DELETE FROM left_alone")
+    connection.insert("left_alone", *map(asdict, found))
 
 
 # ---------------------------------------------------------------------------------------- webhooks

@@ -34,7 +34,7 @@ from declarative.store.lock import (
     release,
     unlock,
 )
-from declarative.store.loops import Approval, Hook, Leader
+from declarative.store.loops import Approval, Hook, Leader, LeftAlone
 from declarative.store.writer import Writer
 
 T = TypeVar("T")
@@ -47,6 +47,9 @@ LOOP_SINCE = 8
 
 SPENT_SINCE = 10
 """The format that knows what was spent."""
+
+LEFT_ALONE_SINCE = 11
+"""The format that knows which backends are left alone."""
 
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
@@ -194,6 +197,11 @@ class Store:
     def approvals(self) -> tuple[Approval, ...]:
         """What a loop waits for a person to approve, and what was approved and is not done yet."""
         return self._ask(loops.read_approvals, (), since=LOOP_SINCE)
+
+    @resumed
+    def left_alone(self) -> tuple[LeftAlone, ...]:
+        """The backends that the loop leaves alone which leads."""
+        return self._ask(loops.read_left_alone, (), since=LEFT_ALONE_SINCE)
 
     @resumed
     def spent(self) -> Spent | None:

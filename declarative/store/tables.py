@@ -178,6 +178,15 @@ TABLES: Mapping[str, Sequence[str]] = {
         "dollars DOUBLE PRECISION NOT NULL",
         "CONSTRAINT pk_spent_months PRIMARY KEY (month)",
     ),
+    # The backends that a loop leaves alone, see `loops`.
+    "left_alone": (
+        "backend TEXT NOT NULL",
+        "part TEXT NOT NULL",  # empty for all of it
+        "since DOUBLE PRECISION NOT NULL",
+        "until DOUBLE PRECISION NOT NULL",  # when it is asked again
+        "why TEXT NOT NULL",
+        "CONSTRAINT pk_left_alone PRIMARY KEY (backend, part)",
+    ),
 }
 """Table → its columns and constraints. These have names, by which a later migration can alter them."""
 
@@ -268,7 +277,12 @@ def _to_10(connection: Connection) -> None:
     connection.insert("paid_nodes", *rows)
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10)
+def _to_11(connection: Connection) -> None:
+    """Which backends a loop leaves alone."""
+    connection.execute(f"CREATE TABLE left_alone ({', '.join(TABLES['left_alone'])})")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10, _to_11)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -286,6 +300,7 @@ ADDED: Mapping[int, Collection[str]] = {
     8: ("writer_lock.asked",),
     9: (),
     10: (),
+    11: (),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known, or
 tables that nobody reads without need: a state of the format before it can be read as it is. A format that

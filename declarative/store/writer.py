@@ -20,6 +20,7 @@ from declarative.store.export import OPS
 from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.groups import Groups
 from declarative.store.journal import Let
+from declarative.store.loops import LeftAlone
 from declarative.store.rename import Names
 from declarative.store.tables import stored
 
@@ -222,6 +223,11 @@ class Writer:
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
         """Write down what waits for a person, by digest; see `loops.await_approval`."""
         self._write(lambda connection: loops.await_approval(connection, wanted, self._clock()))
+
+    @resumed
+    def leave_alone(self, found: Sequence[LeftAlone]) -> None:
+        """Write down which backends are left alone; see `loops.leave_alone`."""
+        self._write(lambda connection: loops.leave_alone(connection, found))
 
     # ------------------------------------------------------------------------------------ the journal
 
