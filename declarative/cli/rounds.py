@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from declarative.apply.away import PATIENT, Absence, Away
 from declarative.apply.backend_look import backends_of
 from declarative.cli.actor import who
 from declarative.cli.errors import Failed
+from declarative.cli.round_output import RoundOutput
 from declarative.cli.run import Run
 from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
@@ -55,19 +55,6 @@ class Stop(threading.Event):
         """See `threading.Event`."""
         super().set()
         self.halt.set()
-
-
-class Told:
-    """What was said already: a log says changes, not rounds."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, frozenset[object]] = {}
-
-    def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
-        """Of these items those that were not among the last ones of that kind."""
-        now = frozenset(items)
-        before, self._said[what] = self._said.get(what, frozenset()), now
-        return now - before
 
 
 class RoundRun(Run):
@@ -167,21 +154,45 @@ class RoundRun(Run):
         self, plan: Plan, writer: Writer, stop: threading.Event
     ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
         """As every apply. What budgets count is written down before, and what failed is remembered."""
-        from declarative.planner.partial import group_of
-
-        causes = self.choice.causes if self.choice else {}
-        going = {group: causes[group].value for a in plan.actions if (group := group_of(a)) in causes}
-        if going:
-            writer.let({g: cause for g, cause in going.items() if g.startswith("node/")})
+        if causes := self._causes(plan):
+            writer.let({group: cause for group, cause in causes.items() if group.startswith("node/")})
         self.results, held = super().perform(plan, writer, stop)
-        done = {result.id for result in self.results if result.outcome == "done"}
-        waiting = self.choice.approvals if self.choice else {}
-        left = {digest: steps for digest, steps in waiting.items() if not done.issuperset(steps)}
-        if left != waiting:  # an approval is used up once all is done
-            writer.wait_for_approval(left)
+        self._use_up_approvals(writer)
         if not stop.is_set():
             self.rounds.backoff.noted(plan, self.results, self.now())
         return self.results, held
+
+    def _causes(self, plan: Plan) -> dict[str, str]:
+        """Why each group of the plan's actions may be done."""
+        from declarative.planner.partial import group_of
+
+        causes = self.choice.causes if self.choice else {}
+        return {group: causes[group].value for a in plan.actions if (group := group_of(a)) in causes}
+
+    def _use_up_approvals(self, writer: Writer) -> None:
+        """Forget the approvals of what is done whole."""
+        done = {result.id for result in self.results if result.outcome == "done"}
+        waiting = self.choice.approvals if self.choice else {}
+        left = {digest: steps for digest, steps in waiting.items() if not done.issuperset(steps)}
+        if left != waiting:
+            writer.wait_for_approval(left)
+
+    def outcome(self, waits: tuple[Wait, ...]) -> Round:
+        """The round, as its observers are told of it."""
+        from declarative.render.views import status_view
+
+        found = _nothing((), held=True)
+        found = replace(
+            found, epoch=self.epoch, plan=self.whole, results=self.results, waits=waits, gpus=self.gpus
+        )
+        if self.plan:
+            errors = tuple(d for d in self.plan.diagnostics if d.severity is Severity.ERROR)
+            hourly = self.plan.preview.cost.after
+            found = replace(found, hourly=hourly, actions=self.plan.actions, errors=errors)
+        if self.after:
+            backends = tuple(sorted({*self.desired.backends, *backends_of(self.after)}))
+            found = replace(found, status=status_view(self.desired, self.after), backends=backends)
+        return found
 
     # ---------------------------------------------------------------------------------- what is said
 
@@ -236,7 +247,7 @@ class Rounds:
         self.stop = stop
         self.backoff = Backoff()
         self.away = session.away = Away(session.clock, PATIENT if once else None)
-        self.told = Told()
+        self.told = RoundOutput(session)
         self.lost: frozenset[str] = frozenset()
         """What is gone, and was not let through in the last round."""
         self.code = 0
@@ -250,7 +261,6 @@ class Rounds:
         self._tries = 0
         self._git_wrong: tuple[Diagnostic, ...] = ()
         self._who: Who | None = None
-        self._was_away: set[str] = set()
         self._noted: list[LeftAlone] | None = None
         self._wrong: tuple[Diagnostic, ...] = ()
         """What is wrong with the files as they are now: then what they were before still holds."""
@@ -389,12 +399,9 @@ class Rounds:
             self._git_wrong = (error.diagnostic,)
         else:
             self._git_wrong = ()
-        if self.told.new("git", self._git_wrong):
-            self.session.say(self._git_wrong)
+        self.told.git(self._git_wrong)
 
     def _round(self, desired: Desired) -> Round:
-        from declarative.render.views import status_view
-
         run = RoundRun(self, desired, self._options)
         if self._leader is None:
             self._leader = run.store.leader()
@@ -404,41 +411,29 @@ class Rounds:
             raise _NotLeadingError
         with run:
             self.code = run.converge(destroy=False)
-        plan, choice = run.plan, run.choice
         if run.after:
             self._watch(desired, run.after)
-        times = (wait.until for wait in (choice.waits if choice else ()) if wait.until is not None)
+        found = run.outcome(self._waits(run))
+        self.told.waits(run, found.waits)
+        self.told.returned(run, {found.backend for found in self.away.list() if not found.of_host})
+        self.told.errors(())
+        return found
+
+    def _waits(self, run: RoundRun) -> tuple[Wait, ...]:
+        """What the round did not do, tasks without a place and backends that cannot be read included."""
+        chosen = run.choice.waits if run.choice else ()
+        times = (wait.until for wait in chosen if wait.until is not None)
         self._again = min(times, default=None) if self._again is None else self._again
-        waits = (*(choice.waits if choice else ()), *_unplaced(run.whole))
         self.away.forget_unused()
-        waits += tuple(_left_alone(found) for found in self.away.list() if not found.of_host)
-        self._say_waits(run, waits)
-        self._say_returned(run)
-        self._say_errors(())
-        return Round(
-            number=0,
-            at=0.0,
-            duration=0.0,
-            held=True,
-            epoch=run.epoch,
-            status=status_view(desired, run.after) if run.after else None,
-            plan=run.whole,
-            hourly=plan.preview.cost.after if plan else None,
-            actions=plan.actions if plan else (),
-            results=run.results,
-            waits=waits,
-            gpus=run.gpus,
-            backends=tuple(sorted({*desired.backends, *backends_of(run.after)})) if run.after else (),
-            errors=tuple(d for d in plan.diagnostics if d.severity is Severity.ERROR) if plan else (),
-        )
+        unread = (_left_alone(found) for found in self.away.list() if not found.of_host)
+        return (*chosen, *_unplaced(run.whole), *unread)
 
     def _load(self) -> Desired | None:
         """What is declared, as it was when it was last without errors."""
         self._loaded, mark = boottime(), self._marked()
         if mark != self._mark or self._checkout is not None:
             self._who = who(self.session.directory)
-        sent = self._desired is not None and any(want.files for want in self._desired.tasks.values())
-        if self._desired is not None and mark == self._mark and not sent:
+        if self._desired is not None and mark == self._mark and not _sends_files(self._desired):
             self.session.pass_time()
             return self.session.current
         try:
@@ -448,7 +443,7 @@ class Rounds:
         else:
             self._desired, self._files, self._wrong = loaded.desired, loaded.files, ()
         self._mark = unchanged(mark, self._marked())
-        self._say_wrong()
+        self.told.wrong(self._wrong, held=self._desired is not None)
         if self._desired is None:
             return None
         self.session.pass_time()
@@ -456,59 +451,17 @@ class Rounds:
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
         self.code = 1
-        self._say_errors(diagnostics)
+        self.told.errors(diagnostics)
         return _nothing(diagnostics, held=self._leader is not None)
 
     def _step_back(self, holder: str) -> None:
         self.code = 1
         self._again = self.session.clock() + SOON
-        if self.told.new("lock", (holder,)):
-            self._say(f"the state is locked by {holder}: this goes on after it")
+        self.told.locked(holder)
 
-    # ---------------------------------------------------------------------------------- what is said
 
-    def _say_wrong(self) -> None:
-        new = self.told.new("files", self._wrong)
-        if new:
-            self.session.say(tuple(d for d in self._wrong if d in new))
-            if self._desired is not None:
-                self._say(
-                    "the project's files have errors: what they declared before holds until they have none"
-                )
-        elif self.told.new("warnings", self.session.warnings):
-            self.session.say(self.session.warnings)
-
-    def _say_errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        new = self.told.new("errors", diagnostics)
-        self.session.say(tuple(d for d in diagnostics if d in new))
-
-    def _say_waits(self, run: RoundRun, waits: Collection[Wait]) -> None:
-        plain = {replace(wait, until=None): wait for wait in waits}
-        new = self.told.new("waits", plain)
-        for key, wait in sorted(plain.items(), key=lambda item: item[1].address):
-            if key not in new:
-                continue
-            if run.as_json:
-                data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
-                run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
-            elif not wait.address.startswith("backend/"):  # the plan has said that, as a warning
-                how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
-                self._say(f"{wait.address} ({wait.action}) {wait.why}{how}")
-
-    def _say_returned(self, run: RoundRun) -> None:
-        away = {found.backend for found in self.away.list() if not found.of_host}
-        for name in sorted(self._was_away - away):
-            if run.as_json:
-                run.event({"event": "returned", "address": f"backend/{name}"})
-            else:
-                self._say(f"backend/{name} can be read again")
-        self._was_away = away
-
-    @staticmethod
-    def _say(text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+def _sends_files(desired: Desired) -> bool:
+    return any(want.files for want in desired.tasks.values())
 
 
 def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:

@@ -1,0 +1,84 @@
+"""What `fleetform reconcile` says of its rounds: what is new alone, since a log says changes, not rounds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declarative.cli.run import Run
+    from declarative.cli.session import Session
+    from declarative.model.diagnostic import Diagnostic
+    from declarative.reconcile.round import Wait
+
+
+class RoundOutput:
+    """What was said already, and what is to be said now."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._said: dict[str, frozenset[object]] = {}
+        self._was_away: set[str] = set()
+
+    def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
+        """Of these items those that were not among the last ones of that kind."""
+        now = frozenset(items)
+        before, self._said[what] = self._said.get(what, frozenset()), now
+        return now - before
+
+    def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """What is wrong with the repository."""
+        if self.new("git", diagnostics):
+            self._session.say(diagnostics)
+
+    def locked(self, holder: str) -> None:
+        """That somebody else has the lock."""
+        if self.new("lock", (holder,)):
+            _say(f"the state is locked by {holder}: this goes on after it")
+
+    def wrong(self, diagnostics: tuple[Diagnostic, ...], *, held: bool) -> None:
+        """What is wrong with the project's files; `held`: what they declared before still holds."""
+        new = self.new("files", diagnostics)
+        if new:
+            self._session.say(tuple(d for d in diagnostics if d in new))
+            if held:
+                _say("the project's files have errors: what they declared before holds until they have none")
+        elif self.new("warnings", self._session.warnings):
+            self._session.say(self._session.warnings)
+
+    def errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """What went wrong in a round."""
+        new = self.new("errors", diagnostics)
+        self._session.say(tuple(d for d in diagnostics if d in new))
+
+    def waits(self, run: Run, waits: Collection[Wait]) -> None:
+        """What a round did not do."""
+        plain = {replace(wait, until=None): wait for wait in waits}
+        new = self.new("waits", plain)
+        for key, wait in sorted(plain.items(), key=lambda item: item[1].address):
+            if key not in new:
+                continue
+            if run.as_json:
+                data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
+                run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
+            elif not wait.address.startswith("backend/"):  # the plan has said that, as a warning
+                how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
+                _say(f"{wait.address} ({wait.action}) {wait.why}{how}")
+
+    def returned(self, run: Run, away: set[str]) -> None:
+        """Which backends can be read again; `away` are those that cannot be read now."""
+        for name in sorted(self._was_away - away):
+            if run.as_json:
+                run.event({"event": "returned", "address": f"backend/{name}"})
+            else:
+                _say(f"backend/{name} can be read again")
+        self._was_away = away
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
