@@ -312,7 +312,8 @@ class Days:
         used = {attempt.node for attempt in self.place.attempts}
         for node in nodes:
             if node.name.startswith("work") and node.key not in used and node.lost is None:
-                self._wrong(f"{node.name} ({node.key}) was made for nothing")
+                after = f"{(node.made - BEGIN) / HOUR:.2f} h"
+                self._wrong(f"{node.name} ({node.key}) was made for nothing after {after}")
         mornings = self._times(8, 0)
         lost = Counter(node.name for node in nodes if node.lost is not None)
         for name, times in Counter(node.name for node in nodes).items():

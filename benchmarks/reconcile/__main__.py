@@ -32,6 +32,7 @@ import gc
 import json
 import os
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -187,6 +188,9 @@ def week(where: str, days: float, a_day: int, interval: float, seed: int) -> boo
             played(Path(folder), PLACES[where], **given) as found,
         ):
             used, took = time.process_time() - begun, time.monotonic() - since
+        if found.faults or found.errors:
+            kept = Path(tempfile.mkdtemp(prefix="fleetform-week-")) / "said"
+            print(f"what the loop said: {shutil.copy(Path(folder) / 'said', kept)}")
     attempts, nodes = len(found.place.attempts), len(found.place.nodes)
     print(
         f"{where}, seed {seed}: {days:g} days, {len(found.jobs)} tasks, {attempts} attempts, {nodes} nodes, "
