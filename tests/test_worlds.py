@@ -14,6 +14,7 @@ import pytest
 from benchmarks.placement import solver
 from benchmarks.worlds import check, exact, rules
 from benchmarks.worlds.generate import read, world
+from benchmarks.worlds.hints import faults_of_hints, hints
 from benchmarks.worlds.realise import realised
 from declarative.model.blocks import Shape
 from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
@@ -33,9 +34,9 @@ needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
 
 @cache
-def planned(seed: int) -> tuple[rules.World, check.Words]:
-    """A world of 30 tasks and its plan."""
-    found = world(seed, 30)
+def planned(seed: int, size: int = 30) -> tuple[rules.World, check.Words]:
+    """A world and its plan."""
+    found = world(seed, size)
     return found, plan_json(make(found.desired, found.state, found.inventory, rules.NOW))
 
 
@@ -203,6 +204,14 @@ def test_what_is_best_can_be_had(seed: int):
 def test_plans_break_no_rule(seed: int):
     found, plan = planned(seed)
     assert list(check.faults(found, plan)) == []
+
+
+@needs_highs
+def test_a_change_that_helps_one_task_is_not_told_to_one_of_another_priority():
+    """task-61 is task-83 with a higher priority: with its change it would take the place of task-30."""
+    found, plan = planned(2541400491, 100)
+    assert hints(plan)
+    assert list(faults_of_hints(found, plan)) == []
 
 
 def without(plan: check.Words, old: check.Words, *new: check.Words) -> check.Words:

@@ -135,10 +135,10 @@ class Remedies:
         """`known` may have so many."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
-            kinds.setdefault(job.likeness, []).append(job)
+            kinds.setdefault(_key(job), []).append(job)
         every = dict(list(kinds.items())[:MOST_REFUSALS])
         self.kinds = dict(list(every.items())[:1]) if about else every
-        """Refused tasks, those that are alike together."""
+        """Refused tasks, those together that are alike and have one priority."""
         self.shared: list[Remedy] = []
         self._own: dict[object, list[str]] = {key: [] for key in self.kinds}
         self._unknown: set[object] = set()
@@ -151,7 +151,7 @@ class Remedies:
 
     def of(self, job: Job) -> tuple[str, ...] | None:
         """What to write, as `with …` or `without …`; empty where nothing is enough, None if not known."""
-        key = job.likeness
+        key = _key(job)
         if key not in self.kinds:
             return None
         name = str(job.task.name)
@@ -212,7 +212,7 @@ class Remedies:
         enough = self.plans >= 1 + (high - low).bit_length() and not self._is_dear()
         best = seated(high) if enough else None
         if best is None:  # or the least value could not be found any more
-            self._unknown.update(job.likeness for job in shared.jobs)
+            self._unknown.update(map(_key, shared.jobs))
         if best is None or not self.placed <= best or not best & wanted:
             return None
         helped = best & wanted
@@ -263,3 +263,10 @@ class Remedies:
         needed = self.placed | {job.index}
         seated = self._seated({job.index: change.ask}, self.board.fleets, needed)
         return seated is not None and needed <= seated
+
+
+def _key(job: Job) -> object:
+    """Equal for tasks of which a change that helps one helps each: a higher priority would take the place of
+    others that keep theirs beside a lower one.
+    """
+    return job.likeness, job.task.priority
