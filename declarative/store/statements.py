@@ -34,9 +34,9 @@ class Result:
             self._close()
 
     def _reader(self) -> Callable[[Sequence[Any]], Row]:
-        """What makes a row of a driver's: the same for each run of a statement."""
+        """What makes a row of a driver's: the same for each run of a statement that names its columns."""
         found = _READERS.get(self._sql)
-        if found is None:
+        if found is None or "*" in self._sql:  # of all columns there may be others by now
             found = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
         return found
 
