@@ -46,14 +46,13 @@ from declarative.placement.types import (
     Kind,
     Node,
     Place,
+    Quota,
     VolumeAt,
     by_name,
     of_node,
     of_offer,
+    quota_of,
 )
-
-Quota = tuple[str, str, str, bool]
-"""What an offer's `limit` counts: backend, region, instance type, spot."""
 
 Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
@@ -91,18 +90,11 @@ class Board:
         self.fleets = dict(sorted(fleets.items()))
         self.volumes = volumes
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
-        found = [of_node(n) for n in self.nodes]
-        offers = [(of_offer(o, rule.fleet), o) for rule in self.fleets.values() for o in rule.offers]
-        kinds = {fields: Kind(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
-        self.kinds: list[Kind] = sorted(kinds.values(), key=by_name)
-        self.place_of: list[Place] = [kind.place for kind in self.kinds]
-        number = {id(kind): i for i, kind in enumerate(self.kinds)}
-        self.kind_of = [number[id(kinds[fields])] for fields in found]
         self.ready = [n.fleet in self.fleets and ready_reason(n) is None for n in self.nodes]
-        priced = self._priced((number[id(kinds[fields])], offer) for fields, offer in offers)
+        offers = self._number_kinds()
         self.options = [
             Option(i, kind, self.kinds[kind].fleet, quota_of(offer), offer)
-            for i, (kind, offer) in enumerate(priced)
+            for i, (kind, offer) in enumerate(self._priced(offers))
         ]
         self._index_kinds()
         self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
@@ -115,12 +107,23 @@ class Board:
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
         self._requests: dict[tuple[object, ...], Request] = {}
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
-        self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
+        self.jobs = [self.job(i, ask) for i, ask in enumerate(ordered)]
         self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
         """The priorities, the highest first."""
 
+    def _number_kinds(self) -> list[tuple[int, Offer]]:
+        """Number the kinds of what is there and of what may be launched; each offer with its kind."""
+        found = [of_node(n) for n in self.nodes]
+        offers = [(of_offer(o, rule.fleet), o) for rule in self.fleets.values() for o in rule.offers]
+        kinds = {fields: Kind(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
+        self.kinds: list[Kind] = sorted(kinds.values(), key=by_name)
+        number = {id(kind): i for i, kind in enumerate(self.kinds)}
+        self.kind_of = [number[id(kinds[fields])] for fields in found]
+        return [(number[id(kinds[fields])], offer) for fields, offer in offers]
+
     def _index_kinds(self) -> None:
         """Tables of what is often read of kinds, by their numbers."""
+        self.place_of: list[Place] = [kind.place for kind in self.kinds]
         self.present = sorted(set(self.kind_of))
         """The kinds of nodes that are there."""
         self.is_present = bytearray(len(self.kinds))
@@ -207,17 +210,16 @@ class Board:
 
         Those are hosts that are no nodes yet, nodes made anew, and what fleets launch for themselves.
         """
-        out = {o.offer.name for o in self.options if o.offer.name}
         taken = set(self.index).union(*(rule.taken for rule in self.fleets.values()))
+        out: set[str] = set()
         for fleet, rule in self.fleets.items():
-            if not any(o.offer.name for o in self.of_fleet(fleet)):
-                again = [name for name in rule.free_names if name not in taken]
-                new = (f"{fleet}-{number}" for number in itertools.count())
-                free = (name for name in new if name not in taken and name not in again)
-                out.update(again, itertools.islice(free, max(0, rule.baseline - len(again))))
+            hosts = {o.offer.name for o in self.of_fleet(fleet) if o.offer.name}
+            again = sum(name not in taken for name in rule.free_names)
+            out |= hosts or set(itertools.islice(rule.names(taken), max(again, rule.baseline)))
         return frozenset(out)
 
-    def _job(self, index: int, ask: Ask) -> Job:
+    def job(self, index: int, ask: Ask) -> Job:
+        """A task to place, under a number."""
         task = ask.want.spec
         job = Job(
             index=index,
@@ -294,22 +296,29 @@ class Board:
         if not request.together and not request.apart:
             return [ANYWHERE]
         if request.homes is None:
-            areas: dict[Area | None, dict[str | None, None]] = {} if request.together else {None: {}}
-            for kind in request.fit:
-                makers = areas.setdefault(self.area(request.task, kind) if request.together else None, {})
-                if request.apart and self.maker_of[kind]:
-                    makers[self.maker_of[kind]] = None
-            # A cluster grows where it is, if that costs no more.
-            mine = (k for k in self.kind_of if k in request.fit) if request.together else ()
-            there = Counter(self.area(request.task, kind) for kind in mine)
-            near = sorted(areas, key=lambda area: (*area[:3], -there[area]) if area else ())
+            makers = self._makers(request)
             request.homes = [
                 Domain(area, maker)
-                for area in near
-                for makers in (areas[area],)
-                for maker in (sorted(filter(None, makers)) if len(makers) > 1 else (None,))
+                for area in self._nearest(request, makers)
+                for maker in (sorted(makers[area]) if len(makers[area]) > 1 else (None,))
             ]
         return request.homes
+
+    def _makers(self, request: Request) -> dict[Area | None, set[str]]:
+        """The areas where ranks may lie together, None if they need not, and who made the GPUs there."""
+        areas: dict[Area | None, set[str]] = {} if request.together else {None: set()}
+        for kind in request.fit:
+            makers = areas.setdefault(self.area(request.task, kind) if request.together else None, set())
+            maker = self.maker_of[kind] if request.apart else None
+            if maker:
+                makers.add(maker)
+        return areas
+
+    def _nearest(self, request: Request, areas: Iterable[Area | None]) -> list[Area | None]:
+        """Areas by name. A cluster grows where it is, if that costs no more."""
+        mine = (k for k in self.kind_of if k in request.fit) if request.together else ()
+        there = Counter(self.area(request.task, kind) for kind in mine)
+        return sorted(areas, key=lambda area: (*area[:3], -there[area]) if area else ())
 
     def areas(self, level: str) -> list[Area | None]:
         """Kind → the area of a level where it lies; None where nobody knows."""
@@ -388,9 +397,3 @@ class Board:
 def _order(name: str) -> tuple[object, ...]:
     """As people count; `a-1` and `a-01` are two names all the same."""
     return (natural(name), name)
-
-
-def quota_of(thing: Offer | Node) -> Quota:
-    """What an offer's quantity limit counts."""
-    host = thing.host if isinstance(thing, Offer) else None  # there is one of each, also of one type
-    return (thing.backend, thing.region, host.key if host else thing.instance_type, thing.spot)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
 from declarative.placement.ledger import Ledger
 from declarative.placement.requests import Domain, Job, is_spread
 from declarative.placement.types import Place
-from declarative.placement.volumes import Binding, Matching, bindings, serves
+from declarative.placement.volumes import Binding, Matching, bindings, near, serves
 
 
 class Special:
@@ -40,17 +40,19 @@ class Special:
         if failed is not None:
             volumes = {r: b.volumes for r, b in bound.items()}
             return Try(domain=self.domain, nodes=dict.fromkeys(bound, -1), volumes=volumes, failed=failed)
+        return self._seat_bound(stays, bound, keep=keep)
+
+    def _seat_bound(self, stays: Mapping[int, int], bound: Mapping[int, Binding], *, keep: bool) -> Try:
+        """Seat ranks that have their volumes: the first way that succeeds, else what came of the first."""
         reach = {r: self._reach(b) for r, b in bound.items()}
-        found = self._seat(stays, bound, reach, keep=keep)
+        first = found = self._seat(stays, bound, reach, keep=keep)
         if found.failed is not None and bound:
             # Groups that overlap took one another's places: each rank goes where it was matched.
             exact = {r: frozenset({b.place}) for r, b in bound.items()}
-            second = self._seat(stays, bound, exact, keep=keep)
-            found = second if second.failed is None else found
+            found = self._seat(stays, bound, exact, keep=keep)
         if found.failed is not None and stays:
-            third = self._seat({}, bound, reach, keep=keep)
-            found = third if third.failed is None else found
-        return found
+            found = self._seat({}, bound, reach, keep=keep)
+        return found if found.failed is None else first
 
     # Staying
 
@@ -58,24 +60,32 @@ class Special:
         """Ranks that can stay on the node that they had, all of them at once."""
         out: dict[int, int] = {}
         free: dict[int, int] = {}
+        fit, whole = self.job.request.fit, self.job.request.whole
         for rank, (name, _) in sorted(self.job.ask.prior.items()):
-            node = self.board.index.get(name)
-            if node is None or rank >= self.job.ranks or not self.ledger.open[node]:
+            node = self._usable(name)
+            if node is None or rank >= self.job.ranks:
+                continue
+            if self.spread and any(n == node or self._share(node, n) for n in out.values()):
                 continue
             kind = self.ledger.kind_of[node]
-            need = self.job.request.fit.get(kind, 0)
             idle = free.get(node, self.ledger.free[node])
-            pins = self.job.task.instances
-            if not need or not self.board.inside(self.domain, kind) or (pins and name not in pins):
-                continue
-            if self.spread and any(
-                n == node or self._near(kind, self.ledger.kind_of[n]) for n in out.values()
-            ):
-                continue
-            if idle >= (self.board.kinds[kind].total if self.job.request.whole else need):
+            if idle >= (self.board.kinds[kind].total if whole else fit[kind]):
                 out[rank] = node
-                free[node] = idle - need
+                free[node] = idle - fit[kind]
         return out
+
+    def _usable(self, name: str) -> int | None:
+        """The number of a node of the domain that takes work and would hold a rank if it were idle."""
+        node, pins = self.board.index.get(name), self.job.task.instances
+        if node is None or not self.ledger.open[node] or (pins and name not in pins):
+            return None
+        kind = self.ledger.kind_of[node]
+        fits = kind in self.job.request.fit and self.board.inside(self.domain, kind)
+        return node if fits else None
+
+    def _share(self, node: int, other: int) -> bool:
+        """Whether two nodes lie at one place of the level that ranks are spread over."""
+        return self._near(self.ledger.kind_of[node], self.ledger.kind_of[other])
 
     def _near(self, kind: int, other: int) -> bool:
         """Whether two kinds of nodes lie at one place of the level that ranks are spread over."""
@@ -148,9 +158,7 @@ class Special:
     def _reach(self, binding: Binding) -> frozenset[Place]:
         """The places from which a rank reaches its volumes."""
         found = [self.board.volumes[v] for v in binding.volumes.values()]
-        zones = {at.zone or None for at in found[:1]}
-        near = self.places if None in zones else [p for p in self.places if p[2] in zones or not p[2]]
-        return frozenset(p for p in near if all(serves(at, p) for at in found))
+        return frozenset(p for p in near(self.places, found[:1]) if all(serves(at, p) for at in found))
 
     # Seating
 
@@ -171,20 +179,11 @@ class Special:
             carry_out(ledger, choose(ledger, self.job.request, 1, ground), 1)
             out.nodes[rank] = node
             self._part(node)
-        groups: dict[frozenset[Place] | None, list[int]] = {}
-        for rank in range(self.job.ranks):
-            if rank not in stays:
-                groups.setdefault(reach.get(rank), []).append(rank)
-        every = len(self.places) + 1
-        for places in sorted(groups, key=lambda g: (every if g is None else len(g), groups[g])):
-            ranks = groups[places]
-            for some in [[rank] for rank in ranks] if self.spread else [ranks]:
-                self._group(out, some, places)
-                if out.failed is not None:
-                    break
+        for places, ranks in self._groups(stays, reach):
+            self._group(out, ranks, places)
             if out.failed is not None:
                 break
-        out.moved = sum(1 for r in self.job.ask.prior if r < self.job.ranks and r not in stays)
+        out.moved = len({r for r in self.job.ask.prior if r < self.job.ranks} - stays.keys())
         if out.failed is None:
             out.volumes = {r: b.volumes for r, b in bound.items()}
         if keep and out.failed is None:
@@ -192,6 +191,21 @@ class Special:
         else:
             ledger.undo()
         return out
+
+    def _groups(
+        self, stays: Mapping[int, int], reach: Mapping[int, frozenset[Place]]
+    ) -> Iterator[tuple[frozenset[Place] | None, list[int]]]:
+        """Ranks that reach the same places, first those that reach few; each by itself if they are spread."""
+        groups: dict[frozenset[Place] | None, list[int]] = {}
+        for rank in range(self.job.ranks):
+            if rank not in stays:
+                groups.setdefault(reach.get(rank), []).append(rank)
+        every = len(self.places) + 1
+        for places in sorted(groups, key=lambda g: (every if g is None else len(g), groups[g])):
+            if self.spread:
+                yield from ((places, [rank]) for rank in groups[places])
+            else:
+                yield places, groups[places]
 
     def _group(self, out: Try, ranks: list[int], places: frozenset[Place] | None) -> None:
         choice = self._ask(len(ranks), places)

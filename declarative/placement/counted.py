@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
 from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
 from declarative.placement.types import Place
-from declarative.placement.volumes import serves
+from declarative.placement.volumes import free_volumes, serves
 
 Reach = frozenset[Place] | None
 """The places from which a rank reaches its volumes; None is any."""
@@ -37,6 +37,9 @@ UNKNOWN = 4
 
 Seat = tuple[Job, int]
 """A rank of a task."""
+
+Balance = dict[int, dict[int, float]]
+"""Idle blocks → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
 
 
 class Stock(NamedTuple):
@@ -136,26 +139,38 @@ class Counted:
             for area in one.areas:
                 self.by_area[area].append(i)
         most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
+        self._buy(most, free=bool(may))
+        self.large = not (self._demand_all(columns) and self._cut_all(columns))
+        if not self.large:
+            self._limits(most)
+
+    def _buy(self, most: float, *, free: bool) -> None:
+        """A column for the nodes of each stock; launches have a price if they are not `free`."""
         prices = [self.board.kinds[s.kind].cost for s in self.stocks if s.option]
         dear = UNKNOWN * max(filter(math.isfinite, prices), default=1.0)
         for stock in self.stocks:
-            paid = stock.option and not may
+            paid = stock.option and not free
             price = min(self.board.kinds[stock.kind].cost, dear) if paid else 0.0
             self.bought.append(self.program.column(price, min(stock.most, most)))
+
+    def _demand_all(self, columns: int) -> bool:
+        """Seat everyone; whether the columns were enough for that."""
         # Every one of them, though one cannot be seated: what follows is about all columns.
         seated = [self._demand(i, piece) for i, piece in enumerate(self.pieces) if piece.seats]
         for gang in self.gangs.values():
             seated.append(self._demand_gang(gang))
             if len(self.program.costs) > columns:
-                self.large = True
-                return
+                return False
         self.possible = all(seated)
+        return True
+
+    def _cut_all(self, columns: int) -> bool:
+        """Cut the nodes of all classes; whether the columns were enough for that."""
         for one in self.classes:
             self._cut(one)
             if len(self.program.costs) > columns:
-                self.large = True
-                return
-        self._limits(most)
+                return False
+        return True
 
     # What there is
 
@@ -196,10 +211,9 @@ class Counted:
         volumes = self.board.volumes
         if not any(mounts) or not mounts[rank]:
             return None
-        claims = self.base.claims
-        near = [[volumes[n] for n in m.names if n in volumes and n not in claims] for m in mounts[rank]]
+        free = free_volumes(mounts[rank], volumes, self.base.claims)
         places = dict.fromkeys(self.board.place_of[kind] for kind in self.kinds)
-        return frozenset(p for p in places if all(any(serves(at, p) for at in found) for found in near))
+        return frozenset(p for p in places if all(any(serves(at, p) for _, at in own) for own in free))
 
     def _piece(self, request: Request, reach: Reach) -> int:
         key = (id(request), reach)
@@ -221,10 +235,7 @@ class Counted:
         domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.request)]
         levels = sorted({domain.area.level for domain in domains if domain.area})
         makers = any(gang.request.apart for gang in self.gangs.values())
-        takes: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
-        for number, piece in enumerate(self.pieces):
-            for kind, need in piece.takes.items():
-                takes[kind][number] = need
+        takes = self._takes()
         board = self.board
         found: dict[object, Class] = {}
         for i, stock in enumerate(self.stocks):
@@ -236,6 +247,14 @@ class Counted:
             key = (tuple(takes[kind].items()), areas, maker)
             found.setdefault(key, Class(takes[kind], areas, maker)).stocks.append(i)
         return list(found.values())
+
+    def _takes(self) -> dict[int, dict[int, int]]:
+        """Kind → the pieces that it holds, and the blocks that each takes."""
+        takes: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
+        for number, piece in enumerate(self.pieces):
+            for kind, need in piece.takes.items():
+                takes[kind][number] = need
+        return takes
 
     # Who sits where
 
@@ -282,30 +301,42 @@ class Counted:
     # How nodes are cut
 
     def _cut(self, one: Class) -> None:
-        ends: dict[int, list[int]] = defaultdict(list)
-        for i in one.stocks:
-            ends[self.stocks[i].idle].append(self.bought[i])
+        ends = self._ends(one)
         last = max(ends)
         arcs = _arcs([size for size in one.sizes if size <= last], last)
         stops = sorted({0, *ends, *(start + size for start, size in arcs)})
-        balance: dict[int, dict[int, float]] = {at: {} for at in stops}
-        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
-        for start, size in arcs:
-            arc = self.program.column(0.0, sum(self.program.most[column] for column in one.sizes[size]))
-            one.arcs[arc] = (start, start + size)
-            balance[start][arc], balance[start + size][arc] = -1.0, 1.0
-            cuts[size][arc] = -1.0
+        balance: Balance = {at: {} for at in stops}
+        cuts = self._cut_off(one, arcs, balance)
         for start, end in itertools.pairwise(stops):
             rest = self.program.column(0.0)
             one.arcs[rest] = (start, -end)  # not a rank
-            balance[start][rest], balance[end][rest] = -1.0, 1.0
+            _lead(balance, rest, start, end)
         for at, nodes in ends.items():
             for node in nodes:
-                balance[at][node], balance[0][node] = -1.0, 1.0
+                _lead(balance, node, at, 0)
         for terms in balance.values():
             self.program.row(0, 0, terms)
         for size, cut in cuts.items():
             self.program.row(-math.inf, 0, {**cut, **one.sizes[size]})
+
+    def _ends(self, one: Class) -> dict[int, list[int]]:
+        """Idle blocks → the columns of the nodes that have so many."""
+        ends: dict[int, list[int]] = defaultdict(list)
+        for i in one.stocks:
+            ends[self.stocks[i].idle].append(self.bought[i])
+        return ends
+
+    def _cut_off(
+        self, one: Class, arcs: Sequence[tuple[int, int]], balance: Balance
+    ) -> dict[int, dict[int, float]]:
+        """A column for each arc of a rank; size → the columns that cut such pieces off."""
+        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
+        for start, size in arcs:
+            arc = self.program.column(0.0, sum(self.program.most[column] for column in one.sizes[size]))
+            one.arcs[arc] = (start, start + size)
+            _lead(balance, arc, start, start + size)
+            cuts[size][arc] = -1.0
+        return cuts
 
     # What may be launched
 
@@ -324,20 +355,30 @@ class Counted:
             if left is not None:
                 self.program.row(0, left, terms)
         for fleet, terms in fleets.items():
-            room, least = base.room[fleet], self.least.get(fleet, 0)
-            if room is not None or least:
-                self.program.row(least, math.inf if room is None else room, terms)
-            if base.bound.get(fleet, True) or len(homes[fleet]) < 2:
-                continue
-            chosen: dict[int, float] = {}
-            for own in homes[fleet].values():
-                here = self.program.column(0.0, 1.0)
-                self.homes.add(here)
-                chosen[here] = 1.0
-                self.program.row(
-                    -math.inf, 0, {**own, here: -float(most if room is None else min(room, most))}
-                )
-            self.program.row(0, 1, chosen)
+            least, room = self.least.get(fleet, 0), _or_inf(base.room[fleet])
+            if least or room < math.inf:
+                self.program.row(least, room, terms)
+            if not base.bound.get(fleet, True) and len(homes[fleet]) > 1:
+                self._one_home(homes[fleet].values(), min(room, most))
+
+    def _one_home(self, homes: Iterable[Mapping[int, float]], most: float) -> None:
+        """Launch the nodes of a cluster fleet, of which there are none yet, in one of its homes."""
+        chosen: dict[int, float] = {}
+        for own in homes:
+            here = self.program.column(0.0, 1.0)
+            self.homes.add(here)
+            chosen[here] = 1.0
+            self.program.row(-math.inf, 0, {**own, here: -float(most)})
+        self.program.row(0, 1, chosen)
+
+
+def _or_inf(limit: int | None) -> float:
+    return math.inf if limit is None else limit
+
+
+def _lead(balance: Balance, column: int, start: int, end: int) -> None:
+    """Let a column lead from one stop to another."""
+    balance[start][column], balance[end][column] = -1.0, 1.0
 
 
 def _arcs(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:

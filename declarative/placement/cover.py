@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.placement.board import Board, Home, Option, Quota
+from declarative.placement.board import Board, Home, Option
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 from declarative.placement.requests import ANYWHERE, Domain, Request, Traits
-from declarative.placement.types import Place
+from declarative.placement.types import Place, Quota
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
@@ -96,17 +96,38 @@ def _slots(ledger: Ledger, request: Request, ground: Ground, wanted: Mapping[int
         if not pile or kind in ground.barred or (ground.kinds is not None and kind not in ground.kinds):
             continue
         traits = board.traits.get((kind, need)) or _traits(board, request, kind)
-        for free, ids in pile.items():
-            if free < need or (request.whole and free < traits.total):
-                continue
-            key = _key(request, kind, free, wanted.get(kind, 0), traits)
-            if ground.beside:  # ranks are seated one by one then: the first node is enough
-                node = next((-n for n in reversed(ids) if -n not in ground.beside), None)
-                if node is not None:
-                    out.append((key, kind, free, 1, 1, need, node))
-                continue
-            out.append((key, kind, free, len(ids), 1 if request.whole else free // need, need, None))
+        out += _slots_of_pile(pile, request, kind, traits, wanted.get(kind, 0))
+    return _apart(ledger, out, ground.beside) if ground.beside else out
+
+
+def _slots_of_pile(
+    pile: Mapping[int, Sequence[int]], request: Request, kind: int, traits: Traits, wanted: int
+) -> Iterator[Slot]:
+    """The nodes of a kind that hold a rank, by their idle blocks."""
+    need, whole = traits.need, request.whole
+    least = traits.total if whole else need
+    for free, ids in pile.items():
+        if free >= least:
+            key = _key(request, kind, free, wanted, traits)
+            yield key, kind, free, len(ids), 1 if whole else free // need, need, None
+
+
+def _apart(ledger: Ledger, slots: list[Slot], beside: Collection[int]) -> list[Slot]:
+    """One node of each slot, and one rank on it: ranks that are to be spread are seated one by one."""
+    out: list[Slot] = []
+    for key, kind, free, _, _, need, _ in slots:
+        ids = ledger.piles[kind][free]
+        node = next((-n for n in reversed(ids) if -n not in beside), None)
+        if node is not None:
+            out.append((key, kind, free, 1, 1, need, node))
     return out
+
+
+def _on_ground(board: Board, ground: Ground, kind: int) -> bool:
+    """Whether nodes of a kind lie where is looked, and are not ruled out."""
+    if kind in ground.barred or not board.inside(ground.domain, kind):
+        return False
+    return ground.places is None or board.place_of[kind] in ground.places
 
 
 def _new_kinds(ledger: Ledger, request: Request, ground: Ground) -> Iterator[tuple[int, int]]:
@@ -119,8 +140,7 @@ def _new_kinds(ledger: Ledger, request: Request, ground: Ground) -> Iterator[tup
         else itertools.chain.from_iterable(ledger.new_kinds.values())
     ):
         need = request.fit.get(kind)
-        placed = ground.places is None or board.place_of[kind] in ground.places
-        if need and placed and board.inside(ground.domain, kind):
+        if need and _on_ground(board, ground, kind):
             yield kind, need
 
 
@@ -130,24 +150,12 @@ def _slots_of_nodes(ledger: Ledger, request: Request, ground: Ground) -> list[Sl
     for node in sorted(ground.nodes or ()):
         kind, free = ledger.kind_of[node], ledger.free[node]
         need = request.fit.get(kind, 0)
-        if not need or free < need or (request.whole and free < board.kinds[kind].total):
+        if not need or node in ground.beside or not _on_ground(board, ground, kind):
             continue
-        if not board.inside(ground.domain, kind) or kind in ground.barred or node in ground.beside:
-            continue
-        if ground.places is not None and board.place_of[kind] not in ground.places:
-            continue
-        per = 1 if request.whole else free // need
-        out.append(
-            (
-                (*_key(request, kind, free, 0, _traits(board, request, kind)), node),
-                kind,
-                free,
-                1,
-                per,
-                need,
-                node,
-            )
-        )
+        if free >= (board.kinds[kind].total if request.whole else need):
+            key = (*_key(request, kind, free, 0, _traits(board, request, kind)), node)
+            per = 1 if request.whole else free // need
+            out.append((key, kind, free, 1, per, need, node))
     return out
 
 
@@ -217,29 +225,34 @@ class Market:
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[Any, ...], Option, int, int, int, str | None] | None = None
-        board, places = self.ledger.board, self.ground.places
-        for option, need, per in board.options_in(self.request, self.ground.domain):
+        roomy = self.ledger.roomy
+        for option, need, per in self.ledger.board.options_in(self.request, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
-            if best is not None and not self.ledger.roomy and least / ranks > best[0][0]:
+            if best is not None and not roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better
-            if places is not None and board.place_of[option.kind] not in places:
-                continue
-            if option.kind in self.ground.barred:
-                continue
-            most, price = self._of(option)
-            name = self._name(option)
-            if most <= 0 or (self.names is not None and name is None):
+            most, price, name = self._offered(option)
+            if most <= 0:
                 continue
             # Where few nodes may be launched each has to hold much.
-            by = -self.kinds[option.kind].total / need if self.ledger.roomy else price / min(per, ranks)
+            by = -self.kinds[option.kind].total / need if roomy else price / min(per, ranks)
             key = (by, price, *self._size(option, per, min(per, ranks), price), option.index)
             if best is None or key < best[0]:
                 best = (key, option, need, per, most, name)
         if best is None:
             return None
         (_, price, *_), option, need, per, most, name = best
-        count = 1 if name is not None else max(1, min(most, ranks // per))
-        return Buy(option, count, per, need, name), price
+        return Buy(option, max(1, min(most, ranks // per)), per, need, name), price
+
+    def _offered(self, option: Option) -> tuple[int, float, str | None]:
+        """How many of it may be launched here at once, at what price each, and under which pinned name."""
+        places = self.ground.places
+        if places is not None and self.ledger.board.place_of[option.kind] not in places:
+            return 0, 0.0, None
+        name = self._name(option)
+        if option.kind in self.ground.barred or (self.names is not None and name is None):
+            return 0, 0.0, None
+        most, price = self._of(option)
+        return (most if name is None else min(most, 1)), price, name
 
     def _size(self, option: Option, per: int, ranks: int, price: float) -> tuple[float, ...]:
         """What to prefer at one price, for so many ranks on a node that holds `per`.

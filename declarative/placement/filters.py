@@ -138,17 +138,27 @@ def one_vendor(task: Task) -> bool:
 def shape_reason(task: Task, kind: Kind) -> Mismatch | None:
     """Whether some share of it, or the whole of it for exclusive ranks, satisfies the request."""
     off = misfits(task.resources, kind.shape)
-    if not task.whole_nodes and fewest(task.resources, kind.shape, kind.total) is not None:
-        return None
-    if not task.whole_nodes and kind.total > 1 and all(item.short < 0 for item in off):
-        return _no_share(task, kind)
+    if not task.whole_nodes:
+        if fewest(task.resources, kind.shape, kind.total) is not None:
+            return None
+        if kind.total > 1 and _only_large(off):
+            return _no_share(task, kind)
     if not off:
         return None
-    large = all(item.short < 0 for item in off)
     what = ", ".join(f"{_dimension(i)}: wanted {i.wanted}, has {i.had}" for i in off)
-    if large and task.whole_nodes:
+    if task.whole_nodes and _only_large(off):
         what += "; an exclusive rank takes the whole node: widen the range, or set `exclusive: false`"
-    return Mismatch("too-large" if large else "too-small", what, {i.dimension: i.short for i in off})
+    return _misfit(off, what)
+
+
+def _only_large(off: Sequence[Shortfall]) -> bool:
+    """Whether there is enough of everything, and too much of what is off."""
+    return all(item.short < 0 for item in off)
+
+
+def _misfit(off: Sequence[Shortfall], what: str) -> Mismatch:
+    short = {item.dimension: item.short for item in off}
+    return Mismatch("too-large" if _only_large(off) else "too-small", what, short)
 
 
 def _dimension(item: Shortfall) -> str:
@@ -158,17 +168,15 @@ def _dimension(item: Shortfall) -> str:
 def _no_share(task: Task, kind: Kind) -> Mismatch:
     """The whole node has enough, and no number of its blocks has just what is asked for."""
     shares = [misfits(task.resources, share(kind.shape, kind.total, n)) for n in range(1, kind.total + 1)]
-    first = next((i for i, off in enumerate(shares) if all(item.short < 0 for item in off)), len(shares) - 1)
-    off = {item.dimension: item for item in shares[first]}
+    first = next((i for i, off in enumerate(shares) if _only_large(off)), len(shares) - 1)
     below = {item.dimension: item for item in shares[first - 1]} if first else {}
     said: list[str] = []
-    for name, item in off.items():
-        less = f"{_blocks(first)} of it {_has(first)} {below[name].had}, " if name in below else ""
+    for item in shares[first]:
+        had = below.get(item.dimension)
+        less = f"{_blocks(first)} of it {_has(first)} {had.had}, " if had else ""
         more = f"{_blocks(first + 1)}{'' if less else ' of it'} {_has(first + 1)} {item.had}"
         said.append(f"{_dimension(item)}: wanted {item.wanted}, {less}{more}")
-    large = all(item.short < 0 for item in off.values())
-    short = {name: item.short for name, item in off.items()}
-    return Mismatch("too-large" if large else "too-small", "; ".join(said), short)
+    return _misfit(shares[first], "; ".join(said))
 
 
 def _blocks(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from declarative.model.state import NodeState, Readiness, natural, rank_name
 from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger, NewNode
 from declarative.placement.requests import Job
-from declarative.placement.types import Choice, FleetRule, Node
+from declarative.placement.types import Choice, Node
 
 
 @dataclass(slots=True)
@@ -54,21 +54,12 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
     """The blocks of one node: those that have theirs already first, then the large, then by name."""
     number, node = at
     held = dict(node.held)
-    prior: dict[tuple[int, int], tuple[int, ...]] = {}
-    spoken_for = set(held)
     if len(seats) > 1:
         seats.sort(key=lambda s: (s[1].index, s[2]))
-    for need, job, rank in seats:
-        if not job.ask.prior:
-            continue
-        blocks = _prior_blocks(job, rank, node)
-        # A node may have been split anew since, and has other blocks then.
-        if len(blocks) == need and spoken_for.isdisjoint(blocks) and max(blocks) < node.total:
-            prior[job.index, rank] = blocks
-            spoken_for.update(blocks)
+    prior = _kept_blocks(node, seats)
     if len(seats) > 1:
         seats.sort(key=lambda s: ((s[1].index, s[2]) not in prior, -s[0], s[1].index, s[2]))
-    idle = gaps(spoken_for, node.total)
+    idle = gaps(itertools.chain(held, *prior.values()), node.total)
     for need, job, rank in seats:
         name = str(job.task.name)
         blocks = prior.get((job.index, rank)) or stretch(idle, need, node.total)
@@ -83,9 +74,19 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
     out.held[number] = held
 
 
-def _prior_blocks(job: Job, rank: int, node: Node) -> tuple[int, ...]:
-    name, blocks = job.ask.prior.get(rank, ("", ()))
-    return blocks if name == node.name else ()
+def _kept_blocks(node: Node, seats: list[tuple[int, Job, int]]) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Job and rank → the blocks of the node that the rank has already, and keeps."""
+    kept: dict[tuple[int, int], tuple[int, ...]] = {}
+    spoken_for = set(node.held)
+    for need, job, rank in seats:
+        name, blocks = job.ask.prior.get(rank, ("", ()))
+        if name != node.name or len(blocks) != need:
+            continue
+        # A node may have been split anew since, and has other blocks then.
+        if spoken_for.isdisjoint(blocks) and max(blocks) < node.total:
+            kept[job.index, rank] = blocks
+            spoken_for.update(blocks)
+    return kept
 
 
 def gaps(held: Iterable[int], total: int) -> list[tuple[int, int]]:
@@ -101,15 +102,8 @@ def stretch(idle: list[tuple[int, int]], wanted: int, total: int) -> tuple[int, 
     divides that of the node's, they begin at a multiple of it if they can: half a node is one of its halves
     then, which mostly share a processor's memory and the links between GPUs.
     """
-    if total % wanted == 0:
-        starts = ((size, first, -(-first // wanted) * wanted) for size, first in idle)
-        aligned = [(size, first, at) for size, first, at in starts if at + wanted <= first + size]
-        if aligned:
-            size, first, at = min(aligned)
-            idle.remove((size, first))
-            rest = ((at - first, first), (first + size - at - wanted, at + wanted))
-            idle += [gap for gap in rest if gap[0]]
-            return tuple(range(at, at + wanted))
+    if total % wanted == 0 and (aligned := _aligned(idle, wanted)):
+        return aligned
     found = min((gap for gap in idle if gap[0] >= wanted), default=None)
     taken: list[int] = []
     for gap in [found] if found else sorted(idle, key=lambda gap: gap[1]):
@@ -124,24 +118,30 @@ def stretch(idle: list[tuple[int, int]], wanted: int, total: int) -> tuple[int, 
     return tuple(taken)
 
 
+def _aligned(idle: list[tuple[int, int]], wanted: int) -> tuple[int, ...] | None:
+    """Take idle blocks that begin at a multiple of their number, from the shortest stretch that has them."""
+    starts = ((size, first, -(-first // wanted) * wanted) for size, first in idle)
+    found = min((start for start in starts if start[2] + wanted <= start[0] + start[1]), default=None)
+    if found is None:
+        return None
+    size, first, at = found
+    idle.remove((size, first))
+    rest = ((at - first, first), (first + size - at - wanted, at + wanted))
+    idle += [gap for gap in rest if gap[0]]
+    return tuple(range(at, at + wanted))
+
+
 def _names(board: Board, launches: list[NewNode]) -> dict[int, str]:
     """Pinned names as they are; then those of nodes that are replaced; then the lowest free numbers."""
     taken = {node.name for node in board.nodes}.union(*(rule.taken for rule in board.fleets.values()))
     taken |= {x.name for x in launches if x.name}
-    free = {fleet: _free_names(fleet, rule, taken) for fleet, rule in board.fleets.items()}
+    free = {fleet: rule.names(taken) for fleet, rule in board.fleets.items()}
     out: dict[int, str] = {}
     for launch in launches:
         name = launch.option.offer.name or launch.name or next(free[launch.option.fleet])
         taken.add(name)
         out[launch.node] = name
     return out
-
-
-def _free_names(fleet: str, rule: FleetRule, taken: Collection[str]) -> Iterator[str]:
-    """The names that a fleet may give: each is looked for when it is asked for, as others are taken."""
-    yield from [name for name in rule.free_names if name not in taken]
-    numbered = (f"{fleet}-{number}" for number in itertools.count())
-    yield from (name for name in numbered if name not in taken)
 
 
 def _new_node(board: Board, launch: NewNode, name: str) -> Node:

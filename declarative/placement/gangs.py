@@ -119,11 +119,14 @@ def _best_cluster(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | 
         return None
     idle = {board.kinds[kind].fleet for kind, pile in ledger.piles.items() if pile} | board.owing
     best = _Best(ledger, job, wanted)
+    rest: list[Candidate] = []
     for candidate in every:
         if candidate.fleet in idle:
             best.look(candidate)
+        elif room[candidate.fleet] != 0:
+            rest.append(candidate)
     if not job.reuse:
-        best.launch([c for c in every if c.fleet not in idle and room[c.fleet] != 0])
+        best.launch(rest)
     if best.found is None:
         best.look(min(every, key=lambda candidate: candidate.index))
     return best.found

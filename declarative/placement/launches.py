@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from declarative.model.resource import size_order
-from declarative.placement.board import Home, Option, Quota
+from declarative.placement.board import Home, Option
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.requests import Fit, Job
+from declarative.placement.types import Quota
 
 Bid = tuple[tuple[int, float], list[tuple[Option, int]]]
 """How good it is (what it comes to, negated, and its price), and how many to launch of which options."""
@@ -27,20 +28,18 @@ def keep_baselines(ledger: Ledger) -> None:
 
     Those that have the least to choose from go first.
     """
-    fleets = [name for name, owed in ledger.owed.items() if owed]
-    if not fleets:
+    slack = {name: _supply(ledger, name) - owed for name, owed in ledger.owed.items() if owed}
+    if not slack:
         return
     left = dict(ledger.left)
-    slack = {name: _supply(ledger, name) - ledger.owed[name] for name in fleets}
     kept: dict[Quota, dict[str, tuple[int, int]]] = {}
     begin: dict[str, frozenset[Home]] = {}
-    for name in sorted(fleets, key=lambda name: (slack[name], name)):
+    for name in sorted(slack, key=lambda name: (slack[name], name)):
         bids = _bids(ledger, name, lambda option: left[option.quota])
         if not bids:
             continue
         (most, _), chosen = min(bids.values(), key=lambda bid: bid[0])
-        good = frozenset(home for home, bid in bids.items() if home and bid[0][0] == most)
-        if 0 < len(good) < len(bids):
+        if good := _good_homes(bids, most):
             begin[name] = good
         for option, count in chosen:
             now = left[option.quota]
@@ -49,6 +48,12 @@ def keep_baselines(ledger: Ledger) -> None:
                 own = kept.setdefault(option.quota, {})
                 own[name] = (own.get(name, (0, 0))[0] + count, ledger.owed[name] + most)
     ledger.begin, ledger.kept = begin, kept
+
+
+def _good_homes(bids: Mapping[Home | None, Bid], most: int) -> frozenset[Home]:
+    """Where a cluster fleet can launch the most; nowhere if it can launch as many wherever it begins."""
+    good = frozenset(home for home, bid in bids.items() if home and bid[0][0] == most)
+    return good if len(good) < len(bids) else frozenset()
 
 
 def _supply(ledger: Ledger, fleet: str) -> int:
@@ -67,24 +72,26 @@ def _bids(ledger: Ledger, fleet: str, left: Callable[[Option], int | None]) -> d
     homes: dict[Home | None, list[Option]] = {} if free else {None: options}
     for option in options if free else ():
         homes.setdefault(option.home, []).append(option)
-    out: dict[Home | None, Bid] = {}
-    for home, here in homes.items():
-        got, cost = 0, 0.0
-        chosen: list[tuple[Option, int]] = []
-        used: dict[Quota, int] = {}
-        for option in here:
-            most, count = left(option), ledger.owed[fleet] - got
-            if count <= 0:
-                break
-            if most is not None:
-                count = min(count, most - used.get(option.quota, 0))
-            if count > 0:
-                chosen.append((option, count))
-                used[option.quota] = used.get(option.quota, 0) + count
-                got += count
-                cost += count * min(ledger.board.kinds[option.kind].cost, DEAR)
-        out[home] = ((-got, cost), chosen)
-    return out
+    return {home: _bid(ledger, ledger.owed[fleet], here, left) for home, here in homes.items()}
+
+
+def _bid(ledger: Ledger, wanted: int, options: list[Option], left: Callable[[Option], int | None]) -> Bid:
+    """The launches of so many nodes, or of as many as there are: the first options first."""
+    got, cost = 0, 0.0
+    chosen: list[tuple[Option, int]] = []
+    used: dict[Quota, int] = {}
+    for option in options:
+        most, count = left(option), wanted - got
+        if count <= 0:
+            break
+        if most is not None:
+            count = min(count, most - used.get(option.quota, 0))
+        if count > 0:
+            chosen.append((option, count))
+            used[option.quota] = used.get(option.quota, 0) + count
+            got += count
+            cost += count * min(ledger.board.kinds[option.kind].cost, DEAR)
+    return ((-got, cost), chosen)
 
 
 def launch_baselines(ledger: Ledger) -> dict[str, int]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from declarative.placement.board import Board, Home, Option, Quota, quota_of
-from declarative.placement.types import FleetRule
+from declarative.placement.board import Board, Home, Option
+from declarative.placement.types import FleetRule, Quota, quota_of
 
 UNLIMITED = 1_000_000_000
 
@@ -78,30 +78,9 @@ class Named(NamedTuple):
 Step = MovedRank | Added | Named
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Ledger:
     """What changes while a search runs. `copy` is cheap enough to try things on."""
-
-    __slots__ = (
-        "base",
-        "begin",
-        "board",
-        "bound",
-        "claims",
-        "free",
-        "kept",
-        "kind_of",
-        "launches",
-        "left",
-        "log",
-        "new_kinds",
-        "open",
-        "owed",
-        "piles",
-        "room",
-        "roomy",
-        "seats",
-        "volumes",
-    )
 
     board: Board
     piles: dict[int, dict[int, list[int]]]
@@ -115,21 +94,21 @@ class Ledger:
     left: dict[Quota, int | None]
     bound: dict[str, frozenset[Home]]
     """Cluster fleet → where its nodes lie."""
-    begin: Mapping[str, frozenset[Home]]
+    begin: Mapping[str, frozenset[Home]] = field(default_factory=dict)
     """Where a cluster fleet may begin; one that is not named may begin anywhere."""
-    kept: Mapping[Quota, Mapping[str, tuple[int, int]]]
+    kept: Mapping[Quota, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """What of an offer's limit is kept for the nodes that a fleet launches for itself, and how many of those
     cannot be had at all.
     """
     claims: dict[str, str]
-    launches: list[NewNode]
-    new_kinds: dict[str, dict[int, None]]
+    launches: list[NewNode] = field(default_factory=list)
+    new_kinds: dict[str, dict[int, None]] = field(default_factory=dict)
     """Fleet → kinds of nodes that it launches and of which none was there; some may be gone again."""
-    seats: dict[int, list[int]]
-    volumes: dict[tuple[int, int], Mapping[str, str]]
-    roomy: bool
+    seats: dict[int, list[int]] = field(default_factory=dict)
+    volumes: dict[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
+    roomy: bool = False
     """Launch the largest nodes rather than the cheapest."""
-    log: list[Step] | None
+    log: list[Step] | None = None
     """What `undo` takes back, while something is tried."""
 
     @classmethod
@@ -137,40 +116,44 @@ class Ledger:
         """Before anything is placed; `ideal`: if all were idle and ready, and the offers had no limits.
         A host is one machine all the same.
         """
-        new = cls()
-        new.board = board
-        new.kind_of = list(board.kind_of)
-        new.free = [n.total if ideal else n.total - len(n.held) for n in board.nodes]
-        new.open = [n.fleet in board.fleets for n in board.nodes] if ideal else board.ready
-        new.piles = {}
-        for i in range(len(board.nodes) - 1, -1, -1):  # ids are stored negated: the last is the first by name
-            if new.open[i] and new.free[i]:
-                new.piles.setdefault(board.kind_of[i], {}).setdefault(new.free[i], []).append(-i)
-        new.room = {name: _room(rule) for name, rule in board.fleets.items()}
-        new.owed = {name: rule.baseline for name, rule in board.fleets.items()}
-        new.left, new.bound = _left(board, ideal=ideal), _homes(board)
-        new.base = {}
-        for option in reversed(board.options):  # the cheapest comes first
-            new.base[option.fleet] = board.kinds[option.kind].cost
-        new.claims = {n: at.holder for n, at in board.volumes.items() if at.holder and not ideal}
-        new.launches, new.seats, new.volumes, new.new_kinds = [], {}, {}, {}
-        new.begin, new.kept = {}, {}
-        new.log, new.roomy = None, False
-        return new
+        free = [node.total if ideal else node.total - len(node.held) for node in board.nodes]
+        works = [n.fleet in board.fleets for n in board.nodes] if ideal else board.ready
+        return cls(
+            board=board,
+            piles=_piles(board, free, works),
+            free=free,
+            kind_of=list(board.kind_of),
+            open=works,
+            room={name: _room(rule) for name, rule in board.fleets.items()},
+            owed={name: rule.baseline for name, rule in board.fleets.items()},
+            # The cheapest option comes first.
+            base={o.fleet: board.kinds[o.kind].cost for o in reversed(board.options)},
+            left=_left(board, ideal=ideal),
+            bound=_homes(board),
+            claims={} if ideal else _claims(board),
+        )
 
     def copy(self) -> Ledger:
         """Another one that is the same."""
-        new = Ledger()
-        new.board, new.base, new.open = self.board, self.base, self.open
-        new.piles = {k: {f: list(ids) for f, ids in pile.items()} for k, pile in self.piles.items()}
-        new.free, new.kind_of = list(self.free), list(self.kind_of)
-        new.room, new.owed, new.left = dict(self.room), dict(self.owed), dict(self.left)
-        new.bound, new.claims = dict(self.bound), dict(self.claims)
-        new.begin, new.kept = self.begin, self.kept
-        new.launches, new.seats, new.volumes = list(self.launches), dict(self.seats), dict(self.volumes)
-        new.new_kinds = {fleet: dict(kinds) for fleet, kinds in self.new_kinds.items()}
-        new.log, new.roomy = None, False
-        return new
+        return Ledger(
+            board=self.board,
+            piles={k: {f: list(ids) for f, ids in pile.items()} for k, pile in self.piles.items()},
+            free=list(self.free),
+            kind_of=list(self.kind_of),
+            open=self.open,
+            room=dict(self.room),
+            owed=dict(self.owed),
+            base=self.base,
+            left=dict(self.left),
+            bound=dict(self.bound),
+            begin=self.begin,
+            kept=self.kept,
+            claims=dict(self.claims),
+            launches=list(self.launches),
+            new_kinds={fleet: dict(kinds) for fleet, kinds in self.new_kinds.items()},
+            seats=dict(self.seats),
+            volumes=dict(self.volumes),
+        )
 
     # What is there
 
@@ -283,7 +266,7 @@ class Ledger:
         self._pull(node)
         self.free[node] = 0
         option = self.launches.pop(self._launch_of(node)).option
-        self._unbuy(option)
+        self.left[option.quota] = _more(self.left[option.quota])
         self.room[option.fleet] = _more(self.room[option.fleet])
         baseline = self.board.fleets[option.fleet].baseline
         if baseline:
@@ -295,7 +278,7 @@ class Ledger:
         self._pull(node)
         index = self._launch_of(node)
         old = self.launches[index].option
-        self._unbuy(old)
+        self.left[old.quota] = _more(self.left[old.quota])
         if old.fleet != option.fleet:
             self.room[old.fleet] = _more(self.room[old.fleet])
             room = self.room[option.fleet]
@@ -319,9 +302,6 @@ class Ledger:
         self._pull(node)
         self.free[node] -= blocks
         self._put(self.kind_of[node], self.free[node], [-node])
-
-    def _unbuy(self, option: Option) -> None:
-        self.left[option.quota] = _more(self.left[option.quota])
 
     def name(self, index: int, name: str) -> None:
         """Give a launch the name that a task pins."""
@@ -376,6 +356,20 @@ class Ledger:
 
 def _more(limit: int | None) -> int | None:
     return None if limit is None else limit + 1
+
+
+def _piles(board: Board, free: Sequence[int], works: Sequence[bool]) -> dict[int, dict[int, list[int]]]:
+    """Kind → idle blocks → the nodes that have so many. Ids are negated: the last is the first by name."""
+    piles: dict[int, dict[int, list[int]]] = {}
+    for i in range(len(board.nodes) - 1, -1, -1):
+        if works[i] and free[i]:
+            piles.setdefault(board.kind_of[i], {}).setdefault(free[i], []).append(-i)
+    return piles
+
+
+def _claims(board: Board) -> dict[str, str]:
+    """Volume → who holds it."""
+    return {name: at.holder for name, at in board.volumes.items() if at.holder}
 
 
 def _room(rule: FleetRule) -> int | None:

@@ -9,7 +9,7 @@ solver. For tasks of one rank that ask for GPUs, on nodes that are there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from declarative.placement.board import Board
 from declarative.placement.cover import DEAR
@@ -163,26 +163,32 @@ def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bo
     board = ledger.board
     makes = _makes(board)
     capacity = _capacity(ledger, makes)
-    counts: dict[tuple[int, int, bool], tuple[Job, int]] = {}
-    for job in jobs:
-        if job.single and job.request.gpus and not job.request.whole:
-            first, count = counts.get(job.key, (job, 0))
-            counts[job.key] = (first, count + 1)
-    sizes = [(job, count, _needs(board, job, makes, capacity)) for job, count in counts.values()]
-    sizes = [size for size in sizes if size[2]]
-    if not any(len({q for _, q in needs}) > 1 for _, _, needs in sizes):
+    sizes = _sizes(jobs, lambda job: _needs(board, job, makes, capacity))
+    if all(len(set(needs.values())) == 1 for _, _, needs in sizes):
         return []
-    alike = tuple((job.request.gpus, count, tuple(needs)) for job, count, needs in sizes)
+    alike = tuple((job.request.gpus, count, tuple(needs.items())) for job, count, needs in sizes)
     prices = tuple((make, board.kinds[make].shape.gpus / board.kinds[make].total) for make in capacity)
     average = _average(alike, prices, tuple(capacity.values()))
     out = []
     for index, (job, count, needs) in enumerate(sizes):
-        for make, need in needs:
+        for make, need in needs.items():
             share = average.get((index, make), 0.0)
             if share > 0:
                 number = min(count, int(share + 0.999))
                 out.append(((-job.request.gpus, -need, index, make), job.key, frozenset(makes[make]), number))
     return [(key, kinds, number) for _, key, kinds, number in sorted(out, key=lambda o: o[0])]
+
+
+def _sizes(
+    jobs: Sequence[Job], needs_of: Callable[[Job], dict[Make, int]]
+) -> list[tuple[Job, int, dict[Make, int]]]:
+    """One of the tasks of each size that quotas are for, how many there are, and what each make gives it."""
+    counts: dict[tuple[int, int, bool], tuple[Job, int]] = {}
+    for job in jobs:
+        if job.single and job.request.gpus and not job.request.whole:
+            first, count = counts.get(job.key, (job, 0))
+            counts[job.key] = (first, count + 1)
+    return [(job, count, needs) for job, count in counts.values() if (needs := needs_of(job))]
 
 
 def _makes(board: Board) -> dict[Make, list[int]]:
@@ -197,13 +203,14 @@ def _makes(board: Board) -> dict[Make, list[int]]:
 
 def _needs(
     board: Board, job: Job, makes: dict[Make, list[int]], capacity: dict[Make, int]
-) -> list[tuple[Make, int]]:
+) -> dict[Make, int]:
+    """Make with GPUs → the blocks that a rank takes."""
     fit = job.request.fit
-    out: list[tuple[Make, int]] = []
+    out: dict[Make, int] = {}
     for make in capacity:
         need = next((fit[k] for k in makes[make] if k in fit), 0)
         if need and board.kinds[make].shape.gpus:
-            out.append((make, need))
+            out[make] = need
     return out
 
 

@@ -5,10 +5,12 @@ Worked out from the finished plan, not logged by the search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
+from declarative.model.resource import Offer
 from declarative.model.spec import Task
 from declarative.model.state import natural
 from declarative.placement.board import Board
@@ -78,6 +80,12 @@ ABLE = {
 }
 """What helps where hosts cannot do what a task asks for."""
 
+PINNED = {
+    "drained": "`fleetform undrain` the pinned node, or pin another one",
+    "not-ready": "wait until the pinned node is ready, or pin another one",
+}
+"""What helps a task that names its nodes."""
+
 
 class Refusals:
     """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
@@ -142,15 +150,15 @@ class Refusals:
 
     def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Mismatch:
         """Why a task cannot have what is not there now: it may be of no use to it anyway."""
-        task, offer = job.task, unseen.offer
-        reason = fleet_reason(task, self.board.fleets[fleet].fleet)
-        if reason is None and offer is not None:
-            kind = Kind(*of_offer(offer, self.board.fleets[fleet].fleet))
-            if task.instances and offer.host and offer.host.name not in task.instances:
-                reason = not_pinned(task)
-            reason = reason or place_reason(task, kind)
-            reason = reason or (shape_reason(task, kind) if unseen.known else None)
-        return reason or Mismatch("not-ready" if offer else "offers-unknown", unseen.detail)
+        of = self.board.fleets[fleet].fleet
+        reason = fleet_reason(job.task, of)
+        if unseen.offer is None:
+            return reason or Mismatch("offers-unknown", unseen.detail)
+        kind = Kind(*of_offer(unseen.offer, of))
+        reason = reason or _not_named(job.task, unseen.offer) or place_reason(job.task, kind)
+        if reason is None and unseen.known:
+            reason = shape_reason(job.task, kind)
+        return reason or Mismatch("not-ready", unseen.detail)
 
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self.never(job)
@@ -163,29 +171,29 @@ class Refusals:
         brief = self._asked > MOST_ASKED
         tally = Tally(self, job, found, failed, seated, brief=brief)
         self.ledger.undo()
-        verdicts = tuple(
-            RankVerdict(rank=r, verdict=Verdict.CAUSE, rejections=tally.rejections)
-            if r == failed
-            else RankVerdict(rank=r, verdict=Verdict.FITS if r in found.nodes else Verdict.NOT_TRIED)
-            for r in range(job.ranks)
-        )
+        fits, other = Verdict.FITS, Verdict.NOT_TRIED
+        verdicts = [
+            RankVerdict(rank=r, verdict=fits if r in found.nodes else other) for r in range(job.ranks)
+        ]
+        verdicts[failed] = RankVerdict(rank=failed, verdict=Verdict.CAUSE, rejections=tally.rejections)
         fleets = len(self.board.fleets)
-        busy = any(self.finished.held.get(n, node.held) for n, node in self.finished.nodes.items())
-        codes = tally.counts or {code: 1 for _, code in tally.own}
-        lost = self._unknown_pins(job)
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
             summary=summary_of(
                 job.task, len(found.nodes), tally.counts, never=never, fleets=fleets, proved=proved
             ),
-            hint=BRIEF
-            if brief
-            else lost or hint_for(job.task, codes, never=never, changes=changes, busy=busy),
-            ranks=verdicts,
+            hint=BRIEF if brief else self._hint(job, tally, changes, never=never),
+            ranks=tuple(verdicts),
             changes=changes,
             proved=proved,
         )
+
+    def _hint(self, job: Job, tally: Tally, changes: tuple[str, ...] | None, *, never: bool) -> str | None:
+        busy = any(self.finished.held.get(n, node.held) for n, node in self.finished.nodes.items())
+        codes = tally.counts or {code: 1 for _, code in tally.own}
+        unknown = self._unknown_pins(job) if job.task.instances else None
+        return unknown or hint_for(job.task, codes, never=never, changes=changes, busy=busy)
 
     def _counts_out(self, job: Job) -> bool:
         """Whether what is there has too few blocks even without this plan's tasks, and no launch may help.
@@ -204,13 +212,11 @@ class Refusals:
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
-        unseen = (item.offer for rule in self.board.fleets.values() for item in rule.unseen)
-        off = {offer.host.name for offer in unseen if offer and offer.host}
-        known = {*self.board.index, *self.board.coming, *off}
+        known = {*self.board.index, *self.board.coming, *self._unseen_hosts()}
         pins = [p for p in job.task.instances if p not in known]
         if not pins:
             return None
-        there = sorted((n.name for n in self.board.nodes), key=natural)
+        there = sorted(self.board.index, key=natural)
         fleets = {p.rpartition("-")[0] for p in pins}
         near = [n for n in there if n.rpartition("-")[0] in fleets] or there
         found = f"there are {and_more(near, NAMED)}" if near else "no node is there"
@@ -218,6 +224,11 @@ class Refusals:
             f"`instances` names what is there, and launches nothing: {', '.join(pins[:NAMED])} "
             f"{'is' if len(pins) == 1 else 'are'} not; {found}"
         )
+
+    def _unseen_hosts(self) -> set[str]:
+        """The names of hosts that are not there now."""
+        unseen = (item.offer for rule in self.board.fleets.values() for item in rule.unseen)
+        return {offer.host.name for offer in unseen if offer and offer.host}
 
     def static(self, job: Job, kind: int) -> Mismatch | None:
         """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
@@ -238,6 +249,13 @@ class Refusals:
         if what not in self._by_shape:
             self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
         return self._by_shape[what]
+
+
+def _not_named(task: Task, offer: Offer) -> Mismatch | None:
+    """Whether it is a host that the task does not name, and the task names some."""
+    if not task.instances or offer.host is None or offer.host.name in task.instances:
+        return None
+    return not_pinned(task)
 
 
 def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object], list[int]]:
@@ -266,17 +284,15 @@ def summary_of(
     return f"{tail}: {wanted}" + (f" ({why})" if why else "") + ("" if proved else "; not proved")
 
 
-def _own_advice(task: Task, codes: Collection[str], *, never: bool, fits: bool) -> str | None:
+def _own_advice(task: Task, codes: AbstractSet[str], *, never: bool, fits: bool) -> str | None:
     """What helps a task that asks for whole nodes, for what no host can do, or for nodes by name."""
     if "too-large" in codes and task.whole_nodes and never:
         return "widen the range in the task's `resources`, or set `exclusive: false`"
-    unable = sorted({"isolation", "no-runtime"}.intersection(codes))
+    unable = sorted(ABLE.keys() & codes)
     if never and unable and not fits:
-        return "; ".join(ABLE[code] for code in unable)
-    if "drained" in codes and task.instances:
-        return "`fleetform undrain` the pinned node, or pin another one"
-    if "not-ready" in codes and task.instances:
-        return "wait until the pinned node is ready, or pin another one"
+        return "; ".join(map(ABLE.__getitem__, unable))
+    if task.instances:
+        return next((PINNED[code] for code in PINNED if code in codes), None)
     return None
 
 
@@ -302,9 +318,7 @@ def hint_for(
     if own:
         return f"{own}; {fits}" if fits else own
     # Waiting mends only what does not fit now.
-    until = "" if never else _until(codes, busy=busy)
-    undrain = ", or `fleetform undrain` a node" if "drained" in codes and not never else ""
-    wait = f"{undrain}, or wait until {until}" if until else undrain
+    wait = "" if never else _or_wait(codes, busy=busy)
     if fits:
         return f"{fits}{wait}"
     if changes is None:
@@ -312,14 +326,15 @@ def hint_for(
     return f"no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers){wait}"
 
 
-def _until(codes: Iterable[str], *, busy: bool) -> str:
-    """What is waited for where a task does not fit now."""
+def _or_wait(codes: Collection[str], *, busy: bool) -> str:
+    """What else helps where a task does not fit now."""
+    undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
     parts = ["running tasks have ended"] if busy else []
     if "not-ready" in codes:
         parts.append("what is not ready is ready")
     if "offers-unknown" in codes:
         parts.append("the backend can be read")
-    return " or ".join(parts)
+    return f"{undrain}, or wait until {' or '.join(parts)}" if parts else undrain
 
 
 def _either(changes: Sequence[str]) -> str:

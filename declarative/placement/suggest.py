@@ -6,6 +6,7 @@ Over time nodes empty as their tasks end; a few moves are worth more then than a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from declarative.model.blocks import maker_of
@@ -68,16 +69,20 @@ class _Moves:
         number = {kind: i for i, kind in enumerate(kinds)}
         self.kind_of = [number[Kind(*of_node(n))] for n in nodes]
         self.idle = [n.total - len(n.held) for n in nodes]
-        self.spare = {name: -fleet.nodes.target for name, fleet in fleets.items() if fleet.nodes}
-        self.targets = Targets()
+        # Idle nodes above the target go by themselves: to move ranks there frees nothing.
+        used = Counter(node.fleet for node in nodes if node.held)
+        self.spare = {name: used[name] - fleet.nodes.target for name, fleet in fleets.items() if fleet.nodes}
+        self.targets = self._targets()
         self.touched: set[int] = set()
         self._fits: dict[tuple[str, object, str | None], dict[int, int]] = {}
-        for i, node in enumerate(nodes):
-            # Idle nodes above the target go by themselves: to move ranks there frees nothing.
-            if node.fleet in self.spare and node.held:
-                self.spare[node.fleet] += 1
-            if node.held and node.fleet in fleets and ready_reason(node) is None:
-                self.targets.add(self.kind_of[i], self.idle[i], i)
+
+    def _targets(self) -> Targets:
+        """The nodes in use, which may take ranks."""
+        targets = Targets()
+        for i, node in enumerate(self.nodes):
+            if node.held and node.fleet in self.fleets and ready_reason(node) is None:
+                targets.add(self.kind_of[i], self.idle[i], i)
+        return targets
 
     def candidates(self) -> list[int]:
         """Nodes that cost something and whose ranks may all be moved; what saves most by a move first."""
@@ -149,13 +154,11 @@ class _Moves:
         home = _area(Kind(*of_node(here)), level) if bound else None
         maker = maker_of(here.shape) if one_vendor(task) else None
         if (name, home, maker) not in self._fits:
-            near = (
-                (i, kind)
-                for i, kind in enumerate(self.kinds)
-                if (not maker or maker_of(kind.shape) == maker) and home in (None, _area(kind, level))
-            )
-            needs = {i: blocks_wanted(task, kind) for i, kind in near if self._may(task, kind)}
-            self._fits[name, home, maker] = {i: need for i, need in needs.items() if need}
+            fits = self._fits[name, home, maker] = {}
+            for i, kind in enumerate(self.kinds):
+                near = home in (None, _area(kind, level)) and maker in (None, maker_of(kind.shape))
+                if near and self._may(task, kind) and (need := blocks_wanted(task, kind)):
+                    fits[i] = need
         return self._fits[name, home, maker]
 
     def _may(self, task: Task, kind: Kind) -> bool:

@@ -93,19 +93,27 @@ class Tally:
         self.rejections = self._listing()
 
     def _nodes(self) -> None:
-        nodes = self.refusals.finished.nodes
-        pins = set(self.job.task.instances)
         for (kind, _), numbers in self.refusals.alike.items():
             fleet = self.board.kinds[kind].fleet
-            left: Sequence[int] = numbers
-            if pins or not self.seated.keys().isdisjoint(numbers):
-                left = [n for n in numbers if n not in self.seated and (not pins or nodes[n].name in pins)]
-                self._note(fleet, not_pinned(self.job.task), [n for n in numbers if pins and n not in left])
-                for number in (n for n in numbers if n in self.seated):
-                    self._note(fleet, self.of_node(number), [number])
+            alike = not self.job.task.instances and self.seated.keys().isdisjoint(numbers)
+            left = numbers if alike else self._rest(fleet, numbers)
             if left:
-                reason = self.of_node(left[0])
-                self._note(fleet, reason, left)
+                self._note(fleet, self.of_node(left[0]), left)
+
+    def _rest(self, fleet: str, numbers: Sequence[int]) -> Sequence[int]:
+        """Note the nodes that the task does not name, and those with other ranks of it; the others."""
+        left = {n: None for n in numbers if n not in self.seated and self._named(n)}
+        if self.job.task.instances:
+            self._note(fleet, not_pinned(self.job.task), [n for n in numbers if n not in left])
+        for number in numbers:
+            if number in self.seated:
+                self._note(fleet, self.of_node(number), [number])
+        return list(left)
+
+    def _named(self, number: int) -> bool:
+        """Whether the task names the node, or none at all."""
+        pins = self.job.task.instances
+        return not pins or self.refusals.finished.nodes[number].name in pins
 
     def _note(self, fleet: str, reason: Mismatch | None, numbers: Sequence[int]) -> None:
         if reason and numbers:
@@ -151,76 +159,83 @@ class Tally:
         """All of them by name, or the first few of each fleet and code and how many more there are."""
         if not self.counts:
             self._by_code = self.own
-        rows = (numbers for groups in self._by_code.values() for _, numbers in groups)
-        every = sum(map(len, rows)) + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
-        out: list[Rejection] = []
+        nodes = sum(len(numbers) for groups in self._by_code.values() for _, numbers in groups)
+        every = nodes + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
+        most = None if every else NAMED
+        out = [*self._listed_nodes(most), *self._listed_offers(most)]
+        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
+
+    def _listed_nodes(self, most: int | None) -> Iterator[Rejection]:
+        """Up to so many of each fleet and code by name, and how many more there are."""
         for (fleet, _), groups in self._by_code.items():
-            count = sum(len(found) for _, found in groups)
             # Numbers are sorted in each group: more than the first few are not looked at.
-            first = sorted(n for _, found in groups for n in (found if every else found[:NAMED]))
-            for number in first if every else first[:NAMED]:
+            first = sorted(n for _, found in groups for n in found[:most])[:most]
+            for number in first:
                 reason = self.of_node(number)
                 assert reason is not None
-                out.append(reason.of(f"node/{self.refusals.finished.nodes[number].name}"))
-            if not every and count > NAMED:
+                yield reason.of(f"node/{self.refusals.finished.nodes[number].name}")
+            more = sum(len(found) for _, found in groups) - len(first)
+            if more:
                 nearest = min((r for r, _ in groups), key=_distance)
-                out.append(_counted(fleet, nearest.of("nodes"), count - NAMED))
+                yield _counted(fleet, nearest.of("nodes"), more)
+
+    def _listed_offers(self, most: int | None) -> Iterator[Rejection]:
+        """The same of offers."""
         for (fleet, _), offers in self._offers.items():
-            out += offers if every else offers[:NAMED]
-            if not every and len(offers) > NAMED:
-                nearest_offer = min(offers, key=_distance)
-                out.append(_counted(fleet, replace(nearest_offer, target="offers"), len(offers) - NAMED))
-        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
+            first = offers[:most]
+            yield from first
+            if len(offers) > len(first):
+                nearest = replace(min(offers, key=_distance), target="offers")
+                yield _counted(fleet, nearest, len(offers) - len(first))
 
     def of_node(self, number: int) -> Mismatch | None:
         """Why the rank cannot have a node."""
         node = self.refusals.finished.nodes[number]
-        task = self.job.task
         kind = self.ledger.kind_of[number]
-        if task.instances and node.name not in task.instances:
-            return not_pinned(task)
-        reason = self.refusals.static(self.job, kind)
-        if reason and reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets:
-            return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}")
-        if reason:
+        if not self._named(number):
+            return not_pinned(self.job.task)
+        if reason := self.refusals.static(self.job, kind):
+            of_fleet = reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets
+            return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}") if of_fleet else reason
+        if lasting := self._elsewhere(kind) or self._lasting_mounts(kind):
+            return lasting
+        # What no waiting mends was said by now; of the rest the node itself comes first.
+        return ready_reason(node) or self._mounts(kind) or self._occupied(number)
+
+    def _occupied(self, number: int) -> Mismatch | None:
+        """Whether other tasks, or other ranks of this one, have what it needs of a node."""
+        task, kind = self.job.task, self.board.kinds[self.ledger.kind_of[number]]
+        finished = self.refusals.finished
+        held = finished.held.get(number, finished.nodes[number].held)
+        if reason := block_reason(task, kind, held):
             return reason
-        if apart := self._elsewhere(kind):
-            return apart
-        # What no waiting mends was said by now, but for volumes; of the rest the node itself comes first.
-        mounts = self._mounts(kind)
-        if mounts and mounts.code in STRUCTURAL:
-            return mounts
-        held = self.refusals.finished.held.get(number, node.held)
-        reason = ready_reason(node) or mounts or block_reason(task, self.board.kinds[kind], held)
-        if reason is None and is_spread(task):
+        if is_spread(task):
             return self._beside()
-        if reason or number not in self.seated:
-            return reason
-        reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
+        reason = block_reason(task, kind, {**held, **self.seated.get(number, {})})
         return Mismatch(reason.code, OWN) if reason else None
 
     def _of_option(self, option: Option) -> Mismatch | None:
         """Why the rank cannot have an offer: what no waiting mends first."""
-        task, ledger = self.job.task, self.ledger
-        reason = self.refusals.static(self.job, option.kind)
-        if reason:
+        task, kind = self.job.task, option.kind
+        if reason := self.refusals.static(self.job, kind):
             return reason
-        if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
+        if not self._may_be_named(option.fleet):
             return not_pinned(task)
-        home = ledger.astray(option)
+        home = self.ledger.astray(option)
         if home:
             where = "/".join(home)
             detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
             return Mismatch("region", detail)
-        if apart := self._elsewhere(option.kind):
-            return apart
-        mounts = self._mounts(option.kind)
-        if mounts and mounts.code in STRUCTURAL:
-            return mounts
-        if self.job.reuse and ledger.owed[option.fleet] <= 0:
-            why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
-            return Mismatch("reuse-only", f"{why} launches nothing")
-        return self._no_room(option) or mounts or (self._beside() if is_spread(task) else None)
+        if lasting := self._elsewhere(kind) or self._lasting_mounts(kind) or self._reuses(option):
+            return lasting
+        return self._no_room(option) or self._mounts(kind) or (self._beside() if is_spread(task) else None)
+
+    def _reuses(self, option: Option) -> Mismatch | None:
+        """Whether the task launches nothing, and the fleet nothing for itself that it could use."""
+        if not self.job.reuse or self.ledger.owed[option.fleet] > 0:
+            return None
+        why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
+        return Mismatch("reuse-only", f"{why} launches nothing")
 
     def _beside(self) -> Mismatch:
         """Why a rank that is kept apart cannot have what would hold it."""
@@ -266,9 +281,15 @@ class Tally:
         detail = f"the other ranks lie in {where}, and the ranks of a cluster lie in one {area.level}"
         return Mismatch("zone" if area.level == "zone" else "topology", detail)
 
-    def _may_be_named(self, name: str, fleet: str) -> bool:
-        """Whether a node of the fleet that is launched could get a pinned name."""
-        return name.rpartition("-")[0] == fleet and name in self.board.coming
+    def _may_be_named(self, fleet: str) -> bool:
+        """Whether a node of the fleet that is launched could get a pinned name, if the task pins any."""
+        pins = self.job.task.instances
+        return not pins or any(n.rpartition("-")[0] == fleet and n in self.board.coming for n in pins)
+
+    def _lasting_mounts(self, kind: int) -> Mismatch | None:
+        """What no waiting mends: a volume that is elsewhere, or nowhere."""
+        reason = self._mounts(kind)
+        return reason if reason and reason.code in STRUCTURAL else None
 
     def _mounts(self, kind: int) -> Mismatch | None:
         mounts = self.job.ask.want.mounts

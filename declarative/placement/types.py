@@ -6,8 +6,9 @@ a handful of kinds.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -73,6 +74,13 @@ class FleetRule:
     free_names: tuple[str, ...] = ()
     """Names to give first: those of nodes that are being replaced."""
     unseen: tuple[Unseen, ...] = ()
+
+    def names(self, taken: Collection[str]) -> Iterator[str]:
+        """The names that it may give: each is looked for when it is asked for, as others are taken."""
+        again = [name for name in self.free_names if name not in taken]
+        yield from again
+        numbered = (f"{self.fleet.name}-{number}" for number in itertools.count())
+        yield from (name for name in numbered if name not in taken and name not in again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,3 +311,13 @@ class Suggestion:
         """`2 moves would free node/gpu-3: -10.32 USD/h`."""
         count = len(self.moves)
         return f"{count} move{'' if count == 1 else 's'} would free node/{self.node}: -{self.saves:.2f} USD/h"
+
+
+Quota = tuple[str, str, str, bool]
+"""What an offer's `limit` counts: backend, region, instance type, spot."""
+
+
+def quota_of(thing: Offer | Node) -> Quota:
+    """What an offer's quantity limit counts."""
+    host = thing.host if isinstance(thing, Offer) else None  # there is one of each, also of one type
+    return (thing.backend, thing.region, host.key if host else thing.instance_type, thing.spot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ MOST_VISITS = 2_000_000
 DEEPEST = 300
 """Ranks that are moved at once."""
 
+MILDEST = ("volume-busy", "volume-missing", "volume-elsewhere")
+"""Of the alternatives of a mount, the first of these is what is said of it."""
+
 
 Node = tuple[str, Any]
 """Of a flow: a rank, a volume, or a place."""
@@ -42,11 +45,29 @@ class Binding:
     place: Place
     volumes: Mapping[str, str]
 
+    def gives(self, volume: str, place: Place) -> bool:
+        """Whether the volume is one of them, and this is the place."""
+        return self.place == place and volume in self.volumes.values()
+
 
 def serves(at: VolumeAt, place: Place) -> bool:
     """Whether a volume can be attached to a node of a place."""
     backend, region, zone = place
     return at.backend == backend and at.region == region and (not at.zone or not zone or at.zone == zone)
+
+
+def _volume_reason(
+    name: str, place: Place, volumes: Mapping[str, VolumeAt], claims: Mapping[str, str]
+) -> Mismatch | None:
+    """Why a rank cannot have a volume in a place."""
+    at = volumes.get(name)
+    if at is None:
+        return Mismatch("volume-missing", f"volume/{name} does not exist")
+    if not serves(at, place):
+        return Mismatch("volume-elsewhere", f"volume/{name} is in {at.backend}/{at.zone or at.region}")
+    if name in claims:
+        return Mismatch("volume-busy", f"volume/{name} is held by {claims[name]}")
+    return None
 
 
 def mount_reason(
@@ -61,43 +82,44 @@ def mount_reason(
     """
     held: Mismatch | None = None
     for mount in mounts:
-        reasons: list[str] = []
-        found: set[str] = set()
+        reasons: list[Mismatch] = []
         for name in mount.names:
-            at = volumes.get(name)
-            if at is None:
-                reasons.append(f"volume/{name} does not exist")
-                found.add("volume-missing")
-            elif not serves(at, place):
-                reasons.append(f"volume/{name} is in {at.backend}/{at.zone or at.region}")
-                found.add("volume-elsewhere")
-            elif name in claims:
-                reasons.append(f"volume/{name} is held by {claims[name]}")
-                found.add("volume-busy")
-            else:
+            reason = _volume_reason(name, place, volumes, claims)
+            if reason is None:
                 break
+            reasons.append(reason)
         else:
-            detail = f"{mount.path}: {'; '.join(reasons)}"
-            if "volume-busy" not in found:
-                return Mismatch("volume-missing" if "volume-missing" in found else "volume-elsewhere", detail)
-            held = held or Mismatch("volume-busy", detail)
+            code = min((reason.code for reason in reasons), key=MILDEST.index, default=MILDEST[-1])
+            found = Mismatch(code, f"{mount.path}: {'; '.join(reason.detail for reason in reasons)}")
+            if code != "volume-busy":
+                return found
+            held = held or found
     return held
+
+
+def free_volumes(
+    mounts: Sequence[RankMount], volumes: Mapping[str, VolumeAt], claims: Mapping[str, str]
+) -> list[list[tuple[str, VolumeAt]]]:
+    """Of each mount the alternatives that are there and that nobody holds, with their names."""
+    return [[(n, volumes[n]) for n in m.names if n in volumes and n not in claims] for m in mounts]
+
+
+def near(places: Collection[Place], volumes: Iterable[VolumeAt]) -> Collection[Place]:
+    """The places in the zones of volumes, or in no zone; all of them if a volume is in none."""
+    zones = {at.zone for at in volumes}
+    return [place for place in places if place[2] in zones or not place[2]] if all(zones) else places
 
 
 def bindings(
     mounts: Sequence[RankMount],
-    places: Iterable[Place],
+    places: Collection[Place],
     volumes: Mapping[str, VolumeAt],
     claims: Mapping[str, str],
 ) -> list[Binding]:
     """Every way to give one rank its volumes, by place; the earlier alternatives first."""
-    free = [[(n, volumes[n]) for n in m.names if n in volumes and n not in claims] for m in mounts]
-    near: Iterable[Place] = places
-    if free and all(at.zone for _, at in free[0]):
-        zones = {at.zone for _, at in free[0]}
-        near = (place for place in places if place[2] in zones or not place[2])
+    free = free_volumes(mounts, volumes, claims)
     out: list[Binding] = []
-    for place in near:
+    for place in near(places, [at for _, at in free[0]]) if free else places:
         choices = [[name for name, at in own if serves(at, place)] for own in free]
         out += _combined(mounts, place, choices)
     return out
@@ -207,12 +229,16 @@ class Matching:
 
     def _go(self, last: Node, came: Mapping[Node, Node | None]) -> None:
         """Change what is given along a way."""
-        way: list[Node] = []
-        at: Node | None = last
-        while at is not None:
-            way.append(at)
-            at = came[at]
-        way.reverse()
+        new = self._given_along(_way(last, came))
+        for rank, (volume, where) in new.items():
+            old = self.given.get(rank)
+            if old and not old.gives(volume, where):
+                self._withdraw(rank)
+        for rank in new.keys() - self.given.keys():
+            self._give(rank, next(b for b in self.options[rank] if b.gives(*new[rank])))
+
+    def _given_along(self, way: Sequence[Node]) -> dict[int, tuple[str, Place]]:
+        """Rank → volume and place, after a way was gone."""
         holder = dict(self._of_volume)
         place = {volume: self.given[rank].place for volume, rank in holder.items()}
         for (kind, what), (then, other) in itertools.pairwise(way):
@@ -222,17 +248,7 @@ class Matching:
                 place[what] = other
             elif kind == "moved":
                 del holder[what], place[what]
-        new = {rank: (volume, place[volume]) for volume, rank in holder.items()}
-        for rank, (volume, where) in new.items():
-            old = self.given.get(rank)
-            if old and (old.place != where or volume not in old.volumes.values()):
-                self._withdraw(rank)
-        for rank in new.keys() - self.given.keys():
-            volume, where = new[rank]
-            self._give(
-                rank,
-                next(b for b in self.options[rank] if b.place == where and volume in b.volumes.values()),
-            )
+        return {rank: (volume, place[volume]) for volume, rank in holder.items()}
 
     def _seat(self, rank: int, moving: set[int]) -> bool:
         """Give `rank` a binding, moving others that are in the way; each is moved once at most."""
@@ -285,3 +301,13 @@ class Matching:
         for volume in binding.volumes.values():
             del self._of_volume[volume]
         return binding
+
+
+def _way(last: Node, came: Mapping[Node, Node | None]) -> list[Node]:
+    """The steps that led to the last one."""
+    way: list[Node] = []
+    at: Node | None = last
+    while at is not None:
+        way.append(at)
+        at = came[at]
+    return way[::-1]

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.model.resource import RankMount
+from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.fleet import Nodes
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
-from declarative.placement.board import Board, Quota, quota_of
+from declarative.placement.board import Board
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
-from declarative.placement.requests import ANYWHERE, Domain, Job, is_plain, is_spread
-from declarative.placement.types import Ask, FleetRule
+from declarative.placement.requests import ANYWHERE, Domain, Job, is_spread
+from declarative.placement.types import Ask, FleetRule, Quota, quota_of
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -73,14 +73,17 @@ class Limit:
         assert self.quota is not None
         backend, _, instance_type, _ = self.quota
         own = (o.offer.limit for o in board.options if o.quota == self.quota)
-        old = min(limit for limit in own if limit is not None)
+        entry = (backend, instance_type, min(limit for limit in own if limit is not None))
         for name, rule in out.items():
-            mine = [
-                (o.backend, o.instance_type, o.limit) == (backend, instance_type, old) for o in rule.offers
-            ]
-            offers = (replace(o, limit=value) if m else o for o, m in zip(rule.offers, mine, strict=True))
-            out[name] = replace(rule, offers=tuple(offers))
+            offers = tuple(_limited(offer, entry, value) for offer in rule.offers)
+            out[name] = replace(rule, offers=offers)
         return out
+
+
+def _limited(offer: Offer, entry: tuple[str, str, int], value: int) -> Offer:
+    """The offer with another limit, if it is of an entry of a catalog: backend, instance type and limit."""
+    mine = (offer.backend, offer.instance_type, offer.limit) == entry
+    return replace(offer, limit=value) if mine else offer
 
 
 class Changes:
@@ -117,12 +120,15 @@ class Changes:
             room = self.ledger.room[name]
             if rule.fleet.nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
                 continue
-            # In another fleet nothing changes, so a cluster fits there no more than before.
-            mine = [d for d in self.board.domains(job.request) if not d.area or d.area.fleet == name]
-            more = self._more(self.ledger.room, name, job, mine) if mine else None
+            domains = self._domains(job, name)
+            more = self._more(self.ledger.room, name, job, domains) if domains else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
                 yield Limit(fleet=name), used, used + more
+
+    def _domains(self, job: Job, fleet: str) -> list[Domain]:
+        """Where more nodes of a fleet may help: a cluster fits in another fleet no more than before."""
+        return [d for d in self.board.domains(job.request) if not d.area or d.area.fleet == fleet]
 
     def _offer_limits(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
         """The limits of offers. One entry of a catalog has one limit, whatever the region."""
@@ -144,19 +150,8 @@ class Changes:
         if not self.tries:
             return False
         self.tries -= 1
-        found = best_try(self.ledger, self._job(job, ask) if ask else job, {}, domains)
+        found = best_try(self.ledger, self.board.job(job.index, ask) if ask else job, {}, domains)
         return found is not None and found.failed is None
-
-    def _job(self, job: Job, ask: Ask) -> Job:
-        task = ask.want.spec
-        return Job(
-            index=job.index,
-            ask=ask,
-            request=self.board.request(task),
-            ranks=task.nodes,
-            reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
-            plain=is_plain(ask),
-        )
 
     def _if(self, job: Job, text: str, task: Task | None = None, **more: Any) -> Iterator[Change]:
         """The change, if it is enough. `more` are other fields of the ask."""
@@ -242,12 +237,15 @@ class Changes:
             if not have or not self._fits(job, _asked(job, free)):
                 continue
             others = [(*have, v) for v in values if v not in have][:MOST_VALUES]
-            tried = ((more, _asked(job, _with(job.task, field, more))) for more in others)
-            found = next(((more, ask) for more, ask in tried if self._fits(job, ask)), None)
-            if found:
-                yield Change(f"with `{field}: {yaml(found[0])}`", found[1])
-            else:
-                yield Change(f"without `{field}`", _asked(job, free))
+            yield self._longer(job, field, others) or Change(f"without `{field}`", _asked(job, free))
+
+    def _longer(self, job: Job, field: str, lists: Sequence[tuple[str, ...]]) -> Change | None:
+        """The first of some lists that is enough."""
+        for values in lists:
+            ask = _asked(job, _with(job.task, field, values))
+            if self._fits(job, ask):
+                return Change(f"with `{field}: {yaml(values)}`", ask)
+        return None
 
     def _mounts(self, job: Job) -> Iterator[Change]:
         mounts: tuple[tuple[RankMount, ...], ...] = job.ask.want.mounts

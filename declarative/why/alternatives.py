@@ -146,7 +146,7 @@ class Weighed(Tally):
         """Why the rank cannot have an offer. A name that is pinned has to be free for a launch."""
         pins = self.job.task.instances
         reason = self._of_option(option)
-        if reason or not pins or any(self._may_be_named(name, option.fleet) for name in pins):
+        if reason or self._may_be_named(option.fleet):
             return reason
         return Mismatch(
             "instance", f"the task asks for {', '.join(pins)}, and none of them can be launched here"
