@@ -1,14 +1,16 @@
-"""One task tried in each domain: all of its ranks find a place, or the task is left out as a whole."""
+"""Seating tasks, one tried in each domain: all of its ranks find a place, or it is left out as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from declarative.model.state import rank_name
 from declarative.placement.board import Home
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Ground, Try, carry_out, choose
 from declarative.placement.ledger import UNLIMITED, Ledger
+from declarative.placement.orders import quotas
 from declarative.placement.requests import ANYWHERE, Candidate, Domain, Job, Request
 
 CENT = 1e-6
@@ -16,6 +18,76 @@ CENT = 1e-6
 
 MOST_HOMES = 12
 """Places that are tried for cluster fleets that have no nodes yet."""
+
+
+def keep_places(ledger: Ledger, todo: Sequence[Job]) -> list[Job]:
+    """Seat those that have a place where it is, the others are left: no higher priority takes it away."""
+    left: list[Job] = []
+    for job in todo:
+        if job.ask.prior and seat_again(ledger, job):
+            continue
+        left.append(job)
+    return left
+
+
+def seat_by_quota(ledger: Ledger, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
+    """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
+    found = quotas(ledger, todo)
+    if not found:
+        return todo
+    hard = [job for job in todo if not _is_easy(job)]
+    left = seat_all(ledger, hard, wanted)
+    if hard:
+        found = quotas(ledger, todo)  # of what they left
+    alike = _alike(ledger, todo)
+    for key, kinds, number in found:
+        _seat_on(ledger, alike[key], kinds, number)
+    tried = {job.index for job in left}.union(ledger.seats)
+    return [*left, *(job for job in todo if job.index not in tried)]
+
+
+def _is_easy(job: Job) -> bool:
+    """Whether a task has one rank that takes blocks of any node, and not a whole one."""
+    return job.single and not job.request.whole
+
+
+def _alike(ledger: Ledger, jobs: Sequence[Job]) -> dict[tuple[int, int, bool], list[Job]]:
+    """Tasks of one rank that have no place yet, those together that are alike."""
+    out: dict[tuple[int, int, bool], list[Job]] = {}
+    for job in jobs:
+        if job.single and job.index not in ledger.seats:
+            out.setdefault(job.key, []).append(job)
+    return out
+
+
+def _seat_on(ledger: Ledger, alike: list[Job], kinds: Collection[int], number: int) -> None:
+    """Seat the first of tasks that are alike on some kinds of nodes, up to a number, and take them out."""
+    jobs = alike[:number]
+    if not jobs:
+        return
+    choice = choose(ledger, jobs[0].request, len(jobs), Ground(kinds=kinds))
+    seated = len(jobs) - choice.short
+    for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
+        ledger.seats[job.index] = [node]
+    del alike[:seated]
+
+
+def seat_all(ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
+    """Seat tasks one after the other, those at once that are alike and have one rank; what is left."""
+    left: list[Job] = []
+    failed: set[object] = set()
+    for key, group in itertools.groupby(todo, key=lambda job: job.key if job.single else job.index):
+        alike = list(group)
+        job = alike[0]
+        if not job.request.fit or (job.plain and job.key in failed):
+            left += alike  # room only ever shrinks: what found none finds none later
+        elif key == job.key:
+            left += alike[seat_alike(ledger, alike, wanted) :]
+        elif not seat(ledger, job, wanted):
+            left.append(job)
+            if job.plain:
+                failed.add(job.key)
+    return left
 
 
 def seat_alike(ledger: Ledger, jobs: Sequence[Job], wanted: Mapping[int, int]) -> int:

@@ -63,18 +63,23 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
     program, first = counted.program, _relaxed(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
-    fixed = {column: first.values[column] for column in counted.homes}
     enough = first.bound + max(limits.absolute, limits.gap * first.bound)
-    near = replace(limits, enough=enough)
-    found = Solution(first.bound, ())
-    for distance in DISTANCES:
-        found = program.solve(near, around=first.values, distance=distance, fixed=fixed)
-        if found.values:
-            break
+    found = _near(counted, replace(limits, enough=enough), first)
     open_still = not found.values or (counted.worth and program.cost(found.values) > enough)
     if open_still and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
+
+
+def _near(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
+    """A solution of whole numbers that are as near to those of another one as may be."""
+    fixed = {column: first.values[column] for column in counted.homes}
+    found = Solution(first.bound, ())
+    for distance in DISTANCES:
+        found = counted.program.solve(limits, around=first.values, distance=distance, fixed=fixed)
+        if found.values:
+            break
+    return found
 
 
 def _of_step(limits: SolverLimits) -> SolverLimits:

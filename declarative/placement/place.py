@@ -126,12 +126,11 @@ class Remedies:
         self.changes = Changes(board, found.ledger)
         left = found.left
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
-        asked = {job.likeness: job.request for job in board.jobs}
-        work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
-        plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
-        self.plans = max(1, plans) * CLOSER if about else plans if plans > 1 else 0
+        closer = CLOSER if about else 1
+        plans = min(MOST_PLANS, MOST_PLANNED * effort // (_work(board) + OVERHEAD))
+        self.plans = max(1, plans) * closer if about or plans > 1 else 0
         """How many more may be made. One alone finds little."""
-        self.columns = known.columns + MOST_COLUMNS * effort * (CLOSER if about else 1)
+        self.columns = known.columns + MOST_COLUMNS * effort * closer
         """`known` may have so many."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
@@ -204,25 +203,25 @@ class Remedies:
     def _least(self, limit: Limit, shared: _Shared) -> Remedy | None:
         """The least value with which as many of the tasks fit as can."""
         wanted = {job.index for job in shared.jobs}
-
-        def seated(value: int, needed: Collection[int] = ()) -> set[int] | None:
-            return self._seated({}, limit.rules(self.board, value), needed)
-
         low, high = shared.used + 1, shared.used + shared.need
         enough = self.plans >= 1 + (high - low).bit_length() and not self._is_dear()
-        best = seated(high) if enough else None
+        best = self._seated({}, limit.rules(self.board, high)) if enough else None
         if best is None:  # or the least value could not be found any more
             self._unknown.update(map(_key, shared.jobs))
         if best is None or not self.placed <= best or not best & wanted:
             return None
         helped = best & wanted
-        needed = self.placed | helped
+        least = self._least_value(limit, low, high, self.placed | helped)
+        names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
+        return Remedy(text=limit.text(self.board, least), tasks=names)
+
+    def _least_value(self, limit: Limit, low: int, high: int, needed: set[int]) -> int:
+        """The least value with which all of these tasks are seated; `high` is enough."""
         while low < high:
             middle = (low + high) // 2
-            now = seated(middle, needed) or set()
+            now = self._seated({}, limit.rules(self.board, middle), needed) or set()
             low, high = (low, middle) if needed <= now else (middle + 1, high)
-        names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
-        return Remedy(text=limit.text(self.board, high), tasks=names)
+        return high
 
     # What is of one task
 
@@ -238,14 +237,17 @@ class Remedies:
                 if self._is_dear():
                     self._unknown.update(tried)
                     return
-                found = self._next(self.kinds[key][-1], changes)
-                if found is not None:
-                    self._own[key].append(found.text)
-                enough = len(self._own[key]) >= NAMED
-                if found is None or enough:
+                if not self._find_one(key, changes):
                     del tried[key]
-                if self.plans < 0 or not self.changes.tries:
-                    self._unknown.add(key)
+
+    def _find_one(self, key: object, changes: Iterator[Change]) -> bool:
+        """Look for one more change of a task; whether there may be another one worth a name."""
+        found = self._next(self.kinds[key][-1], changes)
+        if found is not None:
+            self._own[key].append(found.text)
+        if self.plans < 0 or not self.changes.tries:
+            self._unknown.add(key)
+        return found is not None and len(self._own[key]) < NAMED
 
     def _next(self, job: Job, changes: Iterator[Change]) -> Change | None:
         """The next change with which the task fits beside all others, as little of it as will do."""
@@ -263,6 +265,12 @@ class Remedies:
         needed = self.placed | {job.index}
         seated = self._seated({job.index: change.ask}, self.board.fleets, needed)
         return seated is not None and needed <= seated
+
+
+def _work(board: Board) -> int:
+    """What one more plan takes, in tasks."""
+    asked = {job.likeness: job.request for job in board.jobs}
+    return len(board.jobs) // ALIKE + sum(1 + len(board.domains(r)) // DOMAINS for r in asked.values())
 
 
 def _key(job: Job) -> object:

@@ -101,23 +101,9 @@ class Program:
             highspy = importlib.import_module("highspy._core")
         except ImportError:
             return Solution(-math.inf, ())
-        least, most = [0.0] * len(self.most), list(self.most)
-        for column, value in enumerate(around):
-            least[column] = max(0.0, math.floor(value + SLACK) - distance)
-            most[column] = min(most[column], math.ceil(value - SLACK) + distance)
-        for column, value in (fixed or {}).items():
-            least[column] = most[column] = round(value)
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.costs), len(self.low)
-        lp.col_cost_ = np.array(self.costs, dtype=float)
+        lp = self._model(np, highspy, whole)
+        least, most = self._ranges(around, distance, fixed or {})
         lp.col_lower_, lp.col_upper_ = np.array(least, dtype=float), np.array(most, dtype=float)
-        lp.row_lower_, lp.row_upper_ = np.array(self.low, dtype=float), np.array(self.high, dtype=float)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.array(self.starts)
-        lp.a_matrix_.index_ = np.array(self.columns)
-        lp.a_matrix_.value_ = np.array(self.factors, dtype=float)
-        kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
-        lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(self.costs))]
         highs = highspy._Highs()  # noqa: SLF001
         for name, value in _options(limits).items():
             highs.setOptionValue(name, value)
@@ -130,9 +116,37 @@ class Program:
         info, status = highs.getInfo(), highs.getModelStatus()
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
-        mixed = whole is None or bool(whole)
-        bound = info.mip_dual_bound if mixed else info.objective_function_value if solved else -math.inf
+        if whole is None or whole:
+            bound = info.mip_dual_bound
+        else:
+            bound = info.objective_function_value if solved else -math.inf
         return Solution(bound, list(highs.getSolution().col_value) if found else [])
+
+    def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
+        """The program as HiGHS takes it, but for what its columns may be."""
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.costs), len(self.low)
+        lp.col_cost_ = np.array(self.costs, dtype=float)
+        lp.row_lower_, lp.row_upper_ = np.array(self.low, dtype=float), np.array(self.high, dtype=float)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(self.starts)
+        lp.a_matrix_.index_ = np.array(self.columns)
+        lp.a_matrix_.value_ = np.array(self.factors, dtype=float)
+        kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
+        lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(self.costs))]
+        return lp
+
+    def _ranges(
+        self, around: Sequence[float], distance: int, fixed: Mapping[int, float]
+    ) -> tuple[list[float], list[float]]:
+        """The least and the most that each column may be."""
+        least, most = [0.0] * len(self.most), list(self.most)
+        for column, value in enumerate(around):
+            least[column] = max(0.0, math.floor(value + SLACK) - distance)
+            most[column] = min(most[column], math.ceil(value - SLACK) + distance)
+        for column, value in fixed.items():
+            least[column] = most[column] = round(value)
+        return least, most
 
 
 SLACK = 1e-6

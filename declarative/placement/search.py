@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from declarative.placement.board import Board, Home
 from declarative.placement.counted import SKEW, Counted
-from declarative.placement.cover import DEAR, Ground, carry_out, choose
-from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
+from declarative.placement.cover import DEAR
+from declarative.placement.gangs import keep_places, open_homes, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, base_for, bound, movable, solve
-from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
+from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job
 
@@ -97,10 +97,14 @@ class Search:
         found = self._fullest(self.board.jobs)
         if found.left and len(found.ledger.seats) <= FEW:
             # Those that are left out change nothing for the others.
-            alone = self._fullest([j for j in self.board.jobs if j.index in found.ledger.seats])
+            alone = self._fullest(self._seated(found))
             if not alone.left:
                 found = replace(alone, left=found.left, proved=found.proved)
         return self._cheapest(replace(found, left=sorted(found.left, key=lambda job: job.index)))
+
+    def _seated(self, found: Seating) -> list[Job]:
+        """The tasks that have their places."""
+        return [job for job in self.board.jobs if found.seats(job)]
 
     # Which tasks are left out
 
@@ -145,23 +149,28 @@ class Search:
             return found, set(), True
         keep = self._kept(jobs, level, found)
         free = movable([*keep, *left])
-        still = [job for job in free if found.seats(job)]
-        may = [job for job in free if not found.seats(job)]
+        may = {job.index for job in free if not found.seats(job)}
         if not may:
             return found, set(), False
+        proved, ledger = self._most(found, keep, free)
+        if ledger and not may.isdisjoint(ledger.seats):
+            Tidy(ledger).run()
+            found = self._rest(Seating(ledger, []), jobs, found)
+        answered = len(may) == len(left) and (proved or ledger is not None)
+        return found, may if proved else set(), answered
+
+    def _most(self, found: Seating, keep: Sequence[Job], free: Sequence[Job]) -> tuple[bool, Ledger | None]:
+        """A ledger that seats what the program can of the `free` tasks, beside those that keep their places;
+        and whether no more of them can be seated.
+        """
+        still = [job for job in free if found.seats(job)]
+        may = [job for job in free if not found.seats(job)]
         fixed = {job.index for job in keep} - {job.index for job in free}
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
         least, ledger = solve(counted, self.seats, self.known)
-        seated = Seating(ledger, []) if ledger else None
-        gained = [job for job in may if seated and seated.seats(job)]
         # Where those that stay have to stay, more weight than the bound cannot be seated.
-        most = sum(job.weight for job in gained) * (1 - SKEW) + counted.worth
-        proved = -least < most and all(self.board.jobs[i].ask.prior for i in fixed)
-        if seated and gained:
-            Tidy(seated.ledger).run()
-            found = self._rest(seated, jobs, found)
-        answered = len(may) == len(left) and (proved or seated is not None)
-        return found, {job.index for job in may} if proved else set(), answered
+        most = _weight(may, ledger) * (1 - SKEW) + counted.worth
+        return -least < most and all(self.board.jobs[i].ask.prior for i in fixed), ledger
 
     def _kept(self, jobs: Sequence[Job], level: int, found: Seating) -> list[Job]:
         """The seated tasks that keep their places though others of a priority have none."""
@@ -226,13 +235,7 @@ class Search:
     def _rounds(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """Many tasks: other orders, then the sizes that were left out go to the front."""
         wanted = self.orders.wanted(jobs)
-        # What is free is launched as small as may be: where few may be launched, that leaves some out.
-        free = any(not self.board.kinds[option.kind].cost for option in self.board.options)
-        order = "size"
-        for other in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
-            found = self._pass(jobs, other, wanted=wanted)
-            if found.value < best.value:
-                best, order = found, other
+        best, order = self._best_order(best, jobs, wanted)
         front: set[object] = set()
         for _ in range(ROUNDS):
             lost = {job.likeness for job in best.left if job.request.fit} - front
@@ -241,17 +244,31 @@ class Search:
             front |= lost
             found = self._pass(jobs, order, wanted=wanted, front=front)
             best = min(best, found, key=lambda r: r.value)
-        for home in open_homes(self.start, {id(j.request): j.request for j in best.left}.values()):
+        requests = {id(job.request): job.request for job in best.left}
+        for home in open_homes(self.start, requests.values()):
             start = self._beginning(self.start, home)
             found = self._pass(jobs, order, wanted=wanted, front=front, first=start)
             best = min(best, found, key=lambda r: r.value)
         return best
 
+    def _best_order(
+        self, best: Seating, jobs: Sequence[Job], wanted: Mapping[int, int]
+    ) -> tuple[Seating, str]:
+        """The best of one pass by size and one of each other order, and its order."""
+        # What is free is launched as small as may be: where few may be launched, that leaves some out.
+        free = any(not self.board.kinds[option.kind].cost for option in self.board.options)
+        order = "size"
+        for other in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
+            found = self._pass(jobs, other, wanted=wanted)
+            if found.value < best.value:
+                best, order = found, other
+        return best, order
+
     # What the rest costs
 
     def _cheapest(self, found: Seating) -> Seating:
         """The same tasks on the cheapest launches, and what they cost at least."""
-        jobs = [job for job in self.board.jobs if found.seats(job)]
+        jobs = self._seated(found)
         free = movable(jobs)
         if not found.cost:
             return replace(self._orders(found, jobs), bound=0.0)
@@ -333,57 +350,19 @@ class Search:
         todo = [j for j in jobs if j.index not in ledger.seats]
         ledger.roomy = order == "roomy"
         todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
-        # Who has a place keeps it: a task of higher priority does not take it away.
-        again = {j.index for j in todo if j.ask.prior and seat_again(ledger, j)}
-        todo = [j for j in todo if j.index not in again]
         left: list[Job] = []
+        todo = keep_places(ledger, todo)
         for _, level in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
-            left += self._seat_all(ledger, self._by_quota(ledger, list(level), wanted), wanted)
+            left += seat_all(ledger, seat_by_quota(ledger, list(level), wanted), wanted)
         if ledger.launches:
             Tidy(ledger).run()
         short = launch_baselines(ledger)
         if left and ledger.launches:
             # What was launched since may hold those that launch nothing themselves.
-            left = self._seat_all(ledger, left, wanted)
+            left = seat_all(ledger, left, wanted)
         return Seating(ledger, left, short)
 
-    def _seat_all(self, ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
-        left: list[Job] = []
-        failed: set[object] = set()
-        for key, group in itertools.groupby(todo, key=lambda job: job.key if job.single else job.index):
-            alike = list(group)
-            job = alike[0]
-            if not job.request.fit or (job.plain and job.key in failed):
-                left += alike  # room only ever shrinks: what found none finds none later
-            elif key == job.key:
-                left += alike[seat_alike(ledger, alike, wanted) :]
-            elif not seat(ledger, job, wanted):
-                left.append(job)
-                if job.plain:
-                    failed.add(job.key)
-        return left
 
-    def _by_quota(self, ledger: Ledger, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
-        """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
-        found = quotas(ledger, todo)
-        if not found:
-            return todo
-        hard = [job for job in todo if not job.single or job.request.whole]
-        left = self._seat_all(ledger, hard, wanted)
-        if hard:
-            found = quotas(ledger, todo)  # of what they left
-        alike: dict[tuple[int, int, bool], list[Job]] = {}
-        for job in todo:
-            if job.single and job.index not in ledger.seats:
-                alike.setdefault(job.key, []).append(job)
-        for key, kinds, number in found:
-            jobs = alike[key][:number]
-            if not jobs:
-                continue
-            choice = choose(ledger, jobs[0].request, len(jobs), Ground(kinds=kinds))
-            seated = len(jobs) - choice.short
-            for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
-                ledger.seats[job.index] = [node]
-            del alike[key][:seated]
-        tried = {j.index for j in left}
-        return [*left, *(j for j in todo if j.index not in ledger.seats and j.index not in tried)]
+def _weight(jobs: Sequence[Job], ledger: Ledger | None) -> int:
+    """What those of the tasks weigh that have a place."""
+    return sum(job.weight for job in jobs if job.index in ledger.seats) if ledger else 0
