@@ -12,7 +12,7 @@ LONGEST = 20
 """Modules, from one that nobody imports down to one that imports none of ours."""
 
 MOST_ROOMS = 12
-MOST_MODULES = 225
+MOST_MODULES = 226
 """Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason."""
 HOUSE = Path(__file__).parent.parent / "declarative"
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from declarative.cli import rounds
+from declarative.cli import watched_files
 from declarative.reconcile.checkout import unchanged
 from declarative.store import lock, open_store
 from declarative.store.faults import UnreachableError
@@ -96,13 +96,13 @@ def test_who_slept_before_it_had_the_lock_looks_at_what_is_declared_once_more(pr
     """A branch may have moved on, which no file shows. It does not go on for ever: to look may take long."""
     project.declare({"type": "project", "name": "lab"}, fleet(nodes=1))
     here, clock = Here(project.path, Clock()), iter(range(0, 1000, int(LEASE_SECONDS) + 1))
-    load = Mock(wraps=here.rounds._load)
+    load = Mock(wraps=here.rounds.files.load)
     try:
         here.step()
-        monkeypatch.setattr(rounds, "boottime", lambda: next(clock))
-        monkeypatch.setattr(here.rounds, "_load", load)
+        monkeypatch.setattr(watched_files, "boottime", lambda: next(clock))
+        monkeypatch.setattr(here.rounds.files, "load", load)
         assert here.step().held
-        assert load.call_count == 1 + rounds.TRIES
+        assert load.call_count == 1 + watched_files.TRIES
     finally:
         here.close()
 

@@ -116,6 +116,10 @@ class Away:
         with self._turn:
             return tuple(down.absence for _, down in sorted(self._down.items()))
 
+    def backends(self) -> tuple[Absence, ...]:
+        """The same without single hosts."""
+        return tuple(found for found in self.list() if not found.of_host)
+
     def forget_unused(self) -> None:
         """Forget those that nobody wanted to read since the last time."""
         with self._turn:

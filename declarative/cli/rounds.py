@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
-from declarative.apply.away import PATIENT, Absence, Away
+from declarative.apply.away import PATIENT, Away
 from declarative.apply.backend_look import backends_of
-from declarative.cli.actor import who
 from declarative.cli.errors import Failed
 from declarative.cli.round_output import RoundOutput
 from declarative.cli.run import Run
 from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
+from declarative.cli.watched_files import WatchedFiles
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.reconcile.checkout import Mark, mark_of, unchanged
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
-from declarative.reconcile.round import Round, Wait
+from declarative.reconcile.round import Round, Wait, left_alone, unplaced
 from declarative.spans import named
-from declarative.store.lock import boottime
 from declarative.store.loops import LEASE_SECONDS, LeftAlone
 
 if TYPE_CHECKING:
@@ -34,11 +31,9 @@ if TYPE_CHECKING:
     from declarative.model.state import State
     from declarative.planner.types import Plan
     from declarative.reconcile.checkout import Checkout
-    from declarative.store import Store, Who, Writer
+    from declarative.store import Store, Writer
     from declarative.store.loops import Leader
 
-TRIES = 3
-"""So often in a row a round begins anew because its files have changed: some folders never rest."""
 SOON = 2.0
 """Seconds after which a round is tried again that stepped back for a person."""
 
@@ -80,7 +75,7 @@ class RoundRun(Run):
         with self.session.state.lock(self.store, self.doing, 0.0, **given) as writer:
             if not self.rounds.leads():
                 raise _NotLeadingError
-            if self.rounds.outdated():
+            if self.rounds.files.outdated():
                 raise _OutdatedError
             self.epoch = writer.lease.epoch
             yield writer
@@ -89,7 +84,7 @@ class RoundRun(Run):
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
         """Told to stop, or asked for the lock."""
-        return _as_it_is(self.rounds.stop.halt)
+        return nullcontext(self.rounds.stop.halt)
 
     def ask(self) -> None:
         """Nobody is asked: what may be done is declared."""
@@ -181,9 +176,13 @@ class RoundRun(Run):
         """The round, as its observers are told of it."""
         from declarative.render.views import status_view
 
-        found = _nothing((), held=True)
         found = replace(
-            found, epoch=self.epoch, plan=self.whole, results=self.results, waits=waits, gpus=self.gpus
+            _nothing((), held=True),
+            epoch=self.epoch,
+            plan=self.whole,
+            results=self.results,
+            waits=waits,
+            gpus=self.gpus,
         )
         if self.plan:
             errors = tuple(d for d in self.plan.diagnostics if d.severity is Severity.ERROR)
@@ -224,11 +223,6 @@ class _OutdatedError(Exception):
     """What is declared may have changed while this loop waited for the state, or slept."""
 
 
-@contextmanager
-def _as_it_is(event: threading.Event) -> Iterator[threading.Event]:
-    yield event
-
-
 class Rounds:
     """What is remembered from one round to the next."""
 
@@ -243,27 +237,17 @@ class Rounds:
     ) -> None:
         """`checkout` brings the project's files, where they follow a branch. `once`: for one round alone."""
         self.session = session
-        self._checkout = checkout
         self.stop = stop
         self.backoff = Backoff()
         self.away = session.away = Away(session.clock, PATIENT if once else None)
         self.told = RoundOutput(session)
+        self.files = WatchedFiles(session, self.told, checkout)
         self.lost: frozenset[str] = frozenset()
         """What is gone, and was not let through in the last round."""
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
         self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}
-        self._desired: Desired | None = None
-        self._files: tuple[str, ...] = ()
-        self._mark: Mark | None = None
-        self._loaded = 0.0
-        """When the files were looked at last (`boottime`)."""
-        self._tries = 0
-        self._git_wrong: tuple[Diagnostic, ...] = ()
-        self._who: Who | None = None
         self._noted: list[LeftAlone] | None = None
-        self._wrong: tuple[Diagnostic, ...] = ()
-        """What is wrong with the files as they are now: then what they were before still holds."""
         self._leader: Leader | None = None
         self._again: float | None = None
         self._polls: PollRounds | None = None
@@ -275,7 +259,8 @@ class Rounds:
     @property
     def interval(self) -> float:
         """Seconds between two rounds."""
-        found = self._desired.project.reconcile.interval.seconds if self._desired else None
+        desired = self.files.desired
+        found = desired.project.reconcile.interval.seconds if desired else None
         return float(found or 5)
 
     def early(self) -> bool:
@@ -283,7 +268,7 @@ class Rounds:
         if self._again is not None and self.session.clock() >= self._again:
             return True
         self.away.ask_again()
-        return self.away.returned() or self._mark != self._marked() or self._rank_ended()
+        return self.away.returned() or self.files.changed() or self._rank_ended()
 
     def _rank_ended(self) -> bool:
         """Whether a rank has ended since the last round. Only nodes that run some are asked, each at its own
@@ -304,20 +289,11 @@ class Rounds:
         self._polls = self._polls.on(backends) if self._polls else PollRounds(backends)
         self._known = state
 
-    def outdated(self) -> bool:
-        """Whether the files, or the branch, may say something else by now. To be asked with the lock in hand:
-        who waited for it, or slept before, would undo what a person has declared and applied meanwhile.
-        """
-        late = boottime() - self._loaded > LEASE_SECONDS or self._mark != self._marked()
-        self._tries = self._tries + 1 if late and self._tries < TRIES else 0
-        return self._tries > 0
-
     def note_left_alone(self, store: Store, writer: Writer) -> None:
         """Write down which backends are left alone, where that has changed."""
         found = [
             LeftAlone(backend=a.backend, part=a.part, since=a.since, until=a.again, why=a.why)
-            for a in self.away.list()
-            if not a.of_host
+            for a in self.away.backends()
         ]
         if self._noted is None:
             self._noted = [*store.left_alone()]
@@ -325,16 +301,11 @@ class Rounds:
             writer.leave_alone(found)
             self._noted = found
 
-    def _marked(self) -> Mark:
-        return mark_of(self.session.directory, (*self._files, *self.session.inputs))
-
     # ------------------------------------------------------------------------------------- who
 
     def leads(self) -> bool:
         """Whether this loop acts; the lease is taken or renewed."""
-        if self._leader is None:
-            return False
-        return self._leader.lead()
+        return self._leader is not None and self._leader.lead()
 
     def keep_lease(self) -> None:
         """Renew the lease where it is held; a state that is away is the round's concern."""
@@ -358,11 +329,11 @@ class Rounds:
         self.stop.halt.clear()
         if self.stop.is_set():
             self.stop.halt.set()
-        self._fetch()
-        desired = self._load()
+        self.files.fetch()
+        desired = self.files.load()
         if desired is None:
             self.code = 1
-            return self._told_of(_nothing(self._wrong))
+            return self._told_of(_nothing(self.files.wrong))
         try:
             found = self._round(desired)
         except _NotLeadingError:
@@ -377,36 +348,22 @@ class Rounds:
                 found = _nothing((), held=True)
             else:
                 found = self._failed(of_state(error, self.session.directory).diagnostics)
-        return self._told_of(replace(found, errors=(*self._wrong, *found.errors)))
+        return self._told_of(replace(found, errors=(*self.files.wrong, *found.errors)))
 
     def _told_of(self, found: Round) -> Round:
         """With what is wrong with the repository, and with the commit that is checked out."""
         return replace(
             found,
-            errors=(*self._git_wrong, *found.errors),
-            revision=self._who.revision if self._who else None,
+            errors=(*self.files.git_wrong, *found.errors),
+            revision=self.files.who.revision if self.files.who else None,
         )
-
-    def _fetch(self) -> None:
-        """Bring the newest commit of the branch. If that fails, the last one still holds."""
-        if self._checkout is None:
-            return
-        from declarative.reconcile.checkout import GitError
-
-        try:
-            self._checkout.update()
-        except GitError as error:
-            self._git_wrong = (error.diagnostic,)
-        else:
-            self._git_wrong = ()
-        self.told.git(self._git_wrong)
 
     def _round(self, desired: Desired) -> Round:
         run = RoundRun(self, desired, self._options)
         if self._leader is None:
             self._leader = run.store.leader()
-        if self._who is not None:
-            run.store.signed_by(self._who)
+        if self.files.who is not None:
+            run.store.signed_by(self.files.who)
         if not self.leads():
             raise _NotLeadingError
         with run:
@@ -415,7 +372,7 @@ class Rounds:
             self._watch(desired, run.after)
         found = run.outcome(self._waits(run))
         self.told.waits(run, found.waits)
-        self.told.returned(run, {found.backend for found in self.away.list() if not found.of_host})
+        self.told.returned(run, {found.backend for found in self.away.backends()})
         self.told.errors(())
         return found
 
@@ -425,29 +382,8 @@ class Rounds:
         times = (wait.until for wait in chosen if wait.until is not None)
         self._again = min(times, default=None) if self._again is None else self._again
         self.away.forget_unused()
-        unread = (_left_alone(found) for found in self.away.list() if not found.of_host)
-        return (*chosen, *_unplaced(run.whole), *unread)
-
-    def _load(self) -> Desired | None:
-        """What is declared, as it was when it was last without errors."""
-        self._loaded, mark = boottime(), self._marked()
-        if mark != self._mark or self._checkout is not None:
-            self._who = who(self.session.directory)
-        if self._desired is not None and mark == self._mark and not _sends_files(self._desired):
-            self.session.pass_time()
-            return self.session.current
-        try:
-            loaded = self.session.load(look="contents")
-        except Failed as error:
-            self._wrong = error.diagnostics
-        else:
-            self._desired, self._files, self._wrong = loaded.desired, loaded.files, ()
-        self._mark = unchanged(mark, self._marked())
-        self.told.wrong(self._wrong, held=self._desired is not None)
-        if self._desired is None:
-            return None
-        self.session.pass_time()
-        return self.session.current
+        unread = map(left_alone, self.away.backends())
+        return (*chosen, *unplaced(run.whole), *unread)
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
         self.code = 1
@@ -460,20 +396,5 @@ class Rounds:
         self.told.locked(holder)
 
 
-def _sends_files(desired: Desired) -> bool:
-    return any(want.files for want in desired.tasks.values())
-
-
 def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:
     return Round(number=0, at=0.0, duration=0.0, held=held, errors=errors)
-
-
-def _left_alone(found: Absence) -> Wait:
-    since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
-    why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
-    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
-
-
-def _unplaced(plan: Plan | None) -> Iterator[Wait]:
-    for refusal in plan.unplaced.refusals if plan else ():
-        yield Wait(address=f"task/{refusal.task}", action="create", why=f"has no place: {refusal.summary}")

@@ -6,10 +6,12 @@ What a round does is the caller's, who does it by the code of `apply`. Time is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import gmtime, strftime
 from typing import TypeAlias
 
+from declarative.apply.away import Absence
 from declarative.apply.graph_walk import ActionResult
 from declarative.model.diagnostic import Diagnostic
 from declarative.planner.types import Action, Plan
@@ -29,6 +31,19 @@ class Wait:
     """What `fleetform approve` takes; None if nobody's approval is missing."""
     until: float | None = None
     """When it is tried at the latest, seconds since the epoch; None if that is not known."""
+
+
+def left_alone(found: Absence) -> Wait:
+    """What is not asked while a backend is left alone."""
+    since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
+    why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
+    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
+
+
+def unplaced(plan: Plan | None) -> Iterator[Wait]:
+    """The tasks of a plan that have no place."""
+    for refusal in plan.unplaced.refusals if plan else ():
+        yield Wait(address=f"task/{refusal.task}", action="create", why=f"has no place: {refusal.summary}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

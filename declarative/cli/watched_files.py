@@ -1,0 +1,96 @@
+"""The project's files in a loop: what they declare while they have no errors, and whether they changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from declarative.cli.actor import who
+from declarative.cli.errors import Failed
+from declarative.reconcile.checkout import GitError, Mark, mark_of, unchanged
+from declarative.store.lock import boottime
+from declarative.store.loops import LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from declarative.cli.round_output import RoundOutput
+    from declarative.cli.session import Session
+    from declarative.model.diagnostic import Diagnostic
+    from declarative.model.resource import Desired
+    from declarative.reconcile.checkout import Checkout
+    from declarative.store import Who
+
+TRIES = 3
+"""So often in a row a round begins anew because its files have changed: some folders never rest."""
+
+
+class WatchedFiles:
+    """What is declared, from round to round."""
+
+    def __init__(self, session: Session, told: RoundOutput, checkout: Checkout | None) -> None:
+        """`checkout` brings the files, where they follow a branch."""
+        self._session, self._told, self._checkout = session, told, checkout
+        self.desired: Desired | None = None
+        """What was declared when that was last without errors."""
+        self.who: Who | None = None
+        """Who runs the loop, and at which commit."""
+        self.wrong: tuple[Diagnostic, ...] = ()
+        """What is wrong with the files as they are now: then what they were before still holds."""
+        self.git_wrong: tuple[Diagnostic, ...] = ()
+        """What is wrong with the repository that they come from."""
+        self._files: tuple[str, ...] = ()
+        self._mark: Mark | None = None
+        self._loaded = 0.0
+        """When the files were looked at last (`boottime`)."""
+        self._tries = 0
+
+    def fetch(self) -> None:
+        """Bring the newest commit of the branch. If that fails, the last one still holds."""
+        if self._checkout is None:
+            return
+        try:
+            self._checkout.update()
+        except GitError as error:
+            self.git_wrong = (error.diagnostic,)
+        else:
+            self.git_wrong = ()
+        self._told.git(self.git_wrong)
+
+    def load(self) -> Desired | None:
+        """What is declared now; None if that never was without errors."""
+        self._loaded, mark = boottime(), self._marked()
+        if mark != self._mark or self._checkout is not None:
+            self.who = who(self._session.directory)
+        if self.desired is None or mark != self._mark or _sends_files(self.desired):
+            self._read(mark)
+        if self.desired is None:
+            return None
+        self._session.pass_time()
+        return self._session.current
+
+    def _read(self, mark: Mark) -> None:
+        try:
+            loaded = self._session.load(look="contents")
+        except Failed as error:
+            self.wrong = error.diagnostics
+        else:
+            self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()
+        self._mark = unchanged(mark, self._marked())
+        self._told.wrong(self.wrong, held=self.desired is not None)
+
+    def changed(self) -> bool:
+        """Whether they were written since they were read."""
+        return self._mark != self._marked()
+
+    def outdated(self) -> bool:
+        """Whether they, or the branch, may say something else by now. To be asked with the lock in hand: who
+        waited for it, or slept before, would undo what a person has declared and applied meanwhile.
+        """
+        late = boottime() - self._loaded > LEASE_SECONDS or self.changed()
+        self._tries = self._tries + 1 if late and self._tries < TRIES else 0
+        return self._tries > 0
+
+    def _marked(self) -> Mark:
+        return mark_of(self._session.directory, (*self._files, *self._session.inputs))
+
+
+def _sends_files(desired: Desired) -> bool:
+    return any(want.files for want in desired.tasks.values())
