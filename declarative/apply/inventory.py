@@ -69,12 +69,11 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     hold_given_up(state, found.past, found.strays)
     found.compared.orphans = each_once(found.compared.orphans)
     found.diagnostics += said_of(found.resolutions)
-    known: dict[str, tuple[Offer, ...]] = {}
-    left_out: list[LeftOut] = []
-    if offers:
-        known, left_out = _offered(
-            state, backends, hosts, told=told, found=found, patience=patience, offline=offline
-        )
+    known, left_out = (
+        _offered(state, backends, hosts, told=told, found=found, patience=patience, offline=offline)
+        if offers
+        else ({}, [])
+    )
     every_drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,

@@ -23,6 +23,16 @@ ANY = "*"
 for those that it does not know either.
 """
 
+OTHERS = {
+    "aws": "ec2",
+    "gcp": "gce",
+    "amazon": "ec2",
+    "google": "gce",
+    "azurerm": "azure",
+    "do": "digitalocean",
+}
+"""Names that others have for clouds. dstack's users may have named their backends by its own."""
+
 
 class UnknownProviderError(Exception):
     """No installed package offers a provider of that name. `known` are names that may be meant instead."""
@@ -51,6 +61,8 @@ def unknown(name: str) -> str | None:
     more = _others(tuple(sys.path))
     if name in more:
         return None
+    if name in OTHERS:
+        return f"write `driver: {OTHERS[name]}`"
     known = sorted({*here, *more})
     return suggest(name, known) or f"there are {', '.join(here)}; of libcloud's others, see docs/clouds.md"
 

@@ -201,6 +201,19 @@ def status_schema() -> Schema:
         state=one_of("That of its ranks together.", RankState),
         ranks=list_of("Every rank.", rank),
     )
+    left_alone = record(
+        "One backend.",
+        backend=text("Its name."),
+        part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
+        since=text("Since when, as an ISO time."),
+        until=text("When it is asked again, as an ISO time."),
+        why=text("Why it cannot be read."),
+    )
+    spent = record(
+        "What nodes cost in this month, by the prices that are recorded.",
+        month=text("The month in UTC: `2026-03`."),
+        usd=number("USD."),
+    )
     return published(
         "fleetform status",
         "What `fleetform status --json` prints.",
@@ -213,24 +226,9 @@ def status_schema() -> Schema:
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", health()),
         left_alone=list_of(
-            "The backends that the loop which leads leaves alone, since they could not be read.",
-            record(
-                "One backend.",
-                backend=text("Its name."),
-                part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
-                since=text("Since when, as an ISO time."),
-                until=text("When it is asked again, as an ISO time."),
-                why=text("Why it cannot be read."),
-            ),
+            "The backends that the loop which leads leaves alone, since they could not be read.", left_alone
         ),
-        spent=or_null(
-            record(
-                "What nodes cost in this month, by the prices that are recorded.",
-                month=text("The month in UTC: `2026-03`."),
-                usd=number("USD."),
-            ),
-            "where nobody counts it",
-        ),
+        spent=or_null(spent, "where nobody counts it"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -365,3 +366,16 @@ def unneeded(connection: Connection, address: Address) -> None:
         users |= set(connection.execute(on_it, its_text=text).scalars())
     if users:
         raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")
+
+
+SEEN_ANEW = 120.0
+"""Seconds after which it is written that a node is as it was: a loop looks more often than that."""
+
+
+def is_news(before: Readiness | None, seen: Readiness) -> bool:
+    """Whether a node is seen otherwise than is recorded, or was last seen so some time ago."""
+    if before is None or replace(seen, observed_at=before.observed_at, down=before.down) != before:
+        return True
+    if seen.observed_at is None or before.observed_at is None:
+        return seen.observed_at != before.observed_at
+    return not 0 <= seen.observed_at - before.observed_at < SEEN_ANEW

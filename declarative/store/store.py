@@ -41,16 +41,12 @@ T = TypeVar("T")
 
 PROJECT_SINCE = 7
 """The format that knows whose state it is."""
-
 LOOP_SINCE = 8
 """The format that knows of loops."""
-
 SPENT_SINCE = 10
 """The format that knows what was spent."""
-
 LEFT_ALONE_SINCE = 11
 """The format that knows which backends are left alone."""
-
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
 
@@ -308,9 +304,8 @@ class Store:
         )
         writer = self._holding = Writer(database, lease, self._clock, self._resume, lease_seconds)
         try:
-            with Renewal(
-                lambda: _renew(database, writer, lease_seconds, on_asked), _every(lease_seconds, on_asked)
-            ):
+            every = lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
+            with Renewal(lambda: _renew(database, writer, lease_seconds, on_asked), every):
                 yield writer
         finally:
             self._holding = None
@@ -351,10 +346,6 @@ class Store:
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
         return unlock(self._writable(), owner)
-
-
-def _every(lease_seconds: float, on_asked: Callable[[], None] | None) -> float:
-    return lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
 
 
 def _renew(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
@@ -31,9 +30,6 @@ LET = "reconcile"
 
 MARGIN = 1 / 3
 """How much of a lease has to be left when a backend is called: what a call may take."""
-
-SEEN_ANEW = 120.0
-"""Seconds after which it is written that a node is as it was: a loop looks more often than that."""
 
 LATEST = 1 << 42
 """No epoch is as high (milliseconds until the year 2109): whoever says so made it up."""
@@ -366,10 +362,10 @@ class Writer:
     @resumed
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
         """Write whether nodes may take work; the serial stays. What is as it was is not written again for
-        `SEEN_ANEW` seconds.
+        `rows.SEEN_ANEW` seconds.
         """
         before = self.state().readiness
-        readiness = {name: seen for name, seen in readiness.items() if _is_news(before.get(name), seen)}
+        readiness = {name: seen for name, seen in readiness.items() if rows.is_news(before.get(name), seen)}
         if not readiness:
             return
         states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
@@ -388,9 +384,7 @@ class Writer:
 
     @resumed
     def note_detached(self) -> None:
-        """Volumes of which it is not known since when they are attached to nothing are so from now on; the
-        serial stays.
-        """
+        """Count volumes of which that is not known as detached from now on; the serial stays."""
         self._write(lambda connection: steps.note_detached(connection, self._clock()))
 
     @resumed
@@ -403,12 +397,3 @@ class Writer:
     def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
         """Add to the outputs of records; the serial stays. One that is not there (any more) is no harm."""
         self._write(lambda connection: steps.note(connection, notes))
-
-
-def _is_news(before: Readiness | None, seen: Readiness) -> bool:
-    """Whether a node is seen otherwise than is recorded, or was last seen so some time ago."""
-    if before is None or replace(seen, observed_at=before.observed_at, down=before.down) != before:
-        return True
-    if seen.observed_at is None or before.observed_at is None:
-        return seen.observed_at != before.observed_at
-    return not 0 <= seen.observed_at - before.observed_at < SEEN_ANEW

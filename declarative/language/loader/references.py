@@ -41,25 +41,13 @@ MAX_OFFERS = 100_000
 """What the catalogs of all backends come to, with each region and zone."""
 
 
-OTHERS = {
-    "aws": "ec2",
-    "gcp": "gce",
-    "amazon": "ec2",
-    "google": "gce",
-    "azurerm": "azure",
-    "do": "digitalocean",
-}
-"""Names that others have for clouds. dstack's users may have named their backends by its own."""
-
-
 def _unknown(driver: str) -> str | None:
     """How to mend the name of a driver that no installed package brings; None if one does."""
     if driver in BUILT_IN:
         return None
     from declarative.provider.installed import unknown
 
-    hint = unknown(driver)
-    return f"write `driver: {OTHERS[driver]}`" if hint and driver in OTHERS else hint
+    return unknown(driver)
 
 
 def assemble(
