@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from declarative.model.spec.amounts import show_mib
-from declarative.model.state import (
+from declarative.model.state import Record
+from declarative.model.status import (
     LIMIT_REACHED,
     NOT_RELEASED,
     PREPARING,
@@ -15,7 +16,6 @@ from declarative.model.state import (
     WAITING,
     RankState,
     RankStatus,
-    Record,
 )
 from declarative.provider import TransientError, TransientKind
 from providers import containers, runner

@@ -26,7 +26,7 @@ from declarative.model.blocks import Shape, misfits, share, split
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, SpotPolicy, Task
 from declarative.model.spec.values import Resources
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.types import Ask, Choice, Node, PlacementOutcome, Refusal, VolumeAt
 from tests.worlds import Case
 

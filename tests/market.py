@@ -25,7 +25,8 @@ from declarative.apply.renames import RenamedBackend
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
 from declarative.model.resource import Desired
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.make import make
 from declarative.planner.types import Plan
 from declarative.provider import (

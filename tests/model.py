@@ -27,18 +27,8 @@ from declarative.model.resource import (
 )
 from declarative.model.schema import decode
 from declarative.model.spec import Backend, Fleet, Name, Size, Task, Volume
-from declarative.model.state import (
-    BOOTING,
-    NOTICED,
-    Address,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    rank_name,
-)
+from declarative.model.state import NOTICED, Address, Record, State, rank_name
+from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
 from declarative.planner.types import Action, Op, Plan

@@ -7,17 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from declarative.model.state import (
-    Address,
-    Intent,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    token,
-)
+from declarative.model.state import Address, Intent, Record, State, token
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.check import Held
 from tests.model import of_node, of_volume
 

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from declarative.model.resource import Desired
-from declarative.model.state import Address, NodeState, RankState
+from declarative.model.state import Address
+from declarative.model.status import NodeState, RankState
 from tests.model import NOW, World, project
 
 CATALOG = [

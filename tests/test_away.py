@@ -16,7 +16,8 @@ from declarative.apply.inventory import look
 from declarative.apply.renames import RenamedBackend
 from declarative.model.spec import Backend
 from declarative.model.spec.text import Name
-from declarative.model.state import NodeState, Readiness, State
+from declarative.model.state import State
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.render.data import iso
 from declarative.spans import hear

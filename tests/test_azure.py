@@ -9,7 +9,8 @@ from types import MappingProxyType
 import pytest
 
 from declarative.model.spec.backend import Network, Reach
-from declarative.model.state import TAGS, Address, NodeState, Record, token
+from declarative.model.state import TAGS, Address, Record, token
+from declarative.model.status import NodeState
 from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.provider.installed import load
 from declarative.retry import Policy, call

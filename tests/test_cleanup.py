@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from declarative.model.state import Address, RankState
+from declarative.model.state import Address
+from declarative.model.status import RankState
 from declarative.planner.types import Op, Reason
 from declarative.render.plan import plan_text
 from tests.cli import fleet, hold, lines, task, until

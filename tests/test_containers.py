@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import RankState, RankStatus
+from declarative.model.status import RankState, RankStatus
 from declarative.provider import Launch
 from providers import containers, runner
 from providers.containers import Container, Mount

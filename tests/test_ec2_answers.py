@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from declarative.model.state import Address, NodeState, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import account, marks
 from providers.cloud.ec2.answers import CODES, kind_of

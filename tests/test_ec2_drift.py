@@ -7,7 +7,8 @@ import pytest
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.model.spec import Backend
-from declarative.model.state import Address, RankState, RankStatus, Record, State, token
+from declarative.model.state import Address, Record, State, token
+from declarative.model.status import RankState, RankStatus
 from declarative.planner.inventory import vanished
 from tests.cli import fleet, volume
 from tests.cloud_ec2 import run

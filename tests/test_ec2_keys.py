@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.model.spec.backend import Network, Reach
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import Account
 from providers.cloud.keys import MOST, PROGRAM, Pairs, user_data

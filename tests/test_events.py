@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, open_store
 from declarative.store import events as told
 from tests.cli import fleet, task

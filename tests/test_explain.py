@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from declarative.model.resource import Desired
-from declarative.model.state import NodeState, RankState
+from declarative.model.status import NodeState, RankState
 from declarative.planner.decisions import Question
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text

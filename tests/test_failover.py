@@ -18,7 +18,7 @@ from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
 from declarative.model.diagnostic import InvalidError
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.planner.assumptions import Facts, digest
 from declarative.planner.fallbacks import MOST_WAYS
 from declarative.planner.saved import Saved, dump, load

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from libcloud.common import google
 
 from declarative.model.spec.backend import Network, Reach
-from declarative.model.state import TAGS, Address, NodeState, Record, token
+from declarative.model.state import TAGS, Address, Record, token
+from declarative.model.status import NodeState
 from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.provider.installed import load
 from declarative.retry import Policy, call

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.model.state import BOOTING, KINDS, RETRIES, Address, NodeState, RankState, natural
+from declarative.model.state import KINDS, RETRIES, Address, natural
+from declarative.model.status import BOOTING, NodeState, RankState
 from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
 from declarative.planner.partial import addresses_of, group_of, partial

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, RankState
 from declarative.provider import (
     Config,
     PermanentError,

@@ -12,7 +12,8 @@ import pytest
 from declarative.cli import log_reading
 from declarative.cli.log_reading import Follower, LogSource, begin, dump
 from declarative.cli.logs import LONGEST, Printer
-from declarative.model.state import Address, RankState, RankStatus, Record, State
+from declarative.model.state import Address, Record, State
+from declarative.model.status import RankState, RankStatus
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.provider.optional import LogEnd
 from declarative.retry import Policy, call

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from declarative.model.state import Address, NodeState, RankState
+from declarative.model.state import Address
+from declarative.model.status import NodeState, RankState
 from declarative.planner.types import Op
 from tests.model import NOW, World, must, project, set_limits
 from tests.strategies import BACKENDS, ENDS, pairs, words

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness
+from declarative.model.state import Address
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import FORMAT_VERSION, StateError, open_store, tables
 from declarative.store import lock as locks
 from declarative.store.database import Connection

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from declarative.model.spec.backend import Network
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import Scrub
 from providers.cloud.faults import Answer, classify

@@ -9,7 +9,8 @@ from declarative.apply.drift import Orphan
 from declarative.apply.inventory import look
 from declarative.apply.orphans import protected
 from declarative.apply.renames import RenamedBackend
-from declarative.model.state import Address, NodeState, Readiness
+from declarative.model.state import Address
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
 from tests.cli import fleet, volume
 from tests.market import Market, Site

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.placement.check import violations
 from declarative.model.resource import Offer, TaskWant
 from declarative.model.spec import Fleet, Task
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.types import Ask, FleetRule, Node
 from tests.brute import Best, best, cost, least_cost, placed, score
 from tests.model import spec

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from declarative.model.state import BOOTING, NodeState, RankState
+from declarative.model.status import BOOTING, NodeState, RankState
 from declarative.render.data import plan_json, status_json
 from declarative.render.views import status_view
 from tests.model import World

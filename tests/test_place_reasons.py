@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.planner.make import make
 from declarative.render.data import plan_json
 from tests.model import World

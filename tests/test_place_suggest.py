@@ -8,7 +8,7 @@ import pytest
 from declarative.model.blocks import Shape
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Task
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.suggest import suggest
 from declarative.placement.types import Node, Suggestion
 from tests.model import World, rank_mounts, spec

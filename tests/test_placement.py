@@ -7,7 +7,8 @@ import pytest
 from declarative.model.blocks import Shape, split
 from declarative.model.resource import Offer, TaskWant
 from declarative.model.spec import Fleet, Isolation, Task
-from declarative.model.state import BOOTING, NodeState, Readiness, natural
+from declarative.model.state import natural
+from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from tests.model import rank_mounts, spec

@@ -14,7 +14,8 @@ from declarative.model.diagnostic import Severity
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Task, Volume
 from declarative.model.spec.project import Removals
-from declarative.model.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
+from declarative.model.state import DRAINED, Address, Intent
+from declarative.model.status import NodeState, RankState, RankStatus, Silence
 from declarative.placement.refusals import Refusals
 from declarative.placement.search import Search
 from declarative.planner.inventory import Inventory

@@ -12,7 +12,8 @@ import pytest
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.resource import Desired, LeftOut
-from declarative.model.state import DRAINED, Address, NodeState, RankState
+from declarative.model.state import DRAINED, Address
+from declarative.model.status import NodeState, RankState
 from declarative.planner.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
 from declarative.planner.make import make
 from declarative.planner.types import Plan

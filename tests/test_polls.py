@@ -11,7 +11,8 @@ import pytest
 from declarative.apply.answers import answers
 from declarative.apply.backends import Backends
 from declarative.apply.polls import OFTEN, SELDOM, PollRounds
-from declarative.model.state import Address, RankState, RankStatus, Record, State
+from declarative.model.state import Address, Record, State
+from declarative.model.status import RankState, RankStatus
 from declarative.provider import TransientError, TransientKind
 from tests.model import of_node, of_reservation
 

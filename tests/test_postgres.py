@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, Record, State
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, Store, UnreachableError, journal, open_store
 from declarative.store.database import Write
 from declarative.store.postgres import target_of

@@ -10,7 +10,8 @@ from declarative.language.loader import load
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import InvalidError
 from declarative.model.resource import Host, Taken
-from declarative.model.state import NodeState, Readiness, State
+from declarative.model.state import State
+from declarative.model.status import NodeState, Readiness
 from declarative.planner.inventory import Inventory, Standing
 from declarative.planner.make import make
 from providers.slurm import jobs

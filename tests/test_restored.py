@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from declarative.model.attempts import attempt_id, attempt_of
-from declarative.model.state import Address, Intent, Record, token
+from declarative.model.state import Address, Intent, Record, attempt_id, attempt_of, token
 from declarative.store import StateError, open_store
 from tests.cli import Project, fleet, hold, lines, task, until
 

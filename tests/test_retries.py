@@ -14,18 +14,8 @@ from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
 from declarative.model.codec import to_data
-from declarative.model.state import (
-    LIMIT_REACHED,
-    NOTICED,
-    RETRIES,
-    SILENT,
-    STOPPED,
-    UNUSED,
-    Address,
-    NodeState,
-    RankState,
-    RankStatus,
-)
+from declarative.model.state import NOTICED, RETRIES, SILENT, STOPPED, Address
+from declarative.model.status import LIMIT_REACHED, UNUSED, NodeState, RankState, RankStatus
 from declarative.planner.saved import Saved, dump, load
 from declarative.planner.types import Op
 from declarative.render.data import plan_json

@@ -17,7 +17,8 @@ from declarative.model.codec import outline, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.resource import LOCAL
-from declarative.model.state import Address, NodeState, RankState, Readiness, State
+from declarative.model.state import Address, State
+from declarative.model.status import NodeState, RankState, Readiness
 from declarative.planner.assumptions import (
     Facts,
     again,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import RankState
+from declarative.model.status import RankState
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.cli import PATIENCE, Project, fleet, on_terminal, task, volume

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import (
-    SILENT,
-    Address,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-)
+from declarative.model.state import SILENT, Address, Record, State
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.health import lost_with, silence_text, silences
 from declarative.planner.inventory import Inventory, effective
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec.hosts import SshConfig
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError
 from providers.runner import RunnerError
 from providers.ssh import Ssh, gpus, probe, scripts

@@ -19,18 +19,8 @@ from hypothesis import strategies as st
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.apply.renames import RenamedBackend, record_token
-from declarative.model.attempts import attempt_id
-from declarative.model.state import (
-    MADE_AS,
-    Address,
-    Intent,
-    RankState,
-    RankStatus,
-    Record,
-    State,
-    made_as,
-    token,
-)
+from declarative.model.state import MADE_AS, Address, Intent, Record, State, attempt_id, made_as, token
+from declarative.model.status import RankState, RankStatus
 from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.check import Held, check, faults

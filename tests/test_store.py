@@ -33,7 +33,8 @@ from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution
 from declarative.apply.inventory import Seen
 from declarative.apply.settle import recover, settle
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State, token
+from declarative.model.state import Address, Record, State, token
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory
 from declarative.store import (
     FORMAT_VERSION,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.model.attempts import rank_of_attempt
+from declarative.model.state import rank_of_attempt
 from tests.cli import fleet, hold, lines, processes, task, until, volume
 from tests.test_restored import by_file
 

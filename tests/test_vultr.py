@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import (
     Config,
     Ended,

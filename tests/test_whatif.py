@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from declarative.model.blocks import Shape
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.placement import place as placing
 from declarative.placement import whatif
 from declarative.placement.place import place

@@ -19,7 +19,7 @@ from benchmarks.worlds.realise import realised
 from declarative.model.blocks import Shape
 from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
 from declarative.model.spec import Fleet, Task
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
 from declarative.placement.types import Kind, Node, of_offer
 from declarative.planner.launchable import fleet_offers

@@ -18,7 +18,7 @@ from declarative.model.blocks import Shape, fewest, split
 from declarative.model.resource import Offer, TaskWant
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet, Task
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 from tests.model import rank_mounts, spec

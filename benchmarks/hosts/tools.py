@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.hosts.cost import Cost, cost_of, run
-from declarative.model.state import RankState, Record
+from declarative.model.state import Record
+from declarative.model.status import RankState
 from tests.cli import Process, task
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.nodes import Nodes

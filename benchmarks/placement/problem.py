@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.placement.check import violations
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 

@@ -22,7 +22,8 @@ from benchmarks.worlds.rules import World
 from declarative.language.loader import load
 from declarative.model.inputs import data_of
 from declarative.model.resource import SSH, Desired, Offer, catalog_offers, node_inputs
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, Record, State
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.hosts import declared_shape, hosts_of, offer_of_host
 from declarative.planner.inventory import Inventory
 

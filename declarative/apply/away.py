@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from declarative.apply.answers import begin
-from declarative.model.state import NodeState, Readiness
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 
 T = TypeVar("T")

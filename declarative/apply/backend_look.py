@@ -29,16 +29,8 @@ from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
-from declarative.model.state import (
-    ORPHAN,
-    Address,
-    NodeState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    made_as,
-)
+from declarative.model.state import ORPHAN, Address, Record, State, made_as
+from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.planner.inventory import Standing
 from declarative.provider import Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit

@@ -15,23 +15,19 @@ from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import grace_of, launch_of, seconds
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
-from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.inputs import RankInputs, ReservationInputs, data_of
 from declarative.model.state import (
     ATTEMPT,
-    BOOTING,
-    START_UP_LIMIT,
     STARTED,
     Address,
     Intent,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
     Record,
     State,
+    attempt_id,
+    attempt_of,
     rank_name,
 )
+from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call

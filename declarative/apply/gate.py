@@ -24,19 +24,10 @@ from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.launch import tells_others
 from declarative.apply.renames import RenamedBackend
-from declarative.model.attempts import attempt_id
 from declarative.model.inputs import RankInputs
 from declarative.model.spec import StartupOrder
-from declarative.model.state import (
-    PREPARING,
-    WAITING,
-    Address,
-    RankState,
-    RankStatus,
-    Record,
-    State,
-    rank_name,
-)
+from declarative.model.state import Address, Record, State, attempt_id, rank_name
+from declarative.model.status import PREPARING, WAITING, RankState, RankStatus
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call

@@ -18,7 +18,8 @@ from declarative.apply.backends import HOST_REST, Backends, of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
-from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
+from declarative.model.state import Address, Record, State, made_as
+from declarative.model.status import NodeState, Readiness
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing

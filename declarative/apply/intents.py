@@ -8,7 +8,6 @@ from typing import Any
 
 from declarative.apply.backends import host_of
 from declarative.apply.renames import as_recorded, kept, to_make
-from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.state import (
     ATTEMPT,
@@ -16,11 +15,13 @@ from declarative.model.state import (
     STARTED,
     Address,
     Intent,
-    RankStatus,
     Record,
     State,
+    attempt_id,
+    attempt_of,
     made_as,
 )
+from declarative.model.status import RankStatus
 from declarative.provider import Provider, Thing
 from declarative.retry import PATIENCE, call
 from declarative.store.check import fault

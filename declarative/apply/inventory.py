@@ -21,10 +21,8 @@ from declarative.apply.intents import (
 from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus
 from declarative.apply.unreachable import hold_given_up, judged
 from declarative.model.resource import Host, LeftOut, Offer
-from declarative.model.state import (
-    RankStatus,
-    State,
-)
+from declarative.model.state import State
+from declarative.model.status import RankStatus
 from declarative.planner.inventory import Inventory
 from declarative.spans import named
 

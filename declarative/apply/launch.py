@@ -8,13 +8,12 @@ from typing import Any
 
 from declarative.apply.bundles import Bundles
 from declarative.language.template import env_names, resolve_env
-from declarative.model.attempts import attempt_id
 from declarative.model.blocks import Shape, cpus_of, gpus_of, share
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.model.spec import Isolation, RetryEvent
 from declarative.model.spec.schedule import Retry
 from declarative.model.spec.values import Duration
-from declarative.model.state import Address, Record, State, rank_name
+from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.planner.health import LIMIT
 from declarative.planner.types import Action, Op, Plan
 from declarative.provider import Bind, Launch

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from declarative.apply.answers import begin
 from declarative.apply.backends import LOOKS, Backends
 from declarative.apply.renames import RenamedBackend
-from declarative.model.attempts import attempt_id, attempt_of
 from declarative.model.resource import LOCAL
-from declarative.model.state import Address, RankState, RankStatus, Record, State, given_up
+from declarative.model.state import Address, Record, State, attempt_id, attempt_of, given_up
+from declarative.model.status import RankState, RankStatus
 from declarative.provider import ProviderError
 from declarative.retry import PATIENCE, Policy, call
 

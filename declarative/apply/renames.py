@@ -21,13 +21,12 @@ from declarative.model.state import (
     MADE_AS,
     SILENT,
     Address,
-    RankStatus,
-    Readiness,
     Record,
     State,
     made_as,
     token,
 )
+from declarative.model.status import RankStatus, Readiness
 from declarative.planner.hosts import reached_by
 from declarative.provider import (
     Ended,

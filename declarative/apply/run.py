@@ -21,7 +21,8 @@ from declarative.apply.settle import free, release_ended
 from declarative.apply.stops import Note, gang_stops, stop_ranks
 from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
 from declarative.model.spec.values import Placement
-from declarative.model.state import Address, RankStatus, Record, State, made_as
+from declarative.model.state import Address, Record, State, made_as
+from declarative.model.status import RankStatus
 from declarative.planner.types import Action, Op, Plan, Reason
 from declarative.provider import ProviderError
 

@@ -32,15 +32,8 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
-from declarative.model.state import (
-    NOTICED,
-    Address,
-    Intent,
-    RankState,
-    RankStatus,
-    Record,
-    State,
-)
+from declarative.model.state import NOTICED, Address, Intent, Record, State
+from declarative.model.status import RankState, RankStatus
 from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call

@@ -8,9 +8,18 @@ from dataclasses import replace
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import grace_of
-from declarative.model.attempts import attempt_id, first_failure
 from declarative.model.spec import StopCriteria
-from declarative.model.state import STARTED, STOPPED, Address, RankState, RankStatus, Record, State, rank_name
+from declarative.model.state import (
+    STARTED,
+    STOPPED,
+    Address,
+    Record,
+    State,
+    attempt_id,
+    first_failure,
+    rank_name,
+)
+from declarative.model.status import RankState, RankStatus
 from declarative.provider import ProviderError
 from declarative.retry import call
 

@@ -12,24 +12,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from declarative.apply.backends import Backends
-from declarative.model.attempts import attempt_id, attempt_of, rank_of_attempt
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
     GIVEN_UP,
     SILENT,
     Address,
     Intent,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
     Record,
-    Silence,
     State,
+    attempt_id,
+    attempt_of,
     given_up,
     made_as,
+    rank_of_attempt,
     silent_since,
 )
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import lost_with, silences
 from declarative.provider import ProviderError
 from declarative.retry import PATIENCE, call

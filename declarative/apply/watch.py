@@ -17,19 +17,19 @@ from declarative.apply.polls import PollRounds
 from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import release_ended
 from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
-from declarative.model.attempts import first_failure, task_state
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, StopCriteria
 from declarative.model.state import (
     STOPPED,
     Address,
-    RankState,
-    RankStatus,
     State,
+    first_failure,
     given_up,
     natural,
     silent_since,
+    task_state,
 )
+from declarative.model.status import RankState, RankStatus
 from declarative.planner.health import silence_text
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from declarative.apply.retry_schedule import Due, Retries
     from declarative.apply.watch import Idle
     from declarative.cli.run import Run
-    from declarative.model.state import RankState
+    from declarative.model.status import RankState
     from declarative.planner.types import Plan
     from declarative.store import Writer
 
@@ -84,7 +84,7 @@ def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Ste
 
 
 def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> int:
-    from declarative.model.state import RankState
+    from declarative.model.status import RankState
 
     bad = [task for task, state in states.items() if state is not RankState.SUCCEEDED]
     if not bad:

@@ -295,7 +295,7 @@ def _looked(
 def _told(look: Look) -> str:
     """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
     from declarative.model.spec.values import show_mib
-    from declarative.model.state import NodeState
+    from declarative.model.status import NodeState
 
     shape = look.shape
     facts = [f"{shape.cpu} CPUs", show_mib(shape.memory_mib)] if shape else []

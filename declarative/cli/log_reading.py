@@ -80,7 +80,7 @@ class LogSource:
     @property
     def attempt(self) -> str:
         """By which its host knows it."""
-        from declarative.model.attempts import attempt_id
+        from declarative.model.state import attempt_id
 
         return attempt_id(self.record)
 

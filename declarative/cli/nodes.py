@@ -38,7 +38,8 @@ from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
-    from declarative.model.state import Address, Record, Silence, State
+    from declarative.model.state import Address, Record, State
+    from declarative.model.status import Silence
     from declarative.provider.optional import Terminal
     from declarative.store import Writer
 
@@ -106,7 +107,7 @@ def _node(state: State, record: Record) -> Record:
 
 def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
     """The rank's attempt, which runs."""
-    from declarative.model.attempts import attempt_id
+    from declarative.model.state import attempt_id
     from declarative.provider import ProviderError
 
     attempt = attempt_id(record)
@@ -271,7 +272,8 @@ def _set_drained(
 
 def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> str:
     """What the node does from now on."""
-    from declarative.model.state import Drain, drain_of
+    from declarative.model.state import drain_of
+    from declarative.model.status import Drain
     from declarative.render.data import iso
 
     have = drain_of(node)
@@ -313,7 +315,8 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     from declarative.apply.orphans import delete_orphans
     from declarative.apply.settle import VanishedError, check_vanished, settle
     from declarative.apply.watch import ranks_of, stop_task
-    from declarative.model.state import Address, RankStatus
+    from declarative.model.state import Address
+    from declarative.model.status import RankStatus
     from declarative.render.progress import Progress
 
     desired = session.declared(warn=True)

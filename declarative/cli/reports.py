@@ -23,7 +23,8 @@ from declarative.render.text import is_terminal, plural
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.retry_schedule import Due
-    from declarative.model.state import RankStatus, State
+    from declarative.model.state import State
+    from declarative.model.status import RankStatus
     from declarative.planner.types import Plan
     from declarative.render.approval import PlanDigest
     from declarative.render.progress import Mode, Progress

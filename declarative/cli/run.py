@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from declarative.apply.inventory import Seen
     from declarative.apply.retry_schedule import Lack
     from declarative.model.resource import Desired
-    from declarative.model.state import Address, RankState, State
+    from declarative.model.state import Address, State
+    from declarative.model.status import RankState
     from declarative.planner.types import Plan
     from declarative.store import Store, Writer
     from declarative.store.rename import Declared, Names

@@ -18,7 +18,8 @@ from declarative.cli.output import emit, emit_text, out_style, stopping
 from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
-    from declarative.model.state import Readiness, State
+    from declarative.model.state import State
+    from declarative.model.status import Readiness
     from declarative.reconcile.round import Round
     from declarative.render.views import StatusView
     from declarative.serve.seen import Recorded
@@ -100,7 +101,8 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
 
 def readiness_of_nodes(state: State) -> list[tuple[str, Readiness]]:
     """How each recorded node was seen."""
-    from declarative.model.state import NodeState, Readiness, readiness_of
+    from declarative.model.state import readiness_of
+    from declarative.model.status import NodeState, Readiness
 
     unknown = Readiness(state=NodeState.UNKNOWN)
     nodes = {r.address.name: r for r in state.of("node")}

@@ -8,9 +8,9 @@ change of the record: they never touch the serial.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -23,6 +23,7 @@ from declarative.model.inputs import (
     VolumeInputs,
     inputs_of,
 )
+from declarative.model.status import BOOTING, Drain, NodeState, RankState, RankStatus, Readiness, Silence
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
 """Kinds of what is recorded, in the order in which they are made."""
@@ -52,108 +53,6 @@ class Address(NamedTuple):
         if found.kind not in KINDS:
             raise ValueError(text)
         return found
-
-
-class RankState(StrEnum):
-    """The states of ranks and tasks."""
-
-    PENDING = "pending"
-    STARTING = "starting"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-    @property
-    def ended(self) -> bool:
-        """Whether it will not change by itself any more."""
-        return self in (RankState.SUCCEEDED, RankState.FAILED, RankState.STOPPED, RankState.LOST)
-
-
-class NodeState(StrEnum):
-    """The states of nodes; only `ready` takes work."""
-
-    PENDING = "pending"
-    PROVISIONING = "provisioning"
-    READY = "ready"
-    NOT_READY = "not_ready"
-    UNREACHABLE = "unreachable"
-    UNKNOWN = "unknown"
-    DRAINING = "draining"
-    TERMINATING = "terminating"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStatus:
-    """How a rank is doing. Times are seconds since the epoch by the clock of its host."""
-
-    state: RankState
-    exit_code: int | None = None
-    cause: str | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    mounted: tuple[str, ...] = ()
-    confinement: str | None = None
-    """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
-    gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Index and use in percent of its GPUs, where its `utilization_policy` samples them. It is not recorded,
-    and a change of it is none of the rank.
-    """
-
-    def recorded(self) -> dict[str, Any]:
-        """What of it is recorded."""
-        found = asdict(self)
-        del found["gpus"]
-        return found
-
-
-HARD = "hard"
-"""Among what a host can do: its kernel holds a rank to its CPUs and its memory."""
-RUNTIMES = ("podman", "docker")
-"""Among what a host can do: what runs a rank's image, the one to prefer first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
-    """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
-
-    state: NodeState
-    reason: str | None = None
-    observed_at: float | None = None
-    can: frozenset[str] | None = None
-    """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
-    down: bool = False
-    """Its backend says itself that it does not run as it should: that it does not answer is not our line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """That a node does not answer. Times are seconds since the epoch, by our clock."""
-
-    since: float
-    """When that was noticed; by a command that writes, where one has."""
-    until: float | None
-    """When it is given up, if it does not answer before; None for never."""
-    why: str | None = None
-    """What happens instead of an answer."""
-    given_up: bool = False
-    """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
-    kept: str | None = None
-    """Why it is not given up although it is time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """That a node takes no new work, by the user's word, while what runs on it goes on."""
-
-    since: str
-    """`2026-01-31T12:00:00Z`, by our clock."""
-    reason: str | None = None
-
-    def __str__(self) -> str:
-        return f"drained since {self.since}" + (f": {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,25 +232,6 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-BOOTING = frozenset({NodeState.PENDING, NodeState.PROVISIONING})
-"""The states of a node that was made and was not ready yet. Later ones are others."""
-
-START_UP_LIMIT = 600.0
-"""Seconds that a node may take from its making to being ready."""
-
-LIMIT_REACHED = "max_duration reached"
-"""The cause of a rank's failure that ran for as long as its task allows."""
-
-UNUSED = "one of its GPUs was used less than its `utilization_policy` asks for"
-"""The cause of a rank's failure that held GPUs and did not use them."""
-
-PREPARING = "it is being prepared"
-WAITING = "it waits for the rest of its gang"
-"""The causes of a rank that is `starting`: none of its commands ran yet."""
-
-NOT_RELEASED = "its gang was never complete: none of its commands ran"
-"""The cause of a rank that is `lost` while it waited."""
-
 SCHEDULED = "scheduled"
 RETRIES = "retries"
 """Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
@@ -428,3 +308,60 @@ def readiness_of(record: Record, seen: Readiness) -> Readiness:
     if seen.state is NodeState.READY or seen.state in BOOTING:
         return replace(seen, state=NodeState.DRAINING, reason=str(drain))
     return replace(seen, reason=f"{seen.reason}; {drain}" if seen.reason else str(drain))
+
+
+# ------------------------------------------------------------------------------------ attempts
+# An attempt is one run of a rank, by its id on its host.
+
+_BLOCKS = re.compile(r"[0-9]+\.([0-9a-f]{1,256})\.[0-9a-f]+")
+_TELLING = (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.STARTING, RankState.STOPPED)
+"""What one rank's state says of its task, the first of them that one has."""
+
+
+def attempt_id(record: Record) -> str:
+    """`train-2.1.f.3f9c…`: the id of a rank's attempt on its host; a rank that is made anew gets another one.
+
+    After the generation come the blocks that it runs on, as a hexadecimal number with a bit for each: so its
+    host can tell whoever knows nothing of it. The last part is random: a state that was brought back from a
+    backup counts the same generations again, and must not take an attempt of its lost future for its own.
+    Older versions wrote neither.
+    """
+    known = record.outputs.get(ATTEMPT)
+    return str(known) if known else f"{made_as(record).name}.{record.generation}"
+
+
+def attempt_of(intent: Intent) -> str:
+    """The attempt that the start of a rank is about: its token, unless an older version began it."""
+    return intent.token if "." in intent.token else f"{intent.address.name}.{intent.generation}"
+
+
+def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
+    """The name of the rank that an attempt was of when it began, and the blocks that it runs on; None where
+    its id does not say: an older version started it, or its host made it up.
+    """
+    name, _, rest = attempt.partition(".")
+    found = _BLOCKS.fullmatch(rest)
+    if found is None:
+        return name, None
+    bits = int(found[1], 16)
+    return name, tuple(block for block in range(bits.bit_length()) if bits >> block & 1)
+
+
+def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:
+    """The rank that failed or was lost first, by its host's clock; by name among equals."""
+    bad = [
+        (s.ended_at or 0.0, name)
+        for name, s in statuses.items()
+        if s and s.state in (RankState.FAILED, RankState.LOST)
+    ]
+    return min(bad)[1] if bad else None
+
+
+def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:
+    """The state of a task from those of its ranks, by rank; None for one that was not started."""
+    states = [status.state if status else RankState.PENDING for _, status in sorted(ranks.items())]
+    if master_done and states[:1] == [RankState.SUCCEEDED]:
+        return RankState.SUCCEEDED if all(s.ended for s in states) else RankState.RUNNING
+    if set(states) == {RankState.SUCCEEDED}:
+        return RankState.SUCCEEDED
+    return next((state for state in _TELLING if state in states), RankState.PENDING)

@@ -16,7 +16,8 @@ from declarative.model.blocks import Shape, gpu_order, maker_of
 from declarative.model.resource import Offer, size_order
 from declarative.model.spec import CreationPolicy, Task
 from declarative.model.spec.values import Placement
-from declarative.model.state import BOOTING, natural
+from declarative.model.state import natural
+from declarative.model.status import BOOTING
 from declarative.placement.filters import (
     asks_little,
     blocks_of_makes,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from declarative.model.blocks import Shortfall, fewest, makers_named, misfits, share
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
-from declarative.model.state import BOOTING, HARD, RUNTIMES, NodeState
+from declarative.model.status import BOOTING, HARD, RUNTIMES, NodeState
 from declarative.placement.types import Kind, Node, Rejection
 
 NAMED = 20

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from declarative.model.state import NodeState, Readiness, natural, rank_name
+from declarative.model.state import natural, rank_name
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger, NewNode
 from declarative.placement.requests import Job

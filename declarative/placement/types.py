@@ -16,7 +16,7 @@ from typing import Any
 from declarative.model.blocks import Shape, split
 from declarative.model.resource import SSH, Offer, TaskWant
 from declarative.model.spec import Fleet
-from declarative.model.state import Readiness
+from declarative.model.status import Readiness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.model.resource import Offer
-from declarative.model.state import BOOTING, Address, NodeState, Readiness, Record, State
+from declarative.model.state import Address, Record, State
+from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.planner.inventory import LOSABLE, Inventory, effective, rank_of
 from declarative.planner.types import Op, Plan

@@ -11,18 +11,8 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import Desired, Host, Offer, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
-from declarative.model.state import (
-    ANOTHERS,
-    BOOTING,
-    TAGS,
-    Address,
-    NodeState,
-    Readiness,
-    Record,
-    State,
-    drain_of,
-    readiness_of,
-)
+from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, drain_of, readiness_of
+from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.types import FleetRule
 from declarative.planner.health import BOOTS, unfit
 from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, unseen

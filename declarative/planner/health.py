@@ -16,18 +16,8 @@ from dataclasses import dataclass, replace
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import LeftOut
-from declarative.model.state import (
-    BOOTING,
-    START_UP_LIMIT,
-    NodeState,
-    Readiness,
-    Record,
-    Silence,
-    State,
-    drain_of,
-    natural,
-    silent_since,
-)
+from declarative.model.state import Record, State, drain_of, natural, silent_since
+from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
 """States of nodes that need somebody. The others are ready, on their way, or nobody looked."""

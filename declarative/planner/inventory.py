@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import LOCAL, Host, LeftOut, Offer, Taken
-from declarative.model.state import (
-    ANOTHERS,
-    GIVEN_UP,
-    TAGS,
-    Address,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    Silence,
-    State,
-)
+from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
+from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
 
 if TYPE_CHECKING:

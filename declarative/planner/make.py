@@ -11,7 +11,8 @@ from declarative.model.manifest import told
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
-from declarative.model.state import Address, NodeState, RankState, Silence, State, natural, rank_name
+from declarative.model.state import Address, State, natural, rank_name
+from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.types import Node
 from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide

@@ -8,7 +8,8 @@ from typing import Any
 
 from declarative.model.inputs import NodeInputs, differing
 from declarative.model.resource import Host, Offer
-from declarative.model.state import NodeState, Readiness, Record, drain_of, natural
+from declarative.model.state import Record, drain_of, natural
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.types import Node
 from declarative.planner.health import usefulness
 from declarative.planner.hosts import offer_of_host

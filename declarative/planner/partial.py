@@ -13,7 +13,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
+from declarative.model.state import Address, State, natural, rank_name
+from declarative.model.status import NodeState, Readiness
 from declarative.planner.nodes import node_of
 from declarative.planner.preview import held_by, total_price
 from declarative.planner.types import (

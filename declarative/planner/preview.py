@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
-from declarative.model.state import NodeState, Readiness, State, natural, rank_name
+from declarative.model.state import State, natural, rank_name
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.suggest import suggest
 from declarative.placement.types import Choice, Node, PlacementOutcome, Suggestion
 from declarative.planner.actions import attached

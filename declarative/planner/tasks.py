@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from declarative.model.attempts import first_failure, task_state
 from declarative.model.inputs import RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
 from declarative.model.resource import SUMS, Desired, TaskWant
@@ -20,22 +19,19 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
-    LIMIT_REACHED,
-    NOT_RELEASED,
     NOTICED,
     RETRIES,
     SCHEDULED,
     STOPPED,
-    UNUSED,
     Address,
-    NodeState,
-    RankState,
-    RankStatus,
     Record,
     State,
+    first_failure,
     rank_name,
     readiness_of,
+    task_state,
 )
+from declarative.model.status import LIMIT_REACHED, NOT_RELEASED, UNUSED, NodeState, RankState, RankStatus
 from declarative.planner.types import Reason
 
 

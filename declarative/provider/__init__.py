@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from declarative.model.inputs import BadDataError, Inputs, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.spec.backend import Image, Network
-from declarative.model.state import Address, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import RankStatus, Readiness
 
 
 class TransientKind(StrEnum):

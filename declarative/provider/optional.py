@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from declarative.model.blocks import Shape
 from declarative.model.resource import Taken
-from declarative.model.state import Address, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Ended, ProviderError, Thing
 
 

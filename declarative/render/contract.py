@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import Severity
 from declarative.model.schema import DIALECT
-from declarative.model.state import KINDS, NodeState, RankState
+from declarative.model.state import KINDS
+from declarative.model.status import NodeState, RankState
 from declarative.planner.health import LEFT_OUT, SICK, UNREADABLE
 from declarative.planner.types import FORMAT_VERSION, Op
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.spec.values import show_mib
-from declarative.model.state import BOOTING, NodeState
+from declarative.model.status import BOOTING, NodeState
 from declarative.placement.types import Kind, Refusal, Rejection, Verdict
 from declarative.planner.types import ReservationStatus
 from declarative.render.data import iso

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from declarative.model.diagnostic import and_more
-from declarative.model.state import Silence
+from declarative.model.status import Silence
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
 from declarative.render.data import iso
 from declarative.render.text import (

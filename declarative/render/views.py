@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from declarative.model.attempts import task_state
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Desired, Host
 from declarative.model.spec import StopCriteria
-from declarative.model.state import (
-    Drain,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    Silence,
-    State,
-    drain_of,
-    natural,
-    readiness_of,
-)
+from declarative.model.state import Record, State, drain_of, natural, readiness_of, task_state
+from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
 from declarative.planner.types import Spent
 from declarative.store.loops import LeftAlone

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from declarative import __version__
 from declarative.model.spec import Fleet
-from declarative.model.state import NodeState, RankState
+from declarative.model.status import NodeState, RankState
 from declarative.planner.types import Plan
 from declarative.reconcile.round import Round
 from declarative.render.views import NodeView, StatusView

@@ -28,15 +28,13 @@ from declarative.model.state import (
     MADE_AS,
     Address,
     Intent,
-    RankState,
-    RankStatus,
-    Readiness,
     Record,
     State,
     made_as,
     rank_name,
     token,
 )
+from declarative.model.status import RankState, RankStatus, Readiness
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""

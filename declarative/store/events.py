@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.model.attempts import task_state
 from declarative.model.spec import StopCriteria
-from declarative.model.state import Address, Intent, RankState, RankStatus, Record, rank_name
+from declarative.model.state import Address, Intent, Record, rank_name, task_state
+from declarative.model.status import RankState, RankStatus
 from declarative.store import rows
 from declarative.store.database import Connection
 from declarative.store.statements import Row

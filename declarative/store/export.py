@@ -11,18 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from declarative.model.state import (
-    KINDS,
-    Address,
-    Intent,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    natural,
-)
+from declarative.model.state import KINDS, Address, Intent, Record, State, natural
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.check import Held, faults
 from declarative.store.faults import StateError
 from declarative.store.rows import by_address, seen_values

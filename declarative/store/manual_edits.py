@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
-from declarative.model.state import DRAINED, Address, Drain, Intent, State
+from declarative.model.state import DRAINED, Address, Intent, State
+from declarative.model.status import Drain
 from declarative.store import journal, rows, spending, steps
 from declarative.store.check import Held, check
 from declarative.store.database import Connection

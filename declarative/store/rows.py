@@ -7,18 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from declarative.model.state import (
-    KINDS,
-    Address,
-    Intent,
-    NodeState,
-    RankState,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    natural,
-)
+from declarative.model.state import KINDS, Address, Intent, Record, State, natural
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.check import faults
 from declarative.store.database import Connection
 from declarative.store.faults import FROM_BACKUP, StateError

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.state import Address, Intent, RankStatus, Record
+from declarative.model.state import Address, Intent, Record
+from declarative.model.status import RankStatus
 from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
 from declarative.store.faults import ConstraintError, StateError

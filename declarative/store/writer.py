@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, Intent, Record, State
+from declarative.model.status import Drain, RankStatus, Readiness
 from declarative.store import checksum, events, journal, lock, loops, manual_edits, rows, steps
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database

@@ -12,7 +12,8 @@ from declarative.model.blocks import maker_of, split
 from declarative.model.diagnostic import and_more
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
-from declarative.model.state import NodeState, RankState, Readiness, rank_name
+from declarative.model.state import rank_name
+from declarative.model.status import NodeState, RankState, Readiness
 from declarative.placement.filters import level_of
 from declarative.placement.requests import ANYWHERE, Area, Domain
 from declarative.placement.types import (

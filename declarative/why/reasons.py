@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from declarative.model.state import NodeState, Readiness, Record, rank_name
+from declarative.model.state import Record, rank_name
+from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Option
 from declarative.placement.filters import Mismatch
 from declarative.placement.requests import Domain, Job

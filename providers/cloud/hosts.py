@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.model.spec.backend import Reach
-from declarative.model.state import NodeState, Readiness, Record
+from declarative.model.state import Record
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import (
     Config,
     PermanentError,

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.state import Address, NodeState, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
 from providers.cloud import checks, marks
 from providers.cloud.account import Account, Tagged

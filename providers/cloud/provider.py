@@ -9,7 +9,8 @@ from typing import Any
 
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import VOLUME_ID
-from declarative.model.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
+from declarative.model.state import KINDS, Address, Record
+from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import (
     Config,
     Ended,

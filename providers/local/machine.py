@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from declarative.model.state import HARD, RUNTIMES
+from declarative.model.status import HARD, RUNTIMES
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
 INHERITED = (

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.model.resource import Taken
-from declarative.model.state import NodeState, Readiness, Record, natural
+from declarative.model.state import Record, natural
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.optional import Member
 from providers.ownership import key_of

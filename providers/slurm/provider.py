@@ -14,7 +14,8 @@ from typing import Any, cast
 from declarative.model.blocks import Shape
 from declarative.model.inputs import AttachmentInputs, inputs_of
 from declarative.model.resource import Offer, Taken
-from declarative.model.state import Address, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
 from declarative.provider.optional import Gang, LogEnd, Member, Seat, Terminal
 from providers.faults import RUNNING, guarded

@@ -16,7 +16,14 @@ from datetime import UTC, datetime
 
 from declarative.model.diagnostic import and_more
 from declarative.model.spec.amounts import show_mib
-from declarative.model.state import LIMIT_REACHED, NOT_RELEASED, PREPARING, WAITING, RankState, RankStatus
+from declarative.model.status import (
+    LIMIT_REACHED,
+    NOT_RELEASED,
+    PREPARING,
+    WAITING,
+    RankState,
+    RankStatus,
+)
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError
 from providers import ranks, runner
 from providers.ownership import FORMAT, NOT_OWNED, Owned, owned

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape
-from declarative.model.state import NodeState, RankStatus, Readiness
+from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
 from providers.ranks import launched

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from declarative.model.blocks import Shape
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
-from declarative.model.state import Address, NodeState, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, ProviderError, Thing
 from declarative.provider.optional import LogEnd, Terminal, Visit
 from providers.faults import guarded, raise_all

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Record, token
+from declarative.model.state import Address, Record, token
+from declarative.model.status import NodeState, RankState, RankStatus
 from declarative.provider import Archive, Launch, Provider, ProviderError
 
 T = TypeVar("T")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import HARD, NOT_RELEASED, WAITING, RankState, Record
+from declarative.model.state import Record
+from declarative.model.status import HARD, NOT_RELEASED, WAITING, RankState
 from declarative.provider import PermanentError, TransientError
 from declarative.provider.optional import Gates, Tidies
 from providers.testing.place import Base, Packed, Place

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Checks, Clears, Recalls
 from providers.testing.place import Base, Place, Spoilt, launch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from declarative.model.state import Address, RankStatus, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import RankStatus
 from declarative.provider import Config, Fence, reads_only
 from providers.ssh import Ssh
 from providers.ssh.host import Host, Timing

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from declarative.model.state import RankState
+from declarative.model.status import RankState
 from declarative.provider import PermanentError, PermanentKind
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.nodes import Nodes

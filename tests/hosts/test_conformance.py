@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import NodeState, Record
+from declarative.model.state import Record
+from declarative.model.status import NodeState
 from declarative.provider import Config, Provider
 from providers.ssh import Ssh
 from providers.testing import NODE, VOLUME, Conformance, Place, until

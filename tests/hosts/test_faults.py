@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from declarative.model.state import RankState
+from declarative.model.status import RankState
 from providers.runner import Attempt, Launch, Runner, script
 from providers.ssh import scripts
 from providers.ssh.host import Timing

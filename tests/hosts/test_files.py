@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from declarative.model.state import RankState
+from declarative.model.status import RankState
 from declarative.provider import PermanentError, PermanentKind
 from providers.testing import Packed
 from tests.cli import task

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.model.state import Address, NodeState, Readiness
+from declarative.model.state import Address
+from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
 from tests.hosts.machines import Machine, run
 from tests.hosts.nodes import TOKEN, Nodes, fields

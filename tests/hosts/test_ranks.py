@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.model.state import NodeState, RankState
+from declarative.model.status import NodeState, RankState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from providers.runner import RunnerError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative.model.state import RankState
+from declarative.model.status import RankState
 from tests.cli import ended, fleet, task, until
 from tests.hosts.nodes import Nodes
 from tests.hosts.rack import SSH, wipe

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from asyncssh import SSHClientProcess
 
-from declarative.model.state import NodeState, RankState
+from declarative.model.status import NodeState, RankState
 from providers.ssh.transport import SshTransport, background
 from tests.cli import task
 from tests.hosts.nodes import Nodes

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from declarative.model.state import RankState, Record
+from declarative.model.state import Record
+from declarative.model.status import RankState
 from providers.ssh.transport import background
 from tests.hosts.machines import until
 from tests.hosts.nodes import Nodes

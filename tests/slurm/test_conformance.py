@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import NOT_RELEASED, RankState, Record
+from declarative.model.state import Record
+from declarative.model.status import NOT_RELEASED, RankState
 from declarative.provider import Config, Provider
 from declarative.provider.optional import Gang, Seat
 from providers.slurm import Slurm

@@ -14,7 +14,8 @@ from typing import Any
 
 from declarative.model.inputs import NodeInputs
 from declarative.model.resource import Offer
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError
 from providers.cloud import checks, marks
 from providers.cloud.account import if_there, look_up, pauses

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from declarative.model.blocks import Shape
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from providers.cloud.account import if_there
 from providers.cloud.any import AnyCloud, labels, names

@@ -14,7 +14,7 @@ from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import suggest
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import settings
 from providers.cloud.any import AnyCloud, kinds, names

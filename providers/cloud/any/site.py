@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from declarative.model.blocks import Shape
-from declarative.model.state import Address, NodeState
+from declarative.model.state import Address
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.marks import ON

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import VOLUME_ID
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import Ended, PermanentError, PermanentKind
 from providers.cloud import attachment_driver, marks, volumes
 from providers.cloud.account import gibibytes, if_there, look_up, pauses

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.state import NodeState
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError
 from providers.cloud.any import AnyCloud, labels, names
 from providers.cloud.any.account import Account

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, inputs_of
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import (
     Ended,
     PermanentError,

@@ -14,7 +14,8 @@ from typing import Any
 
 from declarative.model.inputs import NodeInputs, inputs_of
 from declarative.model.spec.values import Placement
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import (
     Ended,
     PermanentError,

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.state import Address, NodeState, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, TransientError
 from declarative.provider import TransientKind as Kind
 from providers.cloud import marks

@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
-from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record
+from declarative.model.state import Address, Record
+from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.provider import (
     Config,
     Launch,

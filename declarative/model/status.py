@@ -1,0 +1,130 @@
+"""How ranks and nodes are doing, as it was observed: states, their causes, and when they were seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class RankState(StrEnum):
+    """The states of ranks and tasks."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change by itself any more."""
+        return self in (RankState.SUCCEEDED, RankState.FAILED, RankState.STOPPED, RankState.LOST)
+
+
+class NodeState(StrEnum):
+    """The states of nodes; only `ready` takes work."""
+
+    PENDING = "pending"
+    PROVISIONING = "provisioning"
+    READY = "ready"
+    NOT_READY = "not_ready"
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
+    DRAINING = "draining"
+    TERMINATING = "terminating"
+    FAILED = "failed"
+
+
+BOOTING = frozenset({NodeState.PENDING, NodeState.PROVISIONING})
+"""The states of a node that was made and was not ready yet. Later ones are others."""
+
+START_UP_LIMIT = 600.0
+"""Seconds that a node may take from its making to being ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """How a rank is doing. Times are seconds since the epoch by the clock of its host."""
+
+    state: RankState
+    exit_code: int | None = None
+    cause: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    mounted: tuple[str, ...] = ()
+    confinement: str | None = None
+    """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
+    gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """Index and use in percent of its GPUs, where its `utilization_policy` samples them. It is not recorded,
+    and a change of it is none of the rank.
+    """
+
+    def recorded(self) -> dict[str, Any]:
+        """What of it is recorded."""
+        found = asdict(self)
+        del found["gpus"]
+        return found
+
+
+LIMIT_REACHED = "max_duration reached"
+"""The cause of a rank's failure that ran for as long as its task allows."""
+
+UNUSED = "one of its GPUs was used less than its `utilization_policy` asks for"
+"""The cause of a rank's failure that held GPUs and did not use them."""
+
+PREPARING = "it is being prepared"
+WAITING = "it waits for the rest of its gang"
+"""The causes of a rank that is `starting`: none of its commands ran yet."""
+
+NOT_RELEASED = "its gang was never complete: none of its commands ran"
+"""The cause of a rank that is `lost` while it waited."""
+
+HARD = "hard"
+"""Among what a host can do: its kernel holds a rank to its CPUs and its memory."""
+
+RUNTIMES = ("podman", "docker")
+"""Among what a host can do: what runs a rank's image, the one to prefer first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
+
+    state: NodeState
+    reason: str | None = None
+    observed_at: float | None = None
+    can: frozenset[str] | None = None
+    """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
+    down: bool = False
+    """Its backend says itself that it does not run as it should: that it does not answer is not our line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """That a node does not answer. Times are seconds since the epoch, by our clock."""
+
+    since: float
+    """When that was noticed; by a command that writes, where one has."""
+    until: float | None
+    """When it is given up, if it does not answer before; None for never."""
+    why: str | None = None
+    """What happens instead of an answer."""
+    given_up: bool = False
+    """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
+    kept: str | None = None
+    """Why it is not given up although it is time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """That a node takes no new work, by the user's word, while what runs on it goes on."""
+
+    since: str
+    """`2026-01-31T12:00:00Z`, by our clock."""
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"drained since {self.since}" + (f": {self.reason}" if self.reason else "")
