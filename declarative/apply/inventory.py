@@ -53,7 +53,6 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
 
     With `every`, backends of which nothing is recorded are looked at, too; with `gpus`, this machine's GPUs.
-
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     `patience` is for those that are slower than the others; see `answers`.
     """
@@ -65,14 +64,12 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         ask_offers(name, backends, told, offline=True)
     silent = judged(state, found.readiness, backends)
     hold_given_up(state, found.past, found.strays)
-    found.compared.orphans = each_once(found.compared.orphans)
-    found.diagnostics += said_of(found.resolutions)
     known, left_out = (
-        _offered(state, backends, hosts, told=told, found=found, patience=patience, offline=offline)
-        if offers
-        else ({}, [])
+        ({}, [])
+        if not offers
+        else _offered(state, backends, hosts, told=told, found=found, patience=patience, offline=offline)
     )
-    every_drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
+    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
         ranks=found.ranks,
@@ -80,7 +77,7 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
         unsure=frozenset(found.compared.unsure),
         ended=found.compared.ended,
         altered=found.compared.altered,
-        drift=tuple(sorted(every_drift, key=lambda d: (d.address, d.change, d.detail))),
+        drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
         strays=found.strays,
         silent=silent,
@@ -116,6 +113,8 @@ def _asked(
     found = BackendLook()
     for seen in side_by_side(sorted(names), ask).values():
         found.add(seen)
+    found.compared.orphans = each_once(found.compared.orphans)
+    found.diagnostics += said_of(found.resolutions)
     return found
 
 

@@ -179,6 +179,17 @@ def _status_node() -> Schema:
     )
 
 
+def _left_alone() -> Schema:
+    return record(
+        "One backend.",
+        backend=text("Its name."),
+        part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
+        since=text("Since when, as an ISO time."),
+        until=text("When it is asked again, as an ISO time."),
+        why=text("Why it cannot be read."),
+    )
+
+
 def status_schema() -> Schema:
     """Of `status --json`."""
     fleet = record("A fleet.", name=text("Its name."), nodes=whole("How many it has."), blocks=_BLOCKS)
@@ -202,14 +213,6 @@ def status_schema() -> Schema:
         state=one_of("That of its ranks together.", RankState),
         ranks=list_of("Every rank.", rank),
     )
-    left_alone = record(
-        "One backend.",
-        backend=text("Its name."),
-        part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
-        since=text("Since when, as an ISO time."),
-        until=text("When it is asked again, as an ISO time."),
-        why=text("Why it cannot be read."),
-    )
     spent = record(
         "What nodes cost in this month, by the prices that are recorded.",
         month=text("The month in UTC: `2026-03`."),
@@ -227,7 +230,8 @@ def status_schema() -> Schema:
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", health()),
         left_alone=list_of(
-            "The backends that the loop which leads leaves alone, since they could not be read.", left_alone
+            "The backends that the loop which leads leaves alone, since they could not be read.",
+            _left_alone(),
         ),
         spent=or_null(spent, "where nobody counts it"),
     )
