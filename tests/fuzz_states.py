@@ -27,7 +27,7 @@ import click
 from declarative.cli import cli
 from declarative.cli.errors import Failed
 from declarative.cli.plan import compute
-from declarative.cli.session import Session
+from declarative.cli.session import Session, state_errors
 from declarative.cli.status import gather
 from declarative.language.loader import Loaded
 from declarative.model.codes import CODES
@@ -214,7 +214,7 @@ class Tried:
                 plan = compute(session, offline=True, requested=())
                 shown = plan_text(plan, color=False, width=100) + to_json(plan_json(plan))
                 session.close()
-                view = gather(session, offline=True)
+                view = state_errors(gather)(session, offline=True)
                 shown += status_text(view, color=False, width=100) + to_json(status_json(view))
         except Failed as error:
             found = error.diagnostics

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from declarative.store.database import Connection, Database
-from declarative.store.faults import Resume, StateError, once
+from declarative.store.faults import FROM_BACKUP, Resume, StateError, once
 from declarative.store.statements import Row
 
 LEASE_SECONDS = 30.0
@@ -131,9 +131,12 @@ def is_dead(pid: int, started: str | None) -> bool:
 
 
 def info_of(row: Row) -> LockInfo | None:
-    """The row of the lock as its holder, or None."""
+    """The row of the lock as its holder, or None; `StateError` damaged for one of no time or no process."""
     if row.owner is None:
         return None
+    times = isinstance(row.expires, int | float) and isinstance(row.ends, int | float | None)
+    if not times or not isinstance(row.pid, int) or not 0 < row.pid < 1 << 31:
+        raise StateError("damaged", "the state holds a lock of no process or no time", FROM_BACKUP)
     return LockInfo(
         owner=row.owner,
         host=row.host,

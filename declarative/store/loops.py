@@ -23,6 +23,7 @@ from declarative.store import lock
 from declarative.store.database import Connection, Database
 from declarative.store.faults import StateError
 from declarative.store.lock import LEADER, LockInfo
+from declarative.store.statements import number
 
 LEASE_SECONDS = 10.0
 """Of the leader's lease, and of the lock in its rounds: others take over after that and one look."""
@@ -158,7 +159,14 @@ def read_left_alone(connection: Connection) -> tuple[LeftAlone, ...]:
         return ()
     rows = connection.select("left_alone", "ORDER BY backend, part")
     return tuple(
-        LeftAlone(backend=r.backend, part=r.part, since=r.since, until=r.until, why=r.why) for r in rows
+        LeftAlone(
+            backend=str(r.backend),
+            part=str(r.part),
+            since=number(r.since),
+            until=number(r.until),
+            why=str(r.why),
+        )
+        for r in rows
     )
 
 

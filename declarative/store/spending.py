@@ -14,11 +14,9 @@ from declarative.model.state import Address, Record
 from declarative.planner.types import Spent
 from declarative.store import rows
 from declarative.store.database import Connection
-from declarative.store.faults import FROM_BACKUP, StateError
+from declarative.store.statements import MOST, number
 
 HOUR = 3600.0
-MOST = 1e11
-"""No time or sum is as large: the year 5138."""
 
 
 def month_of(at: float) -> tuple[str, float, float]:
@@ -40,17 +38,10 @@ def read(connection: Connection, now: float) -> Spent:
     """What was spent in the month of `now`, until then."""
     month, begins, _ = month_of(now)
     ended = connection.select("spent_months", "WHERE month = :its_month", its_month=month).first()
-    paid = ((_number(row.price), _number(row.since)) for row in connection.select("paid_nodes"))
+    paid = ((number(row.price), number(row.since)) for row in connection.select("paid_nodes"))
     running = sum(price * max(0.0, now - max(since, begins)) / HOUR for price, since in paid)
-    dollars = (_number(ended.dollars) if ended else 0.0) + running
+    dollars = (number(ended.dollars) if ended else 0.0) + running
     return Spent(month=month, dollars=dollars, hours=(now - begins) / HOUR)
-
-
-def _number(found: object) -> float:
-    """A sum or a time as it is recorded; `StateError` for what cannot be one."""
-    if isinstance(found, int | float) and 0 <= found < MOST:
-        return float(found)
-    raise StateError("damaged", "the state holds a sum or a time of nodes that is none", FROM_BACKUP)
 
 
 def price_of(node: Record) -> float | None:
@@ -69,8 +60,8 @@ def count(connection: Connection, address: str, price: float | None, since: floa
         return
     if paid is not None:
         connection.execute("DELETE FROM paid_nodes WHERE address = :its_address", **its)
-        for month, hours in by_month(_number(paid.since), now):
-            more = {"its_month": month, "its_dollars": hours * _number(paid.price)}
+        for month, hours in by_month(number(paid.since), now):
+            more = {"its_month": month, "its_dollars": hours * number(paid.price)}
             add = "UPDATE spent_months SET dollars = dollars + :its_dollars WHERE month = :its_month"
             if not connection.execute(add, **more).rowcount:
                 connection.insert("spent_months", {"month": month, "dollars": more["its_dollars"]})

@@ -14,6 +14,9 @@ from typing import Any
 from declarative.store.faults import FROM_BACKUP, StateError
 from declarative.store.tables import COLUMNS, JSON, later_than, loads, text_of
 
+MOST = 1e11
+"""No time or sum is as large: the year 5138."""
+
 Row = Any
 """A named tuple of the columns that a query names."""
 
@@ -96,6 +99,13 @@ def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
         return make(row)
 
     return unpacked if packed else make
+
+
+def number(found: object) -> float:
+    """A sum or a time as it is recorded; `StateError` for what cannot be one."""
+    if isinstance(found, int | float) and 0 <= found < MOST:
+        return float(found)
+    raise StateError("damaged", "the state holds a sum or a time that is none", FROM_BACKUP)
 
 
 @functools.lru_cache(maxsize=64)

@@ -388,8 +388,10 @@ class Explainer:
             short = tuple(sorted(reason.short.items())) if reason else ()
             groups.setdefault((code, detail, short), []).append(task)
         found = tuple(
-            LookedAt(code=c, detail=d, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED]))
-            for (c, d, short), tasks in groups.items()
+            LookedAt(
+                code=code, detail=detail, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED])
+            )
+            for (code, detail, short), tasks in groups.items()
         )
         return found, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
 
