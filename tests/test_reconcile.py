@@ -22,6 +22,7 @@ from tests.cli import (
     until,
     volume,
 )
+from tests.rounds import Clock, Here
 
 FAST = {"interval": "1s"}
 
@@ -253,6 +254,27 @@ def test_a_task_that_fails_runs_again_later_and_later(project: Project):
     until(lambda: len(lines(ran)) == 2)
     log.says("runs again later")
     assert log.stop() == 0
+
+
+def test_no_node_is_made_for_a_task_that_runs_again_later(project: Project):
+    """The place of `job` is taken while it waits: a node that was made at once would be idle until then."""
+    job = {**gang("job"), "commands": ["exit 1"], "retry": True}
+    project.declare(project_document(), fleet(nodes="0..2"), job)
+    here = Here(project.path, Clock())
+    try:
+        here.step()
+        until(lambda: project.ranks("job")[0]["state"] == "failed")
+        first = {**gang("first"), "commands": ["sleep 600"], "priority": 9}
+        project.declare(project_document(), fleet(nodes="0..2"), job, first)
+        done = here.step()
+        assert [str(a.address) for a in done.actions if a.op == "create"] == [
+            "reservation/first-0",
+            "rank/first-0",
+        ]
+        assert {w.address for w in done.waits} == {"task/job", "node/gpu-1"}
+        assert "node/gpu-1" in {str(a.address) for a in here.step(after=60.0).actions}
+    finally:
+        here.close()
 
 
 def test_people_apply_and_stop_beside_it(project: Project):

@@ -7,14 +7,14 @@ far as that only makes or changes something: a delete is never let through by wh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
-from declarative.model.state import State
+from declarative.model.state import State, natural
 from declarative.planner.limits import over_limit
 from declarative.planner.partial import closure, group_of, needs_of, without
 from declarative.planner.tasks import UNFIT
@@ -191,6 +191,7 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
         held[group] = Held(group=group, cause=causes[group], why=why)
     found = (_later(group, causes[group], given) for group in let - held.keys())
     held |= {one.group: one for one in found if one}
+    held |= _not_needed(plan, causes, needs, held, given.desired)
     part = without(plan, state, held)
     for beyond in (_over_budget, _over_limit):
         held |= beyond(part, state, causes, given)
@@ -210,6 +211,36 @@ def _let(
     """
     let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
     return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS or n in makes}
+
+
+def _not_needed(
+    plan: Plan,
+    causes: Mapping[str, Cause],
+    needs: Mapping[str, Collection[str]],
+    held: Mapping[str, Held],
+    desired: Desired | None,
+) -> dict[str, Held]:
+    """The new nodes that are for nothing but what is held, as far as their fleets have enough without them.
+
+    They would be idle until that is due. What waits for a budget is not asked about: of nodes that are
+    launched for one another a budget may let one after the other through.
+    """
+    spare = Counter(node.fleet for node in plan.preview.nodes if node.stays)
+    for name, fleet in desired.fleets.items() if desired else ():
+        spare[name] -= fleet.nodes.target if fleet.nodes else 0
+    going = {need for group in causes.keys() - held.keys() for need in needs[group]}
+    users = {need: group for group in sorted(held, reverse=True) for need in needs[group]}
+    out: dict[str, Held] = {}
+    made = [a for a in plan.of(Op.CREATE, "node") if causes[group_of(a)] is Cause.CREATE]
+    for action in sorted(made, key=lambda a: natural(a.address.name), reverse=True):
+        group, node = group_of(action), action.typed
+        waits = group in users and group not in going and group not in held
+        if waits and isinstance(node, NodeInputs) and spare[node.fleet] > 0:
+            spare[node.fleet] -= 1
+            user = held[users[group]]
+            why = f"is for {user.group}, which {user.why}"
+            out[group] = Held(group=group, cause=Cause.CREATE, why=why, until=user.until)
+    return out
 
 
 def _held_up(
