@@ -274,7 +274,8 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
                 assert states["sky-0"] == "unknown"
                 (wait,) = done.waits
                 assert (wait.address, wait.action) == ("backend/aws", "read")
-                assert asked == [] or number == 2
+                # Whether it would take the plan is asked in a thread, which may begin after its round.
+                assert set(asked) <= {"backend.check"} or number == 2
             short = fleet("more", backends=["aws"], nodes=1, resources={"cpu": 2})
             project.declare(*documents, short, fleet("gpu", backends=["local"], nodes=5))
             done = here.step(1)

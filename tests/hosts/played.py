@@ -22,8 +22,8 @@ from tests.hosts.machines import Machine
 LONGEST = 900.0
 """Seconds after which a command that still runs is stuck."""
 IMPATIENT = """
-import declarative.model.state
-declarative.model.state.START_UP_LIMIT = {start_up}
+import declarative.model.status
+declarative.model.status.START_UP_LIMIT = {start_up}
 from declarative.cli import main
 main()
 """

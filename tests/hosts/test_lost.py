@@ -86,8 +86,8 @@ def test_nodes_that_end_while_they_boot(cloud: Cloud, project: Account, tmp_path
 
 
 IMPATIENT = """
-import declarative.model.state, providers.cloud.account
-declarative.model.state.START_UP_LIMIT, providers.cloud.account.PATIENCE = 3.0, 1.0
+import declarative.model.status, providers.cloud.account
+declarative.model.status.START_UP_LIMIT, providers.cloud.account.PATIENCE = 3.0, 1.0
 """
 """Seconds in place of minutes: of the start-up limit, and of one look at what starts."""
 
