@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeGuard
 
 
@@ -118,17 +119,21 @@ def suggest(word: str, known: Iterable[str], most: int = MAX_EDITS) -> str | Non
     a word is the beginning of others: of those whose first part it is (`identity` of `identity_file`), or of
     the only one that begins with these four letters or more. `most` is how many edits there may be.
     """
-    typed = word.casefold()
+    near = _near(word.casefold(), tuple(sorted(set(known))), most)
+    return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
+
+
+@lru_cache(maxsize=64)
+def _near(typed: str, known: tuple[str, ...], most: int) -> Sequence[str]:
+    """The nearest of some words. Kept: who mistypes a field does so in each document."""
     least = min(most, max(1, len(typed) // 3))
     near: list[str] = []
-    known = sorted(set(known))
     for name in known:
         edits = _edits(typed, name.casefold(), least)
         if edits is not None and edits < len(typed):
             near = [*near, name] if edits == least else [name]
             least = edits
-    near = near or _beginning_with(typed, known)
-    return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
+    return near or _beginning_with(typed, known)
 
 
 def _beginning_with(typed: str, known: Iterable[str]) -> list[str]:

@@ -290,9 +290,8 @@ class Explainer:
         status = self.state.ranks.get(rank_name(place.task, place.rank))
         for item in self.plan.preview.queued if anew else ():
             if item.task == place.task:
-                yield Why(
-                    key="queued", text=f"it waits in the cluster's queue for {and_more(item.holders, 3)}"
-                )
+                text = f"it waits in the cluster's queue for {and_more(item.holders, 3)}"
+                yield Why(key="queued", text=text)
         if not anew and status and status.state is RankState.PENDING and status.cause:
             yield Why(key="queued", text=status.cause)
 
@@ -388,9 +387,7 @@ class Explainer:
             short = tuple(sorted(reason.short.items())) if reason else ()
             groups.setdefault((code, detail, short), []).append(task)
         found = tuple(
-            LookedAt(
-                code=code, detail=detail, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED])
-            )
+            LookedAt(code=code, detail=detail, short=dict(short), count=len(tasks), tasks=(*tasks[:NAMED],))
             for (code, detail, short), tasks in groups.items()
         )
         return found, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
