@@ -27,14 +27,15 @@ assigned() { # PID: its environment as assignments for a shell, without variable
     -e '/^\(UID\|EUID\|PPID\|SHELLOPTS\|BASHOPTS\|BASH_VERSINFO\|PWD\|OLDPWD\|SHLVL\|_\)=/d' \
     -e "s/'/'\\\\''/g" -e "s/^\([^=]*\)=\(.*\)$/export \1='\2'/" | tr '\001' '\n'
 }
-# COMMAND [ARGUMENT]...: sets found, the variables of the oldest rank process among those that the command names, and
-# given. A shell that waits in a loop has a child most of the time, but one that ends soon.
+# COMMAND [ARGUMENT]...: sets found and where, the variables and the folder of the oldest rank process among those that
+# the command names. A shell that waits in a loop has a child most of the time, but one that ends soon: what is read of
+# it counts only if it was still there when the last of it was read.
 sought() {
-  tries=20 found=''
+  tries=20 found='' where=''
   until [ -n "$found" ] || [ "$tries" -eq 0 ]; do
     tries=$((tries - 1))
     # shellcheck disable=SC2046  # numbers
-    if given $("$@"); then found=$(assigned "$given" 2>/dev/null); fi
+    if given $("$@"); then found=$(assigned "$given") && where=$(readlink "/proc/$given/cwd") || found=''; fi
     [ -n "$found" ] || sleep 0.05
   done 2>/dev/null
   [ -n "$found" ] ||

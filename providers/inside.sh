@@ -9,6 +9,6 @@ if [ $# -eq 0 ]; then
 fi
 all() { for p in /proc/[0-9]*; do [ "${p#/proc/}" = $$ ] || echo "${p#/proc/}"; done; }
 sought all
-if [ -n "$given" ]; then cd "/proc/$given/cwd" 2>/dev/null && cd "$(pwd -P)" || cd "$folder"; else cd "$folder"; fi
+cd "${where:-$folder}" 2>/dev/null || cd "$folder"
 eval "$found" # from here on every name may be the rank's
 exec "$@"
