@@ -23,9 +23,9 @@ import pytest
 from tests.cli import COMMAND, clean_env
 
 COMMANDS = (("validate",), ("plan", "--offline"))
-SECONDS = 1.0
-"""Of CPU, beyond what the command takes for a small project. The slowest takes 0.8 on a busy machine, for as
-many values as a file may have; the others at most 0.6.
+TIMES = 4
+"""So many times the CPU time of a small project may be added: about 1 s where that takes 0.25. The most is
+2.5 times, for as many values as a file may have. A ratio, since machines differ, and so do their hours.
 """
 MEGABYTES = 200
 FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
@@ -310,9 +310,10 @@ def test_a_hostile_project_is_refused_soon(tmp_path, usual, command, name):
     assert "Traceback" not in used.err
     assert "= hint: " in used.err
     assert len(used.err) < (400_000 if "too-many-errors" in codes else 2_000)
-    if used.seconds - usual[command].seconds >= SECONDS:
+    most = (1 + TIMES) * usual[command].seconds
+    if used.seconds >= most:
         used = run(tmp_path, *command)  # CPU time grows a little with what else runs: it takes two to tell
-    assert used.seconds - usual[command].seconds < SECONDS
+    assert used.seconds < most
     assert used.megabytes < MEGABYTES
     assert [path.name for path in tmp_path.iterdir() if path.name not in made] == []
 
@@ -334,7 +335,7 @@ def test_what_is_too_large_for_a_plan_is_refused_soon(tmp_path, usual, name):
     used = run(tmp_path, "plan", "--offline")
     assert (used.code, used.out) == (1, "")
     assert re.findall(r"^error\[(.*?)\]: ", used.err, re.MULTILINE) == ["too-large"]
-    assert used.seconds - usual["plan", "--offline"].seconds < 4 * SECONDS
+    assert used.seconds < (1 + 4 * TIMES) * usual["plan", "--offline"].seconds
     assert used.megabytes < MEGABYTES
 
 
