@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from declarative.cli.rounds import Rounds, Stop
+from declarative.cli.rounds import Rounds
 from declarative.cli.session import Allowed, Session
-from declarative.reconcile.round import Round
+from declarative.reconcile.round import Round, Stop
 from declarative.render.views import StatusView
 
 OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}

@@ -13,6 +13,7 @@ from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.scripted import answer
 from tests.cloud_ec2.server import AMI
+from tests.rounds import Clock, Here
 
 ENV = run.SECRETS
 ZONE = "us-east-1d"
@@ -100,6 +101,43 @@ def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
     assert (summary["result"], summary["health"]) == ("failed", [found])
     line.rules.clear()
     assert json.loads(project.apply("--json", env=ENV).out.splitlines()[-1])["result"] == "done"
+
+
+def test_a_loop_goes_on_without_what_a_cloud_refuses(project, line, capsys):
+    """Others are made in the same round. It is said once, and tried again later and later."""
+    line.rules.append(lambda _: "403=UnauthorizedOperation")
+    desk = fleet("desk", backends=["local"], nodes=1)
+    project.declare({"type": "project", "name": "lab"}, backend(line.port), small(), desk)
+    here = Here(project.path, Clock())
+    try:
+        for seconds, made in ((0, {"create:node/desk-0"}), (5, set()), (30, set())):
+            done = here.step(seconds)
+            assert {result.id for result in done.results} == made
+            assert ([error.code for error in done.errors], here.rounds.code) == (["backend-refuses"], 4)
+            (wait,) = [w for w in done.waits if w.address == "node/gpu-0"]
+            assert wait.why.startswith("is tried again later: backend aws would refuse this plan: ")
+        assert capsys.readouterr().err.count("error[backend-refuses]") == 1
+        line.rules.clear()
+        done = here.step(600)
+        assert {result.id for result in done.results} == {"create:node/gpu-0"}
+        assert (done.errors, here.rounds.code) == ((), 0)
+    finally:
+        here.close()
+
+
+def test_a_loop_goes_on_without_a_fleet_that_nothing_can_be_made_for(project, line):
+    desk = fleet("desk", backends=["local"], nodes=1)
+    nowhere = fleet("nowhere", backends=["aws"], regions=["us-est-1"])
+    project.declare({"type": "project", "name": "lab"}, backend(line.port), nowhere, desk)
+    here = Here(project.path, Clock())
+    try:
+        for made in ({"create:node/desk-0"}, set()):
+            done = here.step(1)
+            assert {result.id for result in done.results} == made
+            assert ([error.code for error in done.errors], here.rounds.code) == (["no-offer"], 4)
+            assert [wait.address for wait in done.waits] == ["fleet/nowhere"]
+    finally:
+        here.close()
 
 
 def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):

@@ -59,8 +59,8 @@ def reconcile_command(
 
     Runs until SIGTERM or Ctrl-C, ends what it has begun, and exits 0. With --once it exits as `apply` does.
     """
-    from declarative.cli.rounds import Rounds, Stop
-    from declarative.reconcile.round import Loop
+    from declarative.cli.rounds import Rounds
+    from declarative.reconcile.round import Loop, Stop
     from declarative.store.lock import Renewal
     from declarative.store.loops import RENEWED_EVERY
 

@@ -18,8 +18,8 @@ from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
 from declarative.cli.watched_files import WatchedFiles
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest
-from declarative.reconcile.round import Round, Wait, left_alone, unplaced
+from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
+from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
 from declarative.spans import named
 from declarative.store.loops import LEASE_SECONDS, LeftAlone
 
@@ -36,20 +36,6 @@ if TYPE_CHECKING:
 
 SOON = 2.0
 """Seconds after which a round is tried again that stepped back for a person."""
-
-
-class Stop(threading.Event):
-    """That the loop is to end. The round that runs is told as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.halt = threading.Event()
-        """That the round is to end."""
-
-    def set(self) -> None:
-        """See `threading.Event`."""
-        super().set()
-        self.halt.set()
 
 
 class RoundRun(Run):
@@ -95,10 +81,15 @@ class RoundRun(Run):
     def make_plan(
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
-        """Once more without a backend that went away while it was asked whether it would take the plan."""
+        """Without what a backend would refuse, and without a backend that goes away when it is asked that."""
         away, before = self.rounds.away, set[str | None]()
         while True:
             plan = super().make_plan(writer, requested, destroy=destroy)
+            if refusals := refused(plan):
+                self.rounds.refused |= refusals
+                for group, said in refusals.items():
+                    self.rounds.backoff.failed(group, said.summary, self.now())
+                continue
             wanted = {action.backend for action in plan.actions if action.op == "create"} - before
             before |= {name for name in wanted if name and away.of(name)}
             if wanted.isdisjoint(before):
@@ -139,6 +130,8 @@ class RoundRun(Run):
             lacking=lacking,
         )
         self.rounds.lost = found.lost
+        held = [wait.address for wait in found.waits]
+        self.rounds.refused = {g: said for g, said in self.rounds.refused.items() if g in held}
         if found.noted:
             writer.let(found.noted)
         if {a.digest for a in self.store.approvals()} != found.approvals.keys():
@@ -172,6 +165,11 @@ class RoundRun(Run):
         if left != waiting:
             writer.wait_for_approval(left)
 
+    @property
+    def wrong(self) -> tuple[Diagnostic, ...]:
+        """What is wrong with a part of what is declared; the rest is done."""
+        return (*(self.choice.errors if self.choice else ()), *dict.fromkeys(self.rounds.refused.values()))
+
     def outcome(self, waits: tuple[Wait, ...]) -> Round:
         """The round, as its observers are told of it."""
         from declarative.render.views import status_view
@@ -185,7 +183,7 @@ class RoundRun(Run):
             gpus=self.gpus,
         )
         if self.plan:
-            errors = tuple(d for d in self.plan.diagnostics if d.severity is Severity.ERROR)
+            errors = self.wrong + tuple(d for d in self.plan.diagnostics if d.severity is Severity.ERROR)
             hourly = self.plan.preview.cost.after
             found = replace(found, hourly=hourly, actions=self.plan.actions, errors=errors)
         if self.after:
@@ -244,6 +242,8 @@ class Rounds:
         self.files = WatchedFiles(session, self.told, checkout)
         self.lost: frozenset[str] = frozenset()
         """What is gone, and was not let through in the last round."""
+        self.refused: dict[str, Diagnostic] = {}
+        """The groups that a backend would not make, until it does, and what it says of them."""
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
         self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}
@@ -367,13 +367,13 @@ class Rounds:
         if not self.leads():
             raise _NotLeadingError
         with run:
-            self.code = run.converge(destroy=False)
+            self.code = run.converge(destroy=False) or (4 if run.wrong else 0)
         if run.after:
             self._watch(desired, run.after)
         found = run.outcome(self._waits(run))
         self.told.waits(run, found.waits)
         self.told.returned(run, {found.backend for found in self.away.backends()})
-        self.told.errors(())
+        self.told.errors(run.wrong)
         return found
 
     def _waits(self, run: RoundRun) -> tuple[Wait, ...]:

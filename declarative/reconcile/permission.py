@@ -10,7 +10,8 @@ from typing import NamedTuple
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import DELAYS
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.resource import Desired
+from declarative.model.inputs import NodeInputs
+from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.partial import group_of
@@ -59,9 +60,13 @@ class Backoff:
             if error is None:
                 self._failed.pop(group, None)
             else:
-                count = self._failed[group][0] + 1 if group in self._failed else 1
-                delay = self._delays[min(count, len(self._delays) - 1)]
-                self._failed[group] = (count, now + delay, error)
+                self.failed(group, error, now)
+
+    def failed(self, group: str, error: str, now: float) -> None:
+        """Try it later, and the later the more often it failed."""
+        count = self._failed[group][0] + 1 if group in self._failed else 1
+        delay = self._delays[min(count, len(self._delays) - 1)]
+        self._failed[group] = (count, now + delay, error)
 
     def later(self, among: Collection[str], now: float) -> dict[str, tuple[float, str]]:
         """Of these, what is not tried yet: when it is, and what happened. What is not asked about is well."""
@@ -86,6 +91,8 @@ class AllowedPart:
     """The groups that are gone, and are held."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """What of that has to be written down: group → `LOST` or `OVER`."""
+    errors: tuple[Diagnostic, ...] = ()
+    """What is wrong with some fleets, which does not hold up the others."""
 
 
 def choose(  # noqa: PLR0913 (keywords)
@@ -123,7 +130,7 @@ def choose(  # noqa: PLR0913 (keywords)
     approved = {group for group, digest in digests.items() if digest in let}
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
-    short = _short(plan, desired)
+    short = tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address)
     still = _still_lost(plan, found.held, lost)
     return AllowedPart(
         plan=_without_errors(found, short),
@@ -132,7 +139,22 @@ def choose(  # noqa: PLR0913 (keywords)
         approvals={digest: together.steps for digest, together in waiting.items()},
         lost=still,
         noted=_noted(lost, still, now),
+        errors=_errors(plan, desired, short),
     )
+
+
+def refused(plan: Plan) -> dict[str, Diagnostic]:
+    """The groups that make what a backend would refuse, and what it says of that."""
+    found = {d.address: d for d in plan.diagnostics if d.code == "backend-refuses"}
+    out: dict[str, Diagnostic] = {}
+    for action in plan.actions if found else ():
+        if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
+            made = action.typed
+            fleet = made.fleet if isinstance(made, NodeInputs) else None
+            for address in (str(action.address), f"fleet/{fleet}", f"backend/{action.backend or LOCAL}"):
+                if address in found:
+                    out.setdefault(group_of(action), found[address])
+    return out
 
 
 def _lost(before: Iterable[Let]) -> dict[str, float]:
@@ -203,15 +225,15 @@ def _retries(
     return out
 
 
-def _short(plan: Plan, desired: Desired) -> tuple[Diagnostic, ...]:
-    """Of what is wrong with a plan: fleets that are short of nodes as long as a backend cannot be read."""
+def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Of what says that fleets are `short` of nodes, what is not due to a backend that cannot be read."""
     unread = {d.address for d in plan.diagnostics if d.code == "backend-unreadable"}
-    fleets = {
+    waiting = {
         f"fleet/{name}"
         for name, fleet in desired.fleets.items()
         if not unread.isdisjoint(f"backend/{b}" for b in fleet.backends or desired.backends)
     }
-    return tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address in fleets)
+    return tuple(d for d in short if d.address not in waiting)
 
 
 def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:

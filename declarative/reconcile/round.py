@@ -6,6 +6,7 @@ What a round does is the caller's, who does it by the code of `apply`. Time is a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import gmtime, strftime
@@ -86,6 +87,20 @@ class Round:
 
 Observer: TypeAlias = Callable[[Round], None]
 """Is told of each round after it. It must return soon: the next round waits for it."""
+
+
+class Stop(threading.Event):
+    """That the loop is to end. The round that runs is told as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halt = threading.Event()
+        """That the round is to end."""
+
+    def set(self) -> None:
+        """See `threading.Event`."""
+        super().set()
+        self.halt.set()
 
 
 GLANCE = 1.0
