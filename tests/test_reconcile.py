@@ -3,11 +3,16 @@
 import json
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from declarative.apply import execute, stops
+from declarative.model.status import NodeState, RankState, Readiness
+from declarative.store import open_store
 from tests.cli import (
     Process,
     Project,
@@ -71,6 +76,48 @@ def test_a_round_does_what_apply_does(project: Project):
     project.run("reconcile", "--once")
     assert project.ranks("hello")[0]["attempt"] == 1
     assert project.ids() == []
+
+
+def test_a_gang_that_fails_while_a_node_starts_is_stopped_at_once(project: Project, monkeypatch):
+    """The round waits for the node. What fails elsewhere meanwhile does not."""
+    monkeypatch.setattr(stops, "FIRST_LOOK", 0.05)
+    fails, up = project.path / "fails", threading.Event()
+    wait = (
+        f"[ $FLEETFORM_NODE_RANK = 1 ] || exec sleep 1000; until [ -e {fails} ]; do sleep 0.05; done; exit 3"
+    )
+    pair = (fleet(nodes=2), task("pair", wait, nodes=2, fleets=["gpu"]))
+    project.declare(project_document(), *pair)
+    real = execute._readiness
+
+    def readiness(record, tools):
+        found = real(record, tools)
+        return (
+            found if up.is_set() else Readiness(state=NodeState.PROVISIONING, observed_at=found.observed_at)
+        )
+
+    def meanwhile() -> bool:
+        try:
+            fails.touch()
+            with open_store("sqlite:///.fleetform/state.db", root=project.path) as store:
+                until(lambda: (s := store.read().ranks["pair-0"]).state is RankState.STOPPED and s.cause)
+                return not store.read().ranks.get("late-0")
+        finally:
+            up.set()
+
+    here = Here(project.path, Clock())
+    try:
+        assert all(result.outcome == "done" for result in here.step().results)
+        monkeypatch.setattr(execute, "_readiness", readiness)
+        project.declare(
+            project_document(), *pair, fleet("more", nodes=1), task("late", "true", fleets=["more"])
+        )
+        with ThreadPoolExecutor(1) as pool:
+            before = pool.submit(meanwhile)
+            done = here.step(1)
+        assert before.result()
+        assert "create:rank/late-0" in {result.id for result in done.results if result.outcome == "done"}
+    finally:
+        here.close()
 
 
 def test_a_round_with_nothing_to_do_says_nothing(project: Project):

@@ -18,7 +18,7 @@ from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
 from declarative.apply.interrupted import clear, is_node
 from declarative.apply.retry_schedule import Lack, lacking, starts_of
 from declarative.apply.settle import free, release_ended
-from declarative.apply.stops import Note, gang_stops, stop_ranks
+from declarative.apply.stops import Note, gang_stops, stop_ranks, watched
 from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, Record, State, made_as
@@ -33,14 +33,20 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     """Carry out every action of `plan`; the results in the plan's order."""
     tools.writer.ensure_lineage()
     _give_up_elsewhere(plan.actions, tools)
-    results = walk(
-        plan.actions,
-        lambda action: execute(action, tools),
-        parallelism=parallelism,
-        stopping=tools.stopping,
-        listener=tools.listener,
-        failover=Failover(plan, tools.writer.state()),
-    )
+    touched = {a.task for a in plan.actions if a.task}
+
+    def note(rank: str, status: RankStatus) -> None:
+        tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
+
+    with watched(tools.writer, tools.backends, touched, note):
+        results = walk(
+            plan.actions,
+            lambda action: execute(action, tools),
+            parallelism=parallelism,
+            stopping=tools.stopping,
+            listener=tools.listener,
+            failover=Failover(plan, tools.writer.state()),
+        )
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)
         lacks = lacking(plan, results)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import grace_of
+from declarative.apply.polls import PollRounds
 from declarative.model.spec import StopCriteria
 from declarative.model.state import (
     STARTED,
@@ -22,6 +26,7 @@ from declarative.model.state import (
 from declarative.model.status import RankState, RankStatus
 from declarative.provider import ProviderError
 from declarative.retry import call
+from declarative.store import StateError, Writer
 
 Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
@@ -32,6 +37,10 @@ MOST_STOPS = 64
 
 START_LIMIT = 600.0
 """Seconds from the start of a gang's first rank in which the others have to start."""
+FIRST_LOOK, NEXT_LOOK = 5.0, 2.0
+"""Seconds after which an apply looks at the gangs that it does not touch, and between two looks."""
+LOOKS_COST = 20
+"""So many times as long as a look took is waited before the next, at least: the apply itself has to go on."""
 
 
 def user_stops(state: State) -> dict[str, RankStatus]:
@@ -127,3 +136,43 @@ def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None
     if causes:
         with ThreadPoolExecutor(min(MOST_STOPS, len(causes)), thread_name_prefix="stop") as pool:
             list(pool.map(stop, causes))
+
+
+@contextmanager
+def watched(writer: Writer, backends: Backends, touched: Collection[str], note: Note) -> Iterator[None]:
+    """Meanwhile stop gangs of which a rank fails, but not those of the tasks that are `touched`: an apply may
+    wait for minutes until a node is up, and nobody else looks.
+    """
+    over, polls = threading.Event(), PollRounds(backends)
+
+    def ended(rank: str, status: RankStatus) -> None:
+        writer.observe_rank(rank, status)
+        note(rank, status)
+
+    def look() -> None:
+        state = writer.state()
+        gangs = (ranks for task, ranks in state.gangs().items() if task not in touched)
+        beside = {r.address.name for ranks in gangs if len(ranks) > 1 for r in ranks}
+        if not all(map(state.has_ended, beside)):
+            seen = {n: s for n, s in polls.poll(state).items() if n in beside and s.state.ended}
+            for rank, status in seen.items():
+                ended(rank, status)
+            state = replace(state, ranks={**state.ranks, **seen})
+        causes = {n: s.cause for n, s in gang_stops(state).items() if n in beside}
+        stop_ranks(state, backends, causes, ended)
+
+    def watch() -> None:
+        pause = FIRST_LOOK
+        with suppress(StateError):  # whoever carries out the plan meets it as well, and says it
+            while not over.wait(pause):
+                begun = time.monotonic()
+                look()
+                pause = max(NEXT_LOOK, LOOKS_COST * (time.monotonic() - begun))
+
+    thread = threading.Thread(target=watch, name="gangs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
