@@ -155,10 +155,14 @@ class Instances(Machined):
         living = {"Name": "instance-state-name", "Values": ["pending", "running"]}
         pages = self.client.get_paginator("describe_instances").paginate(Filters=[living])
         there = {i["InstanceId"]: i for page in pages for r in page["Reservations"] for i in r["Instances"]}
+        new = there.keys() - self.nodes.keys()
         for made, instance in there.items():
             if made not in self.nodes:
                 self.nodes[made] = self._node(made, instance)
-        until(lambda: there.keys() <= self.cloud.of.keys())  # else the clock goes on while they boot
+        until(lambda: there.keys() <= self.cloud.of.keys())
+        until(
+            lambda: all(self.cloud.of[made].answers() for made in new)
+        )  # else the clock goes on while they boot
         for node in self.nodes.values():
             if node.key not in there and node.gone is None:
                 node.gone = self.clock()
