@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli import fleet, task
+from tests.cloud.world import RefusedError
 from tests.places import HOUR, sky
 from tests.rounds import Clock, Here
 from tests.week import BEGIN, DAY, played
@@ -107,6 +109,38 @@ def test_a_lost_node_that_may_not_be_replaced_is_not_made_as_a_new_one(tmp_path:
         lab(2)
         assert not here.step(60).waits
         assert alive() == ["gpu-0", "gpu-1"]
+        here.close()
+        project.clean_up()
+
+
+def test_a_lost_node_that_could_not_be_replaced_is_not_taken_for_new(tmp_path: Path, monkeypatch):
+    """Where lost nodes are replaced, and none is made otherwise, its cloud may refuse it at first."""
+    clock = Clock(BEGIN)
+    with sky(tmp_path, clock) as (place, project):
+
+        def lab(*allow: str) -> None:
+            rules = {"type": "project", "name": "lab", "reconcile": {"allow": [*allow]}}
+            project.declare(
+                rules, place.backend, fleet("gpu", nodes=1, backends=["sky"], resources={"cpu": 8})
+            )
+
+        lab("create")
+        here = Here(project.path, clock)
+        here.step()
+        lab("replace-lost")
+        place.look()
+        (node,) = place.nodes.values()
+        place.lose(node, random.Random(0))
+        real, refusals = place.world.create, ["no room", "no room"]
+
+        def create(owner: str, body: dict[str, Any]) -> dict[str, Any]:
+            if refusals:
+                raise RefusedError(400, refusals.pop())
+            return real(owner, body)
+
+        monkeypatch.setattr(place.world, "create", create)
+        found = [{result.id: result.outcome.value for result in here.step(HOUR).results} for _ in range(3)]
+        assert found == [{"create:node/gpu-0": outcome} for outcome in ("failed", "failed", "done")]
         here.close()
         project.clean_up()
 

@@ -142,28 +142,19 @@ class RoundRun(Run):
         self, plan: Plan, writer: Writer, stop: threading.Event
     ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
         """As every apply. What budgets count is written down before, and what failed is remembered."""
-        if causes := self._causes(plan):
-            writer.let({group: cause for group, cause in causes.items() if group.startswith("node/")})
+        choice = self.choice
+        assert choice is not None
+        if choice.nodes:
+            writer.let(choice.nodes)
         self.results, held = super().perform(plan, writer, stop)
-        self._use_up_approvals(writer)
+        if (left := choice.unused(self.results)) != choice.approvals:
+            writer.wait_for_approval(left)
         if not stop.is_set():
             self.rounds.backoff.noted(plan, self.results, self.now())
+            if lost := choice.still_lost(self.results):
+                writer.let(lost)
+                self.rounds.lost |= lost.keys()
         return self.results, held
-
-    def _causes(self, plan: Plan) -> dict[str, str]:
-        """Why each group of the plan's actions may be done."""
-        from declarative.planner.partial import group_of
-
-        causes = self.choice.causes if self.choice else {}
-        return {group: causes[group].value for a in plan.actions if (group := group_of(a)) in causes}
-
-    def _use_up_approvals(self, writer: Writer) -> None:
-        """Forget the approvals of what is done whole."""
-        done = {result.id for result in self.results if result.outcome == "done"}
-        waiting = self.choice.approvals if self.choice else {}
-        left = {digest: steps for digest, steps in waiting.items() if not done.issuperset(steps)}
-        if left != waiting:
-            writer.wait_for_approval(left)
 
     @property
     def wrong(self) -> tuple[Diagnostic, ...]:
