@@ -83,6 +83,16 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
             assert cost(outcome) <= least * (1 + 2 * search.COST.gap) + 1e-6
 
 
+def test_what_fractions_of_ranks_use_is_looked_at_first(monkeypatch):
+    """It is enough here, so nothing else is."""
+    monkeypatch.setattr(optimum, "SMALL", 10**6)
+    monkeypatch.setattr(optimum, "_near", None)
+    asks = [ask(f"t{i}", resources={"gpu": 1, "cpu": f"{i + 1}.."}) for i in range(5)]
+    out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])])
+    assert cost(out) == pytest.approx(2 * 1.209 + 0.996)
+    assert len(out.choices) == 5
+
+
 def test_a_program_is_solved_once(monkeypatch):
     """What makes a refused task fit is looked for in plans that have most of their programs in common."""
     rule = fleet(nodes="0..", blocks="auto", offers=[L4, T4])

@@ -16,8 +16,8 @@ refused   Does a refused task fit beside all tasks of equal or higher priority t
           refusal was needless. Tasks that are alike are looked at once, and of each world 20 kinds.
 
 CPU seconds are those of the plan alone, its input built already. What the model calls the best is made a plan
-and checked as well. A plan that breaks a rule, or costs less than the least possible, ends the run with exit
-code 1.
+and checked as well. A plan that breaks a rule, that costs less than the least possible, or whose own bound is
+above that, ends the run with exit code 1.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ def look(case: World, seconds: float, *, with_hints: bool = False) -> Found:
     if best.bound > cost * (1 + CENT) + CENT:
         wrong.append(f"the plan costs {cost:g}, and the model says that {best.bound:g} is the least")
     if best.cost is not None:
+        said = (plan["cost"]["bound_hourly"] or 0.0) - plan["cost"]["hourly_before"]
+        if said > best.cost * (1 + CENT) + CENT:
+            wrong.append(f"the plan says that {said:g} is the least, and {best.cost:g} is enough")
         found = faults(case, realised(facts, best, plan))
         wrong += [f"the least possible: {fault}" for fault in found]
     if with_hints:
