@@ -140,6 +140,22 @@ def test_no_more_than_is_needed_is_named():
     )
 
 
+def test_a_limit_is_that_of_all_entries_of_an_instance_type():
+    """Each region has an entry of its own, and which one is meant is not said: three of each do."""
+    catalog = [{**H100, "regions": ["east"], "limit": 2}, {**H100, "regions": ["west"], "limit": 1}]
+    whole, fleets = {"resources": {"gpu": 8}}, [{"name": "gpu", "nodes": "0..9", "blocks": 8}]
+    tasks = [{"name": f"first-{i}", **whole} for i in range(5)]
+
+    def plan(*limits):
+        entries = [{**entry, "limit": limit} for entry, limit in zip(catalog, limits, strict=True)]
+        return plan_of(World(), whole, running=tasks, fleets=fleets, catalog=entries)
+
+    (remedy,) = plan(2, 1).unplaced.remedies
+    assert (remedy.text, len(remedy.tasks)) == ("with `limit: 3` for h100x8 of sky", 3)
+    assert not plan(3, 3).unplaced.refusals
+    assert len(plan(2, 2).unplaced.refusals) == 2
+
+
 def test_it_is_about_what_is_left_by_the_others():
     """What another task of the same plan gets is not offered a second time."""
     tasks = [{"name": "first", "nodes": 2, "priority": 9}]

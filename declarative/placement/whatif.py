@@ -62,7 +62,7 @@ class Limit:
         return f"with `limit: {value}` for {instance_type}{' (spot)' if spot else ''} of {backend}"
 
     def rules(self, board: Board, value: int) -> Mapping[str, FleetRule]:
-        """The fleets with that value. An entry of a catalog has one limit, whatever the region."""
+        """The fleets with that value. All entries of an instance type have it then, or more."""
         out = dict(board.fleets)
         if self.fleet is not None:
             rule = out[self.fleet]
@@ -72,18 +72,16 @@ class Limit:
             return out
         assert self.quota is not None
         backend, _, instance_type, _ = self.quota
-        own = (o.offer.limit for o in board.options if o.quota == self.quota)
-        entry = (backend, instance_type, min(limit for limit in own if limit is not None))
         for name, rule in out.items():
-            offers = tuple(_limited(offer, entry, value) for offer in rule.offers)
-            out[name] = replace(rule, offers=offers)
+            offers = ((o, _is_entry(o, backend, instance_type)) for o in rule.offers)
+            more = tuple(replace(o, limit=max(o.limit or 0, value)) if own else o for o, own in offers)
+            out[name] = replace(rule, offers=more)
         return out
 
 
-def _limited(offer: Offer, entry: tuple[str, str, int], value: int) -> Offer:
-    """The offer with another limit, if it is of an entry of a catalog: backend, instance type and limit."""
-    mine = (offer.backend, offer.instance_type, offer.limit) == entry
-    return replace(offer, limit=value) if mine else offer
+def _is_entry(offer: Offer, backend: str, instance_type: str) -> bool:
+    """Whether it is one of an instance type that has a limit."""
+    return (offer.backend, offer.instance_type) == (backend, instance_type) and offer.limit is not None
 
 
 class Changes:
@@ -131,7 +129,7 @@ class Changes:
         return [d for d in self.board.domains(job.request) if not d.area or d.area.fleet == fleet]
 
     def _offer_limits(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
-        """The limits of offers. One entry of a catalog has one limit, whatever the region."""
+        """The limits of offers: one for all entries of an instance type, whatever the region."""
         there = Counter(map(quota_of, self.board.nodes))
         there.update(launch.option.quota for launch in self.ledger.launches)
         seen: set[Quota] = set()
@@ -141,7 +139,8 @@ class Changes:
             if more is not None:
                 seen.add(entry)
                 used = there[quota] + (self.ledger.left[quota] or 0)
-                yield Limit(quota=quota), used, used + more
+                offers = (o.offer for o in self.board.options if _is_entry(o.offer, quota[0], quota[2]))
+                yield Limit(quota=quota), min((used, *(o.limit or 0 for o in offers))), used + more
 
     # Trying
 
