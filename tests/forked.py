@@ -51,7 +51,13 @@ LATE = (
 def can(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
     """Whether a process with this environment and these options of `subprocess.Popen` can be forked."""
     own = {n: v for n, v in env.items() if n.startswith(AT_START)}
-    return own == STARTED_WITH and options.keys() <= OPTIONS
+    at_start = any([*folder.glob("*customize.py")] for folder in map(Path, _added(own.pop("PYTHONPATH", ""))))
+    return own == STARTED_WITH and not at_start and options.keys() <= OPTIONS
+
+
+def _added(path: str) -> list[str]:
+    """The folders of a `PYTHONPATH`."""
+    return [folder for folder in path.split(os.pathsep) if folder]
 
 
 class Forked:
@@ -234,7 +240,7 @@ def _become(what: Mapping[str, Any]) -> None:
     os.environ.update(what["env"])
     time.tzset()
     sys.argv = what["args"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.path[:1] = [str(Path(sys.argv[0]).parent), *_added(what["env"].get("PYTHONPATH", ""))]
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         raw = os.fdopen(fd, "rb" if fd == 0 else "wb", closefd=False)
