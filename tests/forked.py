@@ -257,7 +257,23 @@ def _main() -> None:
     _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
     from declarative.cli import main
 
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SystemExit as end:
+        _leave(end.code)
+        raise  # what Python itself has to say or do about it
+
+
+def _leave(code: object) -> None:
+    """End as Python does, but do not take apart what was imported: that costs more than most commands."""
+    if not isinstance(code, int):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]  # joins threads
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":
