@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -997,6 +998,33 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
     assert store.check() == []
 
 
+def test_a_group_waits_for_as_many_steps_as_came_before(store, writer, monkeypatch) -> None:
+    """The threads that a commit wakes come back one by one; the first begins no commit without the others."""
+    groups, names = writer._groups, [Address("volume", f"data-{i}") for i in range(3)]
+    steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
+    assert queued(writer, *steps[:2]) == [None] * 2  # with the first of `queued` there are three
+    commits = counted(monkeypatch, store)
+    groups._patience = 600
+    threads = [threading.Thread(target=step) for step in steps]
+    threads[0].start()
+    until(lambda: groups._busy and not groups._steps)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(commits) == 1
+
+
+def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monkeypatch) -> None:
+    """A thread that is alone, or whose fellows wait for their backends, commits at once."""
+    groups = writer._groups
+    assert queued(writer, partial(writer.log, "exec", NODE)) == [None]
+    groups._patience = 0
+    writer.log("exec", NODE)
+    monkeypatch.setattr(groups._queue, "wait_for", Mock(side_effect=AssertionError))
+    writer.log("exec", NODE)
+
+
 def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) -> None:
     """Nor is anything of it left."""
 
@@ -1142,6 +1170,23 @@ def test_a_group_of_steps_is_one_round_trip(server_store, monkeypatch) -> None:
             writer.finish(intent, {"id": intent.token})
         assert len(writer.state().records) == 3
         assert (len(sent), begins) == (6, [])
+
+
+def test_a_new_state_is_made_and_copied_in_few_round_trips(postgres_url, monkeypatch) -> None:
+    """Whatever the number of tables, which are made in one and copied in one."""
+    sent: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def notes(self: psycopg.Connection, query: str, *given: Any) -> Any:
+        sent.append(query)
+        return execute(self, query, *given)
+
+    url = postgres_url()
+    monkeypatch.setattr(psycopg.Connection, "execute", notes)
+    with open_store(url) as opened, opened.lock("test", lease_seconds=600) as writer:
+        assert writer.state().records == {}
+    assert len([sql for sql in sent if "CREATE TABLE meta" in sql or "FROM resources" in sql]) == 2
+    assert len(sent) < 30
 
 
 def test_an_entry_of_a_command_without_the_lock_keeps_its_number(server_store) -> None:

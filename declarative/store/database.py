@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,11 @@ class Database(ABC):
     @abstractmethod
     def json_text(self, column: str, *keys: str) -> str:
         """SQL for a text within a column of JSON."""
+
+    def run(self, connection: Connection, statements: Iterable[str]) -> None:
+        """Run statements that have no values and find nothing."""
+        for sql in statements:
+            connection.execute(sql)
 
     def working_copy(self, lease: LockInfo) -> WorkingCopy | None:  # noqa: ARG002
         """What the holder of the lock works on where each statement would be a round trip to a server."""

@@ -3,11 +3,15 @@
 Threads queue here and not at the database, whose waiting is a poll and not fair. A thread that finds no other
 one at work leads: it does its own step and those that wait behind it, commits them, and wakes their threads.
 So a step costs its thread one wait, and the threads do not pass a connection on from one to the next.
+
+The threads that a commit wakes come back one after the other. If the first of them began a commit at once,
+the others would wait for all of it. So a group waits a moment for as many steps as came the last time.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +23,9 @@ T = TypeVar("T")
 
 MOST_STEPS = 64
 """How many steps are committed together: the first of them waits for the last."""
+
+MOST_PATIENCE = 0.025
+"""Seconds that a group waits for more steps, however long commits take: longer is no way back from one."""
 
 
 class Step:
@@ -46,13 +53,15 @@ class Step:
 class WriteGroup:
     """One transaction and its steps. No thread goes on before all of them are committed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, patience: float) -> None:
+        """`patience`: how many seconds it may still wait for more steps."""
         self._transaction = database.writing()
         self.connection = self._transaction.__enter__()
         self.taken: list[Step] = []
         self.steps = 0
         """How many of them are to be committed: one that failed is not."""
         self.error: BaseException | None = None
+        self.patience = patience
 
     def do(self, step: Step) -> None:
         """Do a step. One that fails leaves those before it as they are. The first one's fault is raised."""
@@ -93,10 +102,14 @@ class Groups:
         self._database = database
         self._begin = begin
         self._committed = committed
-        self._queue = threading.Lock()
+        self._queue = threading.Condition()
         self._steps: deque[Step] = deque()
         """Those that wait; the first is that of the thread which leads, until that one has begun it."""
         self._busy = False
+        self._expected = 0
+        """How many steps a group waits for: those of the last one, and those that had come since it began."""
+        self._patience = 0.0
+        """How many seconds the last commit took."""
 
     def do(self, work: Callable[[Connection], T]) -> T:
         """What `work` returns, once it is committed, alone or in a group; or what it raises."""
@@ -126,6 +139,7 @@ class Groups:
         """Wait until another thread has done the step, or this one leads."""
         with self._queue:
             self._steps.append(step)
+            self._queue.notify()
             step.leads, self._busy = not self._busy, True
         if step.leads:
             return
@@ -152,7 +166,7 @@ class Groups:
                 self._steps[0].wake()
 
     def _lead(self) -> None:
-        """Do the first step, and those behind it in the same transaction, until none waits."""
+        """Do the first step, and those behind it in the same transaction, until none waits or is expected."""
         group = self._open()
         if group is None:
             return
@@ -164,17 +178,20 @@ class Groups:
             if not isinstance(error, Exception):
                 raise
         else:
+            begun = time.monotonic()
             group.end()
+            self._patience = min(time.monotonic() - begun, MOST_PATIENCE)
             if group.error is None:
                 self._committed()
         finally:
+            self._expected = len(group.taken) + len(self._steps)
             group.tell()
 
     def _open(self) -> WriteGroup | None:
         """A transaction that has begun; None if it cannot, which is the first step's fault."""
         group = None
         try:
-            group = WriteGroup(self._database)
+            group = WriteGroup(self._database, self._patience)
             with self._database.mutex:
                 self._begin(group.connection)
         except BaseException as error:
@@ -189,8 +206,12 @@ class Groups:
         return group
 
     def _next(self, group: WriteGroup) -> Step | None:
-        """The step that the group goes on with."""
+        """The step that the group goes on with, if there is one or one comes in time."""
         with self._queue:
+            if not self._steps and len(group.taken) < self._expected:
+                begun = time.monotonic()
+                self._queue.wait_for(lambda: self._steps, group.patience)
+                group.patience -= time.monotonic() - begun
             if not self._steps or self._steps[0].work is None or len(group.taken) == MOST_STEPS:
                 return None
             group.taken.append(self._steps[0])

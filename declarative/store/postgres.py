@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -243,6 +243,10 @@ class Postgres(Database):
     def begin(self, raw: Raw[Any], *, writes: bool) -> None:
         """See `Database`. READ WRITE is not asked for: a server that was told to take no writes is obeyed."""
         raw.execute(_WRITE if writes else _READ)
+
+    def run(self, connection: Connection, statements: Iterable[str]) -> None:
+        """See `Database`: in one round trip."""
+        connection.execute("; ".join(statements))
 
     def working_copy(self, lease: LockInfo) -> WorkingCopy:
         """See `Database`."""

@@ -327,10 +327,8 @@ def beyond(connection: Connection, found: int) -> bool:
 
 def create(connection: Connection) -> None:
     """All tables, and the rows that are always there. Inside the caller's transaction."""
-    for table, lines in TABLES.items():
-        connection.execute(f"CREATE TABLE {table} ({', '.join(lines)})")
-    for index in INDEXES:
-        connection.execute(index)
+    made = [f"CREATE TABLE {table} ({', '.join(lines)})" for table, lines in TABLES.items()]
+    connection.database.run(connection, (*made, *INDEXES))
     connection.insert("meta", {"id": 1, "format_version": FORMAT_VERSION, "tool": __version__, "serial": 0})
     connection.insert("writer_lock", {"id": 1, "fence": 0})
     connection.insert("leader", {"id": 1, "fence": 0})
