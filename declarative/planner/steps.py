@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from declarative.model.inputs import AttachmentInputs, Inputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
@@ -101,10 +100,10 @@ class Steps:
         """All actions with their direct needs, in order: deletions first, then by kind and name."""
         self._pass_on()
         needs = {key: self._needs(key, action) for key, action in self.actions.items()}
-        ordered = ((self.actions[key], needs[key]) for key in self._ordered(needs))
-        return tuple(
-            replace(action, needs=tuple(sorted(needed))) if needed else action for action, needed in ordered
-        )
+        for key, needed in needs.items():
+            if needed:  # nobody else has the action yet, and a copy of each would take long
+                object.__setattr__(self.actions[key], "needs", tuple(sorted(needed)))
+        return tuple(self.actions[key] for key in self._ordered(needs))
 
     def _needs(self, key: str, action: Action) -> set[str]:
         needs = {n for n in self.extra.get(key, ()) if n in self.actions}

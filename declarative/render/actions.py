@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
@@ -30,8 +29,7 @@ _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """What may be counted: `1` and `01` are two names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionEntry:
+class ActionEntry(NamedTuple):
     """One action, or the two of a replacement, ready to be printed."""
 
     address: Address

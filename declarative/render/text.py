@@ -10,8 +10,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 _SGR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
@@ -109,8 +108,7 @@ class Paint:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One entry of a table: its text is padded first and painted then."""
 
     text: str
@@ -343,8 +341,8 @@ def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: b
         for at in range(1, len(parts), 2):
             if left.pop(0):
                 parts[at] = f"[{ranges(int(row[at]) for row in split)}]"
-        found[i] = replace(cell, text="".join(parts))
+        found[i] = cell._replace(text="".join(parts))
     last = found[-1]
     but = " but for numbers" if first and len({row[-1].text for row in rows}) > 1 else ""
-    found[-1] = replace(last, text=f"{last.text} ({len(rows)} alike{but})".lstrip())
+    found[-1] = last._replace(text=f"{last.text} ({len(rows)} alike{but})".lstrip())
     return found
