@@ -115,6 +115,28 @@ def test_a_solution_that_is_good_enough_is_taken():
     assert program.cost(()) == math.inf
 
 
+def test_a_start_does_not_end_the_search():
+    """HiGHS 1.16 takes this one, which buys without need, for so cheap that it looks for no other."""
+    program = Program()
+    bought = [program.column(cost, most) for cost, most in ((0.797, 2), (1.462, 5), (1.462, 5), (1.851, 2))]
+    a, b, c, d, e, f, g, h, i = (
+        program.column(0, most) for most in (3, 3, 1, 1, 3, math.inf, 1, math.inf, 4)
+    )
+    program.row(3, 3, {a: 1, b: 1})
+    program.row(1, 1, {c: 1, d: 1})
+    program.row(1, 1, {e: 1, f: 1, bought[1]: -1})
+    program.row(-math.inf, 0, {e: -1, a: 1})
+    program.row(0, 0, {g: 1, h: 1, bought[0]: -1})
+    program.row(-math.inf, 0, {g: -1, c: 1})
+    program.row(0, 0, {i: 1, bought[2]: -1})
+    program.row(-math.inf, 0, {i: -1, b: 1, d: 1})
+    limits = SolverLimits(nodes=30, columns=100, brief=True)
+    start = (1, 2, 0, 1, 3, 0, 1, 0, 3, 0, 1, 0, 0)
+    found = program.solve(limits, whole=bought, start=start)
+    assert found.bound == pytest.approx(0.797 + 2 * 1.462)
+    assert program.cost(found.values) == pytest.approx(0.797 + 2 * 1.462)
+
+
 def test_an_added_offer_makes_nothing_dearer():
     """Two unlike tasks: one node of two T4s holds both, whatever else is offered."""
     asks = [

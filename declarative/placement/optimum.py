@@ -28,6 +28,12 @@ PROVED = 8
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
 
+CLOSE = 0.2
+"""The part of the gap within which a small program is solved: what it finds is where a large one starts."""
+
+STARTS = 4
+"""A solution is a start for a larger program if it misses the bound by no more than so many gaps."""
+
 DISTANCES = (4, 32)
 """How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
 
@@ -58,34 +64,45 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
 
 
 def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
-    """First which nodes are whole, then whose ranks they hold: one step takes HiGHS many times as long."""
-    limits = _of_step(limits)
-    program, first = counted.program, _relaxed(counted, limits)
-    if not first.values or (counted.worth and first.bound > -counted.worth):
-        return Solution(first.bound, ())
-    enough = first.bound + max(limits.absolute, limits.gap * first.bound)
-    limits = replace(limits, enough=enough)
-    found = _of_used(counted, limits, first)
-    if program.cost(found.values) > enough:
-        found = min(found, _near(counted, limits, first), key=lambda one: program.cost(one.values))
-    open_still = not found.values or (counted.worth and program.cost(found.values) > enough)
+    """First with fractions of all, then which nodes are whole, then whose ranks they hold: one step takes
+    HiGHS many times as long. The first solution that is good enough is taken.
+    """
+    limits, nodes = _of_step(limits), _whole(counted)
+    program, start, found = counted.program, Solution(-math.inf, ()), Solution(-math.inf, ())
+
+    def cost(one: Solution) -> float:
+        return program.cost(one.values)
+
+    # Fractions of nodes say what is cheap, and little of how much can be seated.
+    for whole in (nodes,) if counted.worth else ((), nodes):
+        first = program.solve(limits, whole=whole, start=start.values)
+        if not first.values or (counted.worth and first.bound > -counted.worth):
+            return Solution(first.bound, ())
+        enough = first.bound + max(limits.absolute, limits.gap * first.bound)
+        aim = replace(limits, enough=enough)
+        found = min(found, _of_used(counted, aim, first), key=cost)
+        if cost(found) <= enough:
+            return Solution(first.bound, found.values)
+        if cost(found) <= first.bound * (1 + limits.gap * STARTS):
+            start = found
+    found = min(found, _near(counted, aim, first), key=cost)
+    open_still = not found.values or (counted.worth and cost(found) > enough)
     if open_still and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
 
 
 def _of_used(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
-    """A solution of whole numbers that uses, but for nodes, the columns that another one uses.
+    """A solution of whole numbers in which nodes are cut only in ways that another solution uses.
 
-    It takes HiGHS a fiftieth of the time that `_near` takes, and more often than not it is good enough.
+    It takes HiGHS a twentieth of the time that `_near` takes, and more often than not it is good enough.
     """
-    homes, open_still = counted.homes, _whole(counted) - counted.homes
-    fixed = {
-        i: value
-        for i, value in enumerate(first.values)
-        if i in homes or (value < SLACK and i not in open_still)
-    }
-    return counted.program.solve(limits, around=first.values, distance=DISTANCES[0], fixed=fixed)
+    any_number = {column for _, _, column, _ in counted.placed} | _whole(counted)
+    any_number.update(column for _, _, column in counted.runs)
+    unused = (i for i, value in enumerate(first.values) if value < SLACK and i not in any_number)
+    fixed = dict.fromkeys(unused, 0.0)
+    limits = replace(limits, gap=CLOSE * limits.gap)
+    return counted.program.solve(limits, around=first.values, distance=DISTANCES[-1], fixed=fixed)
 
 
 def _near(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
