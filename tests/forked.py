@@ -2,7 +2,7 @@
 
 Each is a process of its own, with its own folder, environment, streams, signals and exit code. What is saved
 is the start of Python and of the libraries, which is most of what a short command costs. Each process that
-runs tests has one that it forks from.
+runs tests has one that it forks from, and one more for each other program that takes long to start.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ STARTED_WITH = {"LANG": "C.UTF-8"}
 OPTIONS = {"stdin", "stdout", "stderr", "text", "start_new_session"}
 """The options of `subprocess.Popen` that are taken."""
 
+FORK = "--fork"
+"""What a program is started with that is forked from; then comes the number of its line."""
+
 LATE = (
     "asyncssh",
     "jinja2",
@@ -61,9 +64,20 @@ def _added(path: str) -> list[str]:
 
 
 class Forked:
-    """One such process, with what tests use of `subprocess.Popen`."""
+    """One such process, with what tests use of `subprocess.Popen`.
 
-    def __init__(self, args: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any) -> None:
+    `program` is what it is forked from: a file which imports all that it needs, and then calls `stand_by`.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        program: str = __file__,
+        **options: Any,
+    ) -> None:
         self.args = [*args]
         self.returncode: int | None = None
         self._lock = threading.Lock()
@@ -77,7 +91,7 @@ class Forked:
         self._told, tells = os.pipe()
         what = {"args": self.args, "cwd": str(cwd), "env": dict(env), **options}
         what = {k: v for k, v in what.items() if k in ("args", "cwd", "env", "start_new_session")}
-        socket.send_fds(_parent(), [json.dumps(what).encode()], [stdin, stdout, stderr, tells])
+        socket.send_fds(_parent(program), [json.dumps(what).encode()], [stdin, stdout, stderr, tells])
         for fd in (*theirs, tells):
             os.close(fd)
         if options.get("text"):
@@ -165,14 +179,14 @@ def _ours(mode: str, wanted: Any, theirs: list[int]) -> tuple[IO[Any] | None, in
 
 
 @cache
-def _parent() -> socket.socket:
+def _parent(program: str) -> socket.socket:
     """The line to the process that is forked from; it ends with us."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
     # Nothing of a test's: whatever has one of its folders in its environment is ended with it.
     env = {"PATH": os.environ["PATH"], **STARTED_WITH}
     process = subprocess.Popen(
-        [sys.executable, __file__, str(its.fileno())],
+        [sys.executable, program, FORK, str(its.fileno())],
         env=env,
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
@@ -250,11 +264,16 @@ def _become(what: Mapping[str, Any]) -> None:
         setattr(sys, f"__{name}__", new)
 
 
-def _main() -> None:
-    _import_all()
+def stand_by() -> None:
+    """Returns in each process that is forked, which is then one that was started with these arguments."""
     gc.collect()
     gc.freeze()
-    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _become(_serve(socket.socket(fileno=int(sys.argv[2]))))
+
+
+def _main() -> None:
+    _import_all()
+    stand_by()
     from declarative.cli import main
 
     try:

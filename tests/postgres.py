@@ -31,6 +31,7 @@ shared_buffers = 16MB
 max_connections = 60
 ssl = on
 log_min_messages = fatal
+autovacuum = off
 """
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Self
 
 from declarative.provider import Config
 from providers.cloud import cloud
 from tests.cloud_ec2.server import AMI
+from tests.forked import Forked
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"
@@ -25,9 +26,11 @@ class RunningEc2:
         self.words = [str(folder)] if folder else []
 
     def __enter__(self) -> Self:
-        server = Path(__file__).with_name("server.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(server), *self.words], stdout=subprocess.PIPE, text=True
+        server = str(Path(__file__).with_name("server.py"))
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": 2}
+        # Forked, for moto takes a CPU second to import.
+        self.process = Forked(
+            [server, *self.words], Path.cwd(), os.environ, program=server, text=True, **streams
         )
         assert self.process.stdout
         line = self.process.stdout.readline()

@@ -236,24 +236,25 @@ class Ec2:
 
 def main():
     """Serve until killed."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     # moto reads 1,300 images at the start unless it is given others.
     with tempfile.NamedTemporaryFile("w", suffix=".json") as images:
         keys = ("name", "owner_id", "creation_date", "architecture")
         named = [{**IMAGE, "ami_id": i, **dict(zip(keys, told, strict=True))} for i, told in NAMED.items()]
         json.dump([IMAGE, *named], images)
         images.flush()
-        os.environ["MOTO_AMIS_PATH"] = images.name
-        os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-        os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
+        validated = ("MOTO_ENABLE_AMI_VALIDATION", "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION")
+        settings = {"MOTO_AMIS_PATH": images.name, **dict.fromkeys(validated, "true")}
+        os.environ.update(settings)
         from moto.ec2.models import ec2_backends
         from moto.ec2.models.instance_types import INSTANCE_TYPES
         from moto.ec2.utils import filter_dict_attribute_mapping
+        from moto.moto_api._internal import mock_random
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
 
         filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
         sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests import forked
         from tests.cloud_ec2.placed import Placed
 
         class Quiet(WSGIRequestHandler):
@@ -262,6 +263,11 @@ def main():
             def log(self, *_):
                 pass
 
+        if sys.argv[1:2] == [forked.FORK]:
+            forked.stand_by()
+            os.environ.update(settings)
+            mock_random.seed()  # no two of them make the same ids
+        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
         moto = DomainDispatcherApplication(create_backend_app)
         served = Ec2(moto, ec2_backends, INSTANCE_TYPES, Placed(RefusedError), folder)
         server = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Quiet)
