@@ -216,21 +216,21 @@ def kill_ranks(path: Path) -> None:
     for pid in processes(path):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for file in path.rglob("ranks/*/confined"):
-        for group in file.read_text().split()[1:]:
-            _remove_group(Path(group))
-
-
-def _remove_group(group: Path) -> None:
+    groups = [Path(g) for file in path.rglob("ranks/*/confined") for g in file.read_text().split()[1:]]
     for _ in range(100):  # those just killed take a moment to leave
-        with suppress(FileNotFoundError):
-            try:
-                group.rmdir()
-            except OSError as error:
-                if error.errno == errno.EBUSY:
-                    time.sleep(0.02)
-                    continue
-        return
+        groups = [group for group in groups if not _removed(group)]
+        if not groups:
+            return
+        time.sleep(0.02)
+
+
+def _removed(group: Path) -> bool:
+    """Whether it is gone, or cannot be removed at all."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        return error.errno != errno.EBUSY
+    return True
 
 
 def on_terminal(

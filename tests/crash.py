@@ -7,7 +7,7 @@ Children are forked from here, so that what takes long, the imports, is done onc
 
 from __future__ import annotations
 
-import importlib
+import gc
 import json
 import os
 import shutil
@@ -19,6 +19,7 @@ from typing import Any
 from declarative import cli
 from declarative.store import Writer
 from tests.cli import clean_env, fleet, lines, task, volume
+from tests.forked import import_all
 
 GANG = """
 touch {up}-$FLEETFORM_NODE_RANK
@@ -144,10 +145,8 @@ def crash_cleanup(project: Path, step: int, when: str) -> dict[str, Any] | None:
 
 def main() -> None:
     """One line of JSON for each step, to the last one there is."""
-    for name in ("apply", "status", "plan", "state", "logs"):
-        importlib.import_module(f"declarative.cli.{name}")
-    for name in ("apply", "planner", "render", "store", "language.loader"):
-        importlib.import_module(f"declarative.{name}")
+    import_all()
+    gc.freeze()
     root, command, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     crash = {"apply": crash_apply, "destroy": crash_destroy, "cleanup": crash_cleanup}[command]
     for step in range(1, MOST):

@@ -200,7 +200,8 @@ def _parent(program: str) -> socket.socket:
 # ----------------------------------------------------------------------------- in the one that is forked from
 
 
-def _import_all() -> None:
+def import_all() -> None:
+    """All that commands import, also late."""
     for name in LATE:
         with suppress(ImportError):  # what an extra would bring
             importlib.import_module(name)
@@ -214,36 +215,48 @@ def _import_all() -> None:
 
 def _serve(line: socket.socket) -> dict[str, Any]:
     """What to be, in each process that is forked; the one that is forked from ends with the line."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    tells: dict[int, int] = {}
+    ready = select.poll()
+    ready.register(line, select.POLLIN)
+    ready.register(woken, select.POLLIN)
     while True:
+        found = {fd for fd, _ in ready.poll()}
+        if woken in found:
+            os.read(woken, LONGEST)
+            _tell_ends(tells)
+        if line.fileno() not in found:
+            continue
         data, fds, _, _ = socket.recv_fds(line, LONGEST, 4)
         if not data:
             os._exit(0)
-        if not os.fork():
+        *streams, told = fds
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            line.close()
-            if _watch(fds):
-                return json.loads(data)  # type: ignore[no-any-return]
-        for fd in fds:
+            for fd, stream in enumerate(streams):
+                os.dup2(stream, fd)
+            for fd in (*fds, *tells.values(), woken, wakes, line.detach()):
+                os.close(fd)
+            return json.loads(data)  # type: ignore[no-any-return]
+        os.write(told, NUMBER.pack(pid))
+        tells[pid] = told
+        for fd in streams:
             os.close(fd)
 
 
-def _watch(fds: list[int]) -> bool:
-    """True in the command's own process; its parent tells how that ends, and ends itself."""
-    *streams, tells = fds
-    if pid := os.fork():
-        os.write(tells, NUMBER.pack(pid))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        for fd in (0, 1, 2, *streams):
-            os.close(fd)
-        os.write(tells, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
-        os._exit(0)
-    for fd, stream in enumerate(streams):
-        os.dup2(stream, fd)
-    for fd in fds:
-        os.close(fd)
-    return True
+def _tell_ends(tells: dict[int, int]) -> None:
+    """How those have ended that have."""
+    while tells and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+        told = tells.pop(ended[0])
+        with suppress(BrokenPipeError):  # nobody asks
+            os.write(told, NUMBER.pack(os.waitstatus_to_exitcode(ended[1])))
+        os.close(told)
 
 
 def _become(what: Mapping[str, Any]) -> None:
@@ -272,7 +285,7 @@ def stand_by() -> None:
 
 
 def _main() -> None:
-    _import_all()
+    import_all()
     stand_by()
     from declarative.cli import main
 

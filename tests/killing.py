@@ -6,7 +6,7 @@ its backend has. Commands are forked from this process, so that the imports are 
 
 from __future__ import annotations
 
-import importlib
+import gc
 import itertools
 import json
 import os
@@ -29,6 +29,7 @@ from declarative.store import StateError, Writer, open_store
 from declarative.store.groups import Groups, Step, WriteGroup
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
+from tests.forked import import_all
 
 MADE = ("node", "volume", "attachment")
 APPLY = ("apply", "--auto-approve", "--parallelism", "16")
@@ -43,10 +44,8 @@ Act = Callable[[], None]
 
 def warm_up() -> None:
     """What takes long, done once, before the forks."""
-    for name in ("apply", "status", "plan", "state"):
-        importlib.import_module(f"declarative.cli.{name}")
-    for name in ("apply", "planner", "render", "store", "language.loader"):
-        importlib.import_module(f"declarative.{name}")
+    import_all()
+    gc.freeze()
 
 
 def die() -> None:
