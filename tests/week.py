@@ -312,14 +312,15 @@ class Days:
         used = {attempt.node for attempt in self.place.attempts}
         for node in nodes:
             if node.name.startswith("work") and node.key not in used and node.lost is None:
-                after = f"{(node.made - BEGIN) / HOUR:.2f} h"
-                self._wrong(f"{node.name} ({node.key}) was made for nothing after {after}")
+                self._wrong(f"{node.name} ({node.key}) was made for nothing after {_hours(node.made)} h")
         mornings = self._times(8, 0)
         lost = Counter(node.name for node in nodes if node.lost is not None)
         for name, times in Counter(node.name for node in nodes).items():
             most = {"always": 1, "day": mornings}.get(name.rpartition("-")[0])
             if most is not None and times - lost[name] > most:
-                self._wrong(f"{name} was made {times} times, and lost {lost[name]} times")
+                kept = [node for node in nodes if node.name == name and node.lost is None]
+                shown = ", ".join(f"{node.key} {_hours(node.made)}-{_hours(node.gone)}" for node in kept)
+                self._wrong(f"{name} was made {times} times, and lost {lost[name]} times; not lost: {shown}")
 
     def _check_budget(self) -> None:
         """Not too many are replaced in an hour. Those of `work` are made for tasks, and replace none."""
@@ -367,6 +368,11 @@ class Days:
         """USD that had to be paid."""
         nodes = self.place.nodes.values()
         return sum(n.price * ((n.gone or self.clock.at) - n.made) for n in nodes) / HOUR
+
+
+def _hours(at: float | None) -> str:
+    """Since the beginning."""
+    return "" if at is None else f"{(at - BEGIN) / HOUR:.2f}"
 
 
 @contextmanager
