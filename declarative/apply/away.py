@@ -41,7 +41,7 @@ ADOPTED = "instances"
 QUEUE = "queue"
 """The part that says when queued tasks are expected to start."""
 HOST = "host/"
-"""How the part begins that is one of its hosts, or of its nodes."""
+"""How the part begins that is one of its hosts, or the machine of one of its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,7 @@ class Away:
         self._turn = threading.Lock()
         self._down: dict[tuple[str, str], _Down] = {}
         self._took: dict[tuple[str, str], float] = {}
+        self._read: set[tuple[str, str]] = set()
         self._returned = False
 
     def of(self, backend: str, part: str = "") -> Absence | None:
@@ -123,6 +124,8 @@ class Away:
     def forget_unused(self) -> None:
         """Forget those that nobody wanted to read since the last time."""
         with self._turn:
+            self._took = {k: t for k, t in self._took.items() if k in self._read or not k[1].startswith(HOST)}
+            self._read.clear()
             self._down = {key: down for key, down in self._down.items() if down.used}
             for down in self._down.values():
                 down.used = False
@@ -141,6 +144,8 @@ class Away:
         `least` seconds, is left alone for at most `longest`, and asked `once` each time that it is due.
         """
         key = backend, part
+        with self._turn:
+            self._read.add(key)
         self.check(*key)
         took, first = self._took.get(key), AT_FIRST if self._first is None else self._first
         limit = max(least, first) if took is None else max(least, AT_LEAST, TIMES_SLOWER * took)
@@ -226,7 +231,8 @@ class Away:
 
         def run() -> T:
             found = context.run(ask)
-            self._took[key] = time.monotonic() - begun
+            with self._turn:
+                self._took[key] = time.monotonic() - begun
             return found
 
         return begin({key[0]: ask}, lambda _: run())[key[0]]

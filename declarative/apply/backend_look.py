@@ -29,7 +29,7 @@ from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
-from declarative.model.state import ORPHAN, Address, Record, State, made_as
+from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as
 from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.planner.inventory import Standing
 from declarative.provider import Provider, ProviderError, Thing, TransientError
@@ -199,7 +199,7 @@ def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
 ) -> BackendLook:
     """What nodes say of themselves and of their ranks. A loop leaves those alone that do not answer."""
     found = BackendLook(readiness=dict(known))
-    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, made_as(n).name))}
+    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, machine_name(n)))}
     asked = [n for n in nodes if n.address.name not in resting]
     found.readiness |= resting
     try:
@@ -228,7 +228,7 @@ def _let_rest(
         if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
             ask = partial(_readiness_of, provider, node)
             rest = backends.host_rest(node.node.fleet)
-            backends.away.let_rest((name, made_as(node).name), seen, ask, rest)
+            backends.away.let_rest((name, machine_name(node)), seen, ask, rest)
 
 
 def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:

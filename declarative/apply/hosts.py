@@ -18,7 +18,7 @@ from declarative.apply.backends import HOST_REST, Backends, of_partition
 from declarative.apply.renames import RenamedBackend
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
-from declarative.model.state import Address, Record, State, made_as
+from declarative.model.state import Address, Record, State, machine_name
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
@@ -109,7 +109,7 @@ def visited(
             return Visit(readiness=provider.readiness([node])[node.address.name])
 
     def visit(node: Record) -> Visit:
-        key, rest = (name, made_as(node).name), backends.host_rest(node.node.fleet)
+        key, rest = (name, machine_name(node)), backends.host_rest(node.node.fleet)
         found = backends.away.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
         return Visit(readiness=found) if isinstance(found, Readiness) else found
 

@@ -23,7 +23,7 @@ from declarative.model.state import (
     attempt_id,
     attempt_of,
     given_up,
-    made_as,
+    machine_name,
     rank_of_attempt,
     silent_since,
 )
@@ -53,7 +53,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
         return found
 
     def again(record: Record) -> Readiness | None:
-        if backends.away.asked_twice(record.backend or LOCAL, made_as(record).name):
+        if backends.away.asked_twice(record.backend or LOCAL, machine_name(record)):
             return readiness[record.address.name]
         with suppress(ProviderError):
             provider = backends.get(record.backend)

@@ -280,6 +280,11 @@ def made_as(record: Record) -> Address:
     return Address.parse(known["address"]) if known else record.address
 
 
+def machine_name(record: Record) -> str:
+    """The name of a node's machine, which no other has, also not the one that is made in its place."""
+    return f"{made_as(record).name}.{record.generation}"
+
+
 def drain_of(record: Record) -> Drain | None:
     """Since when and why a node is drained; None if it is not."""
     found = record.outputs.get(DRAINED)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from providers.ssh.transport import background
 from tests.cli import ended, fleet, release, task, until
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.run import REGION, SECRETS, provider
 from tests.hosts.test_instances import Account, Cloud, backend, project  # noqa: F401
+from tests.rounds import Clock, Here
 
 pytestmark = pytest.mark.slow
 SPOT = {"backends": ["aws"], "placement": "cluster", "resources": {"cpu": 2}}
@@ -67,6 +69,46 @@ def test_two_nodes_lost_at_once(cloud: Cloud, project: Account, tmp_path: Path) 
     assert "rank/pair-0: lost: node/gpu-0 is gone: Client.UserInitiatedShutdown" in done.err
     assert len(instances(cloud, tmp_path)) == 2
     project.no_changes()
+
+
+def test_the_machine_after_a_silent_one_is_asked_itself(
+    cloud: Cloud,
+    project: Account,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same name: what a loop remembers of the machine before it is not said of it."""
+    quick = {"ssh_config": "/dev/null", "connect_timeout": 2}
+    project.declare({"type": "project"}, backend(cloud.port, options=quick), fleet("gpu", 1, **SPOT))
+    clock = Clock()
+    monkeypatch.setattr("time.time", clock)
+    here = Here(project.path, clock)
+
+    def seen(seconds: float) -> str:
+        cloud.machines.set_clock(clock.at + seconds)
+        (node,) = here.seen(seconds).nodes
+        return node.state
+
+    def up() -> str:
+        (made,) = instances(cloud, tmp_path)
+        until(lambda: made in cloud.of and cloud.of[made].answers())
+        assert seen(1) == "ready"
+        return made
+
+    try:
+        here.step()
+        first = up()
+        cloud.of[first].off()
+        background.close()
+        assert [seen(60), seen(60)] == ["unreachable"] * 2
+        here.step(600)
+        until(lambda: here.rounds.away.list()[0].asked == clock.at)
+        done = here.step(1)
+        assert {result.id for result in done.results} == {"delete:node/gpu-0", "create:node/gpu-0"}
+        assert up() != first
+    finally:
+        here.close()
+        background.close()
 
 
 def test_nodes_that_end_while_they_boot(cloud: Cloud, project: Account, tmp_path: Path) -> None:  # noqa: F811
