@@ -1021,7 +1021,7 @@ def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monke
     assert queued(writer, partial(writer.log, "exec", NODE)) == [None]
     groups._patience = 0
     writer.log("exec", NODE)
-    monkeypatch.setattr(groups._queue, "wait_for", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(groups._queue, "wait", Mock(side_effect=AssertionError))
     writer.log("exec", NODE)
 
 

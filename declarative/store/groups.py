@@ -54,7 +54,7 @@ class WriteGroup:
     """One transaction and its steps. No thread goes on before all of them are committed."""
 
     def __init__(self, database: Database, patience: float) -> None:
-        """`patience`: how many seconds it may still wait for more steps."""
+        """`patience`: how many seconds it may wait, once, for more steps."""
         self._transaction = database.writing()
         self.connection = self._transaction.__enter__()
         self.taken: list[Step] = []
@@ -108,6 +108,8 @@ class Groups:
         self._busy = False
         self._expected = 0
         """How many steps a group waits for: those of the last one, and those that had come since it began."""
+        self._awaited = 0
+        """How many of them have not come yet."""
         self._patience = 0.0
         """How many seconds the last commit took."""
 
@@ -139,7 +141,8 @@ class Groups:
         """Wait until another thread has done the step, or this one leads."""
         with self._queue:
             self._steps.append(step)
-            self._queue.notify()
+            if step.work is None or len(self._steps) >= self._awaited:
+                self._queue.notify()
             step.leads, self._busy = not self._busy, True
         if step.leads:
             return
@@ -184,7 +187,7 @@ class Groups:
             if group.error is None:
                 self._committed()
         finally:
-            self._expected = len(group.taken) + len(self._steps)
+            self._expected = min(len(group.taken) + len(self._steps), MOST_STEPS)
             group.tell()
 
     def _open(self) -> WriteGroup | None:
@@ -208,10 +211,10 @@ class Groups:
     def _next(self, group: WriteGroup) -> Step | None:
         """The step that the group goes on with, if there is one or one comes in time."""
         with self._queue:
-            if not self._steps and len(group.taken) < self._expected:
-                begun = time.monotonic()
-                self._queue.wait_for(lambda: self._steps, group.patience)
-                group.patience -= time.monotonic() - begun
+            self._awaited = self._expected - len(group.taken)
+            if not self._steps and self._awaited > 0 and group.patience:
+                self._queue.wait(group.patience)  # for all of them: to be woken by each would take longer
+                group.patience = 0
             if not self._steps or self._steps[0].work is None or len(group.taken) == MOST_STEPS:
                 return None
             group.taken.append(self._steps[0])
