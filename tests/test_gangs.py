@@ -149,7 +149,7 @@ def test_a_rank_that_was_released_alone_is_stopped_by_the_next_apply(project, mo
     """Its siblings were never released, and waited for as long as they may. It did run, so that the task is
     lost, and runs again if that is asked for.
     """
-    monkeypatch.setattr(execute, "GATE_SECONDS", 1)
+    monkeypatch.setattr(execute, "GATE_SECONDS", 4)  # the first is released within that
     declare_three(project, startup_order="master-first")
     cut_short(project, "after", 4)
     nodes = project.path / ".fleetform/local/nodes"
