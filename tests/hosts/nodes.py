@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from declarative.model.state import Address, Record
 from declarative.model.status import RankStatus
-from declarative.provider import Config, Fence, reads_only
+from declarative.provider import Config, Fence, TransientError, reads_only
 from providers.ssh import Ssh
 from providers.ssh.host import Host, Timing
 from providers.ssh.transport import SshTransport
@@ -102,11 +103,17 @@ class Nodes:
         return self.provider.poll(node, [attempt])[attempt]
 
     def ended(self, node: Record, attempt: str) -> RankStatus:
-        """How it ended."""
-        until(lambda: (status := self.poll(node, attempt)) and status.state.ended)
-        status = self.poll(node, attempt)
-        assert status
-        return status
+        """How it ended. A connection from before a cut may be lost only now."""
+        found: list[RankStatus] = []
+
+        def look() -> bool:
+            with suppress(TransientError):
+                status = self.poll(node, attempt)
+                found[:] = [status] if status and status.state.ended else []
+            return bool(found)
+
+        until(look)
+        return found[0]
 
     def log(self, node: Record, attempt: str) -> str:
         """What it wrote."""
