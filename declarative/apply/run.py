@@ -34,11 +34,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     tools.writer.ensure_lineage()
     _give_up_elsewhere(plan.actions, tools)
     touched = {a.task for a in plan.actions if a.task}
-
-    def note(rank: str, status: RankStatus) -> None:
-        tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
-
-    with watched(tools.writer, tools.backends, touched, note):
+    with watched(tools.writer, tools.backends, touched, _ended(tools)):
         results = walk(
             plan.actions,
             lambda action: execute(action, tools),
@@ -56,6 +52,16 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
+
+
+def _ended(tools: Tools) -> Note:
+    """Records how a rank has ended, and says it."""
+
+    def ended(rank: str, status: RankStatus) -> None:
+        tools.writer.observe_rank(rank, status)
+        tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
+
+    return ended
 
 
 def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
@@ -171,11 +177,7 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
 
     Not after an interruption: then the next apply starts the ranks that are missing.
     """
-
-    def ended(rank: str, status: RankStatus) -> None:
-        tools.writer.observe_rank(rank, status)
-        tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
-
+    ended = _ended(tools)
     outcome = {r.id: r for r in results}
     state = tools.writer.state()
     gangs = state.gangs()

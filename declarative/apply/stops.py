@@ -139,27 +139,22 @@ def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None
 
 
 @contextmanager
-def watched(writer: Writer, backends: Backends, touched: Collection[str], note: Note) -> Iterator[None]:
+def watched(writer: Writer, backends: Backends, touched: Collection[str], ended: Note) -> Iterator[None]:
     """Meanwhile stop gangs of which a rank fails, but not those of the tasks that are `touched`: an apply may
-    wait for minutes until a node is up, and nobody else looks.
+    wait for minutes until a node is up, and nobody else looks. `ended` records how a rank has ended.
     """
     over, polls = threading.Event(), PollRounds(backends)
 
-    def ended(rank: str, status: RankStatus) -> None:
-        writer.observe_rank(rank, status)
-        note(rank, status)
-
     def look() -> None:
         state = writer.state()
-        gangs = (ranks for task, ranks in state.gangs().items() if task not in touched)
-        beside = {r.address.name for ranks in gangs if len(ranks) > 1 for r in ranks}
-        if not all(map(state.has_ended, beside)):
-            seen = {n: s for n, s in polls.poll(state).items() if n in beside and s.state.ended}
-            for rank, status in seen.items():
-                ended(rank, status)
-            state = replace(state, ranks={**state.ranks, **seen})
-        causes = {n: s.cause for n, s in gang_stops(state).items() if n in beside}
-        stop_ranks(state, backends, causes, ended)
+        gangs = state.gangs().items()
+        others = (r.address for task, ranks in gangs if task in touched or len(ranks) == 1 for r in ranks)
+        state = state.without(others)
+        seen = {rank: status for rank, status in polls.poll(state).items() if status.state.ended}
+        for rank, status in seen.items():
+            ended(rank, status)
+        found = gang_stops(replace(state, ranks={**state.ranks, **seen}))
+        stop_ranks(state, backends, {rank: status.cause for rank, status in found.items()}, ended)
 
     def watch() -> None:
         pause = FIRST_LOOK

@@ -97,8 +97,8 @@ class AllowedPart:
     @property
     def nodes(self) -> dict[str, str]:
         """The nodes that the plan is about, and why each may be changed."""
-        groups = {group_of(a) for a in self.plan.actions}
-        return {g: self.causes[g].value for g in groups & self.causes.keys() if g.startswith("node/")}
+        groups = dict.fromkeys(map(group_of, self.plan.actions))  # in the plan's order, as it is written down
+        return {g: self.causes[g].value for g in groups if g in self.causes and g.startswith("node/")}
 
     def unused(self, results: Iterable[ActionResult]) -> dict[str, tuple[str, ...]]:
         """The approvals of what was not done whole."""
@@ -108,7 +108,7 @@ class AllowedPart:
     def still_lost(self, results: Iterable[ActionResult]) -> dict[str, str]:
         """What is gone and could not be made anew: it is not to be taken for new. As `noted`."""
         undone = {result.id for result in results if result.outcome is not Outcome.DONE}
-        made = {group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone}
+        made = [group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone]
         return {group: LOST for group in made if self.causes.get(group) is Cause.REPLACE_LOST}
 
 

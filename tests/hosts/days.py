@@ -160,9 +160,8 @@ class Instances(Machined):
             if made not in self.nodes:
                 self.nodes[made] = self._node(made, instance)
         until(lambda: there.keys() <= self.cloud.of.keys())
-        until(
-            lambda: all(self.cloud.of[made].answers() for made in new)
-        )  # else the clock goes on while they boot
+        # Else the clock goes on while they boot.
+        until(lambda: all(self.cloud.of[made].answers() for made in new))
         for node in self.nodes.values():
             if node.key not in there and node.gone is None:
                 node.gone = self.clock()
