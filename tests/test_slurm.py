@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
 from declarative.model.resource import Taken
+from declarative.model.status import RankState
 from declarative.planner.inventory import busy
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.slurm import cluster
@@ -151,6 +152,28 @@ def test_a_users_line_breaks_make_no_parts_of_an_answer():
     seen = read(f"{answer}FLEETFORM-END\n".encode(), "login")
     assert list(seen.cluster.jobs) == [17]
     assert seen.jobs == {"abc": 17}
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "found"),
+    [
+        ("RUNNING", 101, RankState.RUNNING),  # it was asked of before the end
+        ("RUNNING", 200, RankState.STOPPED),  # the step alone was cancelled
+        ("COMPLETING", 200, RankState.RUNNING),
+        ("CANCELLED", 101, RankState.STOPPED),
+        ("PREEMPTED", 101, RankState.LOST),
+        ("TIMEOUT", 101, RankState.FAILED),
+    ],
+)
+@pytest.mark.parametrize("stop", ["", "5"])
+def test_an_end_that_slurm_caused_waits_for_its_cause(state, now, found, stop):
+    """Else a rank of a preempted job would count as stopped, and `retry` would leave it so."""
+    parts = {"jobs": "abc 17", "queue": ROW_22.replace("RUNNING", state), "node": NODE_22, "partition": ""}
+    parts |= dict.fromkeys(("reservation", "topology", "things"), "") | {"now": str(now), "job": JOB_22}
+    parts["attempts"] = f"gpu-0|a-0|90 60 x|gpu-0 1 100 - -|abc|95|17.0 gpu-0|95|143 stopped 100|||{stop}|"
+    answer = "".join(f"FLEETFORM-LOOK {kind}\n{text}\n" for kind, text in parts.items())
+    seen = read(f"{answer}FLEETFORM-END\n".encode(), "login")
+    assert seen.status(seen.attempts["gpu-0", "a-0"]).state is (RankState.STOPPED if stop else found)
 
 
 def test_nodes_share_a_look_however_long_it_takes(monkeypatch):

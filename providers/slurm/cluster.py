@@ -14,6 +14,7 @@ from functools import cache
 from itertools import islice, zip_longest
 
 from declarative.model.blocks import Shape
+from declarative.model.spec.amounts import show_mib
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/.]*)=")
 _GRES = re.compile(r"(?:gres[:/])?gpu(?::([^:(=,]+))?[:=](\d+)(?:\(IDX:([^)]*)\))?")
@@ -67,6 +68,13 @@ class Job:
     def holds(self) -> bool:
         """Whether it holds its nodes."""
         return self.state not in ENDED and self.state not in WAITING
+
+
+def held_by(job: Job, share: Share) -> str:
+    """What is said of a job that holds something: `job 17 of alice (2 GPUs, 4 CPUs, 16GB)`."""
+    parts = [f"{share.gpus} GPUs" if share.gpus != 1 else "1 GPU"] if share.gpus else []
+    parts += [f"{share.cpus} CPUs", show_mib(share.memory_mib)]
+    return f"slurm job {job.id} of {job.user} ({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

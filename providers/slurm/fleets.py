@@ -12,8 +12,8 @@ from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.optional import Member
 from providers.ownership import key_of
-from providers.slurm.cluster import Cluster, Node, Partition
-from providers.slurm.snapshot import Snapshot, held_by
+from providers.slurm.cluster import Cluster, Node, Partition, held_by
+from providers.slurm.snapshot import Snapshot
 
 WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED", "DYNAMIC_NORM", "CLOUD", "PLANNED", "COMPLETING"})
 """The states of nodes on which a job can start now, as far as there is room."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from declarative.model.diagnostic import and_more
-from declarative.model.spec.amounts import show_mib
 from declarative.model.status import (
     LIMIT_REACHED,
     NOT_RELEASED,
@@ -28,7 +27,7 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from providers import ranks, runner
 from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
 from providers.slurm import cluster
-from providers.slurm.cluster import ENDED, Cluster, Job, Share
+from providers.slurm.cluster import ENDED, Cluster, Job, Share, held_by
 from providers.slurm.login import Place
 from providers.transport import ConnectionLost
 
@@ -36,7 +35,7 @@ FRESH = 0.4
 AWAY = 8.0
 """Seconds after a look that the controller did not answer, until there is another one."""
 LATE = 20.0
-"""Seconds after a job's end until its exit codes are given up: a shared filesystem shows files late."""
+"""Seconds after an end until all is told of it: a shared filesystem shows files late, Slurm its reasons."""
 _MARK = "FLEETFORM-LOOK "
 
 
@@ -119,7 +118,7 @@ class Snapshot:
         """How an attempt is doing."""
         job = self.job_of(attempt)
         if attempt.ended is not None:
-            return _ended(attempt, job)
+            return _ended(attempt, job, self.cluster.now)
         confinement = self._confinement(attempt, job)
         if attempt.started_at is not None and (job is None or not self._over(job)):
             if job is None and self.jobs.get(attempt.job) is not None:
@@ -209,25 +208,28 @@ def _of_job(attempt: Attempt, job: Job) -> RankStatus:
     )
 
 
-def _stopped_by(attempt: Attempt, job: Job) -> RankStatus | None:
-    """The end of an attempt that Slurm stopped, and none of us; None if nobody knows why."""
+def _stopped_by(attempt: Attempt, job: Job, seconds: float) -> RankStatus | None:
+    """The end of an attempt that Slurm stopped this long ago, and none of us; None if nobody knows why."""
     if job.restarts:  # it may run again, and nothing of ours in it
         return _lost(attempt, f"its job was requeued (job {job.id})")
-    return _of_job(attempt, job) if job.state in _BY_STATE else None
+    if job.state in ENDED:
+        return _of_job(attempt, job) if job.state in _BY_STATE else None
+    # Its processes end before Slurm says why. An end that is recorded without its cause would stay so.
+    if job.state == "COMPLETING" or seconds < LATE:
+        cause = f"it was stopped, and its job has not ended yet (job {job.id}, {job.state})"
+        return RankStatus(state=RankState.RUNNING, cause=cause, started_at=attempt.started_at)
+    return None
 
 
-def _ended(attempt: Attempt, job: Job | None) -> RankStatus:
+def _ended(attempt: Attempt, job: Job | None, now: float) -> RankStatus:
     assert attempt.ended is not None
     code, reason, at = attempt.ended
-    stopped_by = _stopped_by(attempt, job) if reason == "stopped" and job and not attempt.stopping else None
-    if stopped_by is not None:
-        return replace(stopped_by, exit_code=int(code), ended_at=at)
+    by_slurm = job if reason == "stopped" and not attempt.stopping else None
+    if by_slurm and (found := _stopped_by(attempt, by_slurm, now - at)):
+        return replace(found, exit_code=int(code), ended_at=at) if found.state.ended else found
     if reason == "refused":
-        return RankStatus(
-            state=RankState.FAILED,
-            cause=f"its node refused it: {attempt.refused or 'no reason is known'}",
-            ended_at=at,
-        )
+        cause = f"its node refused it: {attempt.refused or 'no reason is known'}"
+        return RankStatus(state=RankState.FAILED, cause=cause, ended_at=at)
     known = runner.Attempt(
         attempt_id=attempt.name,
         state=runner.AttemptState.EXITED,
@@ -391,10 +393,3 @@ def _attempt(line: str) -> Attempt:
         stopping=bool(stop),
         refused=refused,
     )
-
-
-def held_by(job: Job, share: Share) -> str:
-    """What is said of a job that holds something: `job 17 of alice (2 GPUs, 4 CPUs, 16GB)`."""
-    parts = [f"{share.gpus} GPUs" if share.gpus != 1 else "1 GPU"] if share.gpus else []
-    parts += [f"{share.cpus} CPUs", show_mib(share.memory_mib)]
-    return f"slurm job {job.id} of {job.user} ({', '.join(parts)})"
