@@ -123,9 +123,10 @@ def test_who_may_only_read_plans(project: Project, postgres, postgres_url) -> No
     project.declare(fleet(nodes=1, resources={"cpu": 1}), volume("data"))
     project.apply("--state", url, env=postgres.environment)
     name = url.partition("?")[0].rpartition("/")[2]
-    postgres.admin("CREATE ROLE fleet_plan LOGIN PASSWORD 'reads'")
-    postgres.admin("GRANT SELECT ON ALL TABLES IN SCHEMA public TO fleet_plan", name)
-    reader = {"PGUSER": "fleet_plan", "PGPASSWORD": "reads"}
+    # Roles are the server's, and so all tests': `fleet_plan` is that of tests/test_action.py.
+    postgres.admin("CREATE ROLE fleet_reader LOGIN PASSWORD 'reads'")
+    postgres.admin("GRANT SELECT ON ALL TABLES IN SCHEMA public TO fleet_reader", name)
+    reader = {"PGUSER": "fleet_reader", "PGPASSWORD": "reads"}
     project.declare(fleet(nodes=1, resources={"cpu": 1}), volume("data"), volume("more"))
     assert "1 to create" in project.run("plan", "--state", url, env=reader).out
     for command in (("status",), ("state", "check"), ("state", "pull")):
