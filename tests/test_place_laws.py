@@ -283,6 +283,8 @@ def test_what_is_refused_does_not_fit_beside_what_is_placed(case):
 @given(cases())
 @example(seeded(10))
 @example(seeded(408))
+@example(seeded(202_799, FRESH))
+@example(seeded(214_817))
 def test_what_can_never_fit_does_not_fit_an_empty_world(case):
     """`never-fits` holds though every node were idle and ready, every offer unlimited and no volume held.
 

@@ -129,6 +129,16 @@ def test_a_gang_that_a_smaller_launch_keeps_out_may_fit_later():
     assert (refusal["task"], refusal["code"]) == ("train", "no-capacity")
 
 
+def test_a_gang_that_one_large_node_holds_may_fit_later():
+    """Though the fleet may have one node, and two small ones would be cheaper."""
+    half = {"instance_type": "h100x4", "cpu": 48, "memory": "500GB", "gpu": "H100:4", "price": 30.0}
+    fleet = {**GPU, "nodes": "0..1", "blocks": 2}
+    train = {"name": "train", "nodes": 2, "resources": {"gpu": 4}, "exclusive": False}
+    tasks = [{"name": "one", "priority": 9}, train]
+    refusal = refused(look(World(), [fleet], tasks, catalog=[H100, half]))
+    assert (refusal["task"], refusal["code"]) == ("train", "no-capacity")
+
+
 def test_each_rank_has_a_verdict():
     """One is the cause, and has all rejections; those that were placed fit, the rest were not tried."""
     world = bring(World(), tasks=small(1))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
+from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
@@ -92,7 +93,8 @@ class Placed:
         remedies: Sequence[Remedy] = ()
         if found.left:
             sought = Remedies(self.board, found, self.known, self.effort, about)
-            refusals = Refusals(self.board, found.ledger, finished).of(found.left, sought.of, found.proved)
+            told = Refusals(self.board, found.ledger, finished, self._seats_alone)
+            refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
             choices=tuple(finished.choices),
@@ -103,6 +105,10 @@ class Placed:
             zones=dict(sorted(finished.zones.items())),
             bound=found.bound,
         )
+
+    def _seats_alone(self, start: Ledger, job: Job) -> bool:
+        """Whether a task finds a place, from a ledger on, if no other is asked for."""
+        return Search(self.board, self.effort, self.known, start).seats_alone(job)
 
 
 @dataclass(slots=True)

@@ -40,6 +40,9 @@ from declarative.placement.types import (
 MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
 
+MOST_SEARCHED = 50
+"""Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
+
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
 
 WORDS = {
@@ -90,14 +93,21 @@ PINNED = {
 class Refusals:
     """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
 
-    def __init__(self, board: Board, ledger: Ledger, finished: Finished) -> None:
-        self.board = board
+    def __init__(
+        self,
+        board: Board,
+        ledger: Ledger,
+        finished: Finished,
+        search: Callable[[Ledger, Job], bool] = lambda _start, _job: False,
+    ) -> None:
+        """`search` says whether the search finds a task a place alone, from a ledger on."""
+        self.board, self.search = board, search
         self.ledger = ledger
         self.finished = finished
         self.start, self.ideal = Ledger.start(board), Ledger.start(board, ideal=True)
         self._by_place: dict[tuple[int, int], Mismatch | None] = {}
         self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
-        self._asked = 0
+        self._asked = self._searched = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
         self.alike = _alike_nodes(ledger, finished)
         offered = {option.fleet for option in board.options}
@@ -122,8 +132,8 @@ class Refusals:
 
     def never(self, job: Job) -> bool:
         """Whether it fits not even with all nodes and hosts up and idle, and offers without limits."""
-        found = best_try(self.ideal, job, {})
-        if found is not None and found.failed is None:
+        found = self._alone(job)
+        if (found is not None and found.failed is None) or self._is_found(job):
             return False
         more = {
             name: sum(self._holds(job, name, unseen) for unseen in rule.unseen)
@@ -135,6 +145,26 @@ class Refusals:
             return False  # how many ranks volumes and pins leave a place to is not counted
         most = max(more.values()) if job.request.together else sum(more.values())
         return (len(found.nodes) if found else 0) + most < job.ranks
+
+    def _alone(self, job: Job) -> Try | None:
+        """What becomes of it then with the cheapest launches; with the largest, if those are too small."""
+        found = best_try(self.ideal, job, {})
+        if found is None or found.failed is None:
+            return found
+        self.ideal.roomy = True
+        larger = best_try(self.ideal, job, {}) or found
+        self.ideal.roomy = False
+        return min(found, larger, key=lambda tried: tried.rank)
+
+    def _is_found(self, job: Job) -> bool:
+        """Whether the search finds it places then that one try does not, or may do so.
+
+        Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
+        """
+        if job.ranks == 1 or not job.request.fit or (_are_alike(job) and job.request.together):
+            return False
+        self._searched += 1
+        return self._searched > MOST_SEARCHED or self.search(self.ideal, job)
 
     def _holds(self, job: Job, fleet: str, unseen: Unseen) -> int:
         """How many ranks of a task it may hold at most, once it is there."""
@@ -200,7 +230,7 @@ class Refusals:
 
         Nodes are counted then: nothing is chosen that could be chosen otherwise.
         """
-        if any(job.ask.want.mounts) or is_spread(job.task):
+        if not _are_alike(job):
             return False
         start = self.start
         options = () if job.reuse else self.board.options_in(job.request, ANYWHERE)
@@ -249,6 +279,11 @@ class Refusals:
         if what not in self._by_shape:
             self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
         return self._by_shape[what]
+
+
+def _are_alike(job: Job) -> bool:
+    """Whether one place is as good as another for each of its ranks: none has volumes, or is to lie apart."""
+    return not (any(job.ask.want.mounts) or is_spread(job.task))
 
 
 def _not_named(task: Task, offer: Offer) -> Mismatch | None:

@@ -76,12 +76,16 @@ class Seating:
 class Search:
     """One board, searched."""
 
-    def __init__(self, board: Board, effort: int = 1, known: Known | None = None) -> None:
-        """`known` are programs that were solved for other boards; what is solved for this one is added."""
+    def __init__(
+        self, board: Board, effort: int = 1, known: Known | None = None, start: Ledger | None = None
+    ) -> None:
+        """`known` are programs that were solved for other boards; what is solved for this one is added.
+        `start` is what is there, if it is not as the board has it.
+        """
         self.board = board
         self.known = known or Known()
         self.cost, self.seats = COST.times(effort), SEATS.times(effort)
-        self.start = Ledger.start(board)
+        self.start = start.copy() if start else Ledger.start(board)
         keep_baselines(self.start)
         self.orders = Orders(self.start)
 
@@ -91,6 +95,10 @@ class Search:
         With `needed`, only whether it seats all of these tasks is right.
         """
         return self._fullest(self.board.jobs, needed).ledger.seats
+
+    def seats_alone(self, job: Job) -> bool:
+        """Whether a task finds a place if no other is asked for."""
+        return self._fullest([job]).seats(job)
 
     def run(self) -> Seating:
         """The best outcome that was found."""
