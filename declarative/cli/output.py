@@ -143,11 +143,11 @@ def out_style() -> dict[str, Any]:
     return {"color": use_color(sys.stdout, os.environ), "width": width(sys.stdout)}
 
 
-def show_paged(text: str, *, paged: bool, summary: str = "") -> None:
+def show_paged(text: str, *, paged: bool, after: Callable[[], str] = str) -> None:
     """Print `text`; through `$FLEETFORM_PAGER` or `$PAGER` (default `less`) if it is longer than the screen.
 
-    An empty pager or `cat` turns it off, and so does anything but a terminal on either side. `summary` is
-    printed once the pager has ended, for a user who leaves it early.
+    An empty pager or `cat` turns it off, and so does anything but a terminal on either side. What `after`
+    returns is printed once the pager has ended, for a user who leaves it early.
     """
     import shutil
 
@@ -171,7 +171,7 @@ def show_paged(text: str, *, paged: bool, summary: str = "") -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-    emit_text(summary)
+    emit_text(after())
 
 
 def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:

@@ -168,9 +168,8 @@ def _print(plan: Plan, *, paged: bool, summary_only: bool = False, before: str =
     from declarative.render.plan import plan_text
 
     style = out_style()
-    summary = plan_text(plan, summary_only=True, **style)
-    text = summary if summary_only else plan_text(plan, **style)
-    show_paged(before + text, paged=paged, summary=summary)
+    text = plan_text(plan, summary_only=summary_only, **style)
+    show_paged(before + text, paged=paged, after=lambda: plan_text(plan, summary_only=True, **style))
 
 
 @state_errors

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -61,20 +61,34 @@ class Stored(dict[str, Any]):
 
 def to_data(value: Any) -> Any:
     """A value as dicts, lists and scalars. Fields that are as they are by default stay out."""
-    if value.__class__ in SCALARS:
-        return value
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, str | int):
-        return value
-    if hasattr(value, "from_data"):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): to_data(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_data(item) for item in value]
+    return _writer(value.__class__)(value)
+
+
+@functools.cache
+def _writer(cls: type) -> Callable[[Any], Any]:
+    """What makes data of values of a class. Kept, as it takes long to find out what they are."""
+    if cls in SCALARS:
+        return _as_it_is
+    if issubclass(cls, Enum):
+        return lambda value: value.value
+    if issubclass(cls, str | int):
+        return _as_it_is
+    if hasattr(cls, "from_data"):
+        return str
+    if issubclass(cls, Mapping):
+        return lambda value: {str(key): to_data(item) for key, item in value.items()}
+    if issubclass(cls, list | tuple):
+        return lambda value: [to_data(item) for item in value]
+    return functools.partial(_written_fields, _defaults(cls))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _written_fields(defaults: Iterable[tuple[str, Any]], value: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, default in _defaults(value.__class__):
+    for name, default in defaults:
         item = getattr(value, name)
         if item is not default and item != default:
             out[name] = item if item.__class__ in SCALARS else to_data(item)
@@ -93,7 +107,6 @@ def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
     return sorted(found, key=lambda f: "first" not in f.metadata)
 
 
-@functools.cache
 def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (f.name, dataclasses.MISSING if "always" in f.metadata else _default(f)) for f in _fields(cls)

@@ -173,9 +173,7 @@ class TaskWant:
 
     def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank, and compared to see whether it changed."""
-        body = encode(self.spec)
-        body.pop("name")
-        body.pop("volumes", None)
+        body = encode(self.spec, but=("name", "volumes"))
         paths = body.pop("files", None)
         if self.files is not None:
             body["files"] = {"paths": paths, "digest": self.files.digest}

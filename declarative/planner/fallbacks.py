@@ -146,17 +146,19 @@ def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
         return ()
     search = _Search(offers=fleets.offers, fleets=fleets.desired.fleets)
     members = _members(found)
-    by_fleet: dict[str, list[_Member]] = defaultdict(list)
+    by_fleet: dict[str, list[Node]] = defaultdict(list)
     for node in launches:
-        by_fleet[node.fleet].append(members(node))
+        by_fleet[node.fleet].append(node)
     rules = fleets.rules()
     out: list[Fallback] = []
-    for name, new in sorted(by_fleet.items()):
+    for name, nodes in sorted(by_fleet.items()):
         wanted = bool(rules[name].baseline)
         if fleets.desired.fleets[name].placement is Placement.CLUSTER:
             idle, staying = _there(fleets, name, state)
+            new = [members(node) for node in nodes]
             out += _cluster(search, new, [members(node) for node in idle], staying, wanted=wanted)
-        else:
+        elif any(not _same(offer, node) for node in nodes for _, offer in search.of(name)):
+            new = [members(node) for node in nodes]
             out += (f for f in _each(search, new, _Bounds(), wanted=wanted) if f.ways)
     return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
 

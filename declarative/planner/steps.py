@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 from declarative.model.inputs import AttachmentInputs, Inputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import KINDS, Address, Record, State, natural
 from declarative.planner.types import Action, Op, Reason
+
+_RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
 class Steps:
@@ -20,6 +22,8 @@ class Steps:
         self.actions: dict[str, Action] = {}
         self._made: dict[Address, str] = {}
         """After which action each address is as it shall be: its creation, else its update."""
+        self._gone: dict[Address, str] = {}
+        """Which action deletes each address that goes."""
         self.extra: dict[str, set[str]] = defaultdict(set)
         """More needs than those that follow from `holds`: gang starts, blocks and volumes passed on."""
 
@@ -27,7 +31,9 @@ class Steps:
         """Add one action; one address has at most one of each op."""
         key = action.id
         self.actions[key] = action
-        if action.op is Op.CREATE or (action.op is Op.UPDATE and action.address not in self._made):
+        if action.op is Op.DELETE:
+            self._gone[action.address] = key
+        elif action.op is Op.CREATE or action.address not in self._made:
             self._made[action.address] = key
 
     def create(
@@ -99,20 +105,21 @@ class Steps:
     def join(self) -> tuple[Action, ...]:
         """All actions with their direct needs, in order: deletions first, then by kind and name."""
         self._pass_on()
-        needs = {key: self._needs(key, action) for key, action in self.actions.items()}
-        for key, needed in needs.items():
+        keys = sorted(self.actions, key=self._place)
+        for key in keys:
+            action = self.actions[key]
+            needed = self._needs(key, action)
             if needed:  # nobody else has the action yet, and a copy of each would take long
-                object.__setattr__(self.actions[key], "needs", tuple(sorted(needed)))
-        return tuple(self.actions[key] for key in self._ordered(needs))
+                object.__setattr__(action, "needs", tuple(sorted(needed)))
+        return _ordered([self.actions[key] for key in keys], keys)
 
     def _needs(self, key: str, action: Action) -> set[str]:
-        needs = {n for n in self.extra.get(key, ()) if n in self.actions}
+        needs = {other for other in self.extra.get(key, ()) if other in self.actions}
         if action.op is Op.DELETE:
             return needs
-        needs.update(self._made[held] for held in action.holds if held in self._made)
-        gone = f"delete:{action.address}"
-        if action.op is Op.CREATE and gone in self.actions:
-            needs.add(gone)
+        needs.update([self._made[held] for held in action.holds if held in self._made])
+        if action.op is Op.CREATE and action.address in self._gone:
+            needs.add(self._gone[action.address])
         return needs
 
     def _pass_on(self) -> None:
@@ -136,33 +143,33 @@ class Steps:
         if record.address.kind == "reservation":
             self.extra[f"update:node/{record.reservation.node}"].add(delete)
 
-    def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
-        """Topological, always the first by (deletions first, kind, name) of those that could run."""
-        keys = sorted(needs, key=self._place)
-        places = {key: place for place, key in enumerate(keys)}
-        waiting = {key: len(found) for key, found in needs.items()}
-        follow: dict[str, list[str]] = defaultdict(list)
-        for key, wanted in needs.items():
-            for need in wanted:
-                follow[need].append(key)
-        ready = [place for place, key in enumerate(keys) if not waiting[key]]  # sorted, and so a heap
-        out: list[str] = []
-        while ready:
-            key = keys[heapq.heappop(ready)]
-            out.append(key)
-            for later in follow[key]:
-                waiting[later] -= 1
-                if waiting[later] == 0:
-                    heapq.heappush(ready, places[later])
-        if len(out) != len(needs):
-            raise AssertionError(f"a cycle among {sorted(set(needs) - set(out))}")
-        return out
-
     def _place(self, key: str) -> tuple[object, ...]:
+        """Where an action stands among those that could run: deletions first, then by kind and name."""
         action = self.actions[key]
-        kind = KINDS.index(action.address.kind)
-        deletion = action.op is Op.DELETE
+        kind, deletion = _RANKS[action.address.kind], action.op is Op.DELETE
         return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
+
+
+def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ...]:
+    """Topological, always the first of those that could run; `keys` are the ids of `actions`."""
+    places = {key: place for place, key in enumerate(keys)}
+    waiting = [len(action.needs) for action in actions]
+    follow: list[list[int]] = [[] for _ in actions]
+    for place, action in enumerate(actions):
+        for need in action.needs:
+            follow[places[need]].append(place)
+    ready = [place for place, count in enumerate(waiting) if not count]  # sorted, and so a heap
+    out: list[Action] = []
+    while ready:
+        place = heapq.heappop(ready)
+        out.append(actions[place])
+        for later in follow[place]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, later)
+    if len(out) != len(actions):
+        raise AssertionError(f"a cycle among {[keys[i] for i, count in enumerate(waiting) if count]}")
+    return tuple(out)
 
 
 def _places(inputs: Inputs) -> list[object]:

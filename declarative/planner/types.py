@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -373,7 +374,9 @@ class Plan:
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""
-        found = {op: {a.address for a in self.actions if a.op is op} for op in Op}
-        replaced = found[Op.CREATE] & found[Op.DELETE]
-        counts = {op.value: len(addresses - replaced) for op, addresses in found.items()}
-        return {**counts, "replace": len(replaced)}
+        gone = {a.address for a in self.actions if a.op is Op.DELETE}
+        replaced = sum(a.op is Op.CREATE and a.address in gone for a in self.actions) if gone else 0
+        counts = Counter(a.op for a in self.actions)
+        counts[Op.CREATE] -= replaced
+        counts[Op.DELETE] -= replaced
+        return {**{op.value: counts[op] for op in Op}, "replace": replaced}

@@ -240,8 +240,8 @@ def in_zones(
         found = decision
         if decision.after is not None and name in zones:
             found = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
-        if found.makes and found.after and not found.after.zone:
-            found = replace(found, waits=has_hosts(desired, found.after.backend))
+        if found.makes and found.after and not found.after.zone and has_hosts(desired, found.after.backend):
+            found = replace(found, waits=True)
         out[name] = found
     return out
 

@@ -86,8 +86,10 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
     """The actions in the plan's order, those of a replacement as one."""
-    made = {a.address for a in plan.actions if a.op is Op.CREATE}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
+    if not deletes:
+        return list(map(_entry, plan.actions))
+    made = {a.address for a in plan.actions if a.op is Op.CREATE}
     sent = _sent(plan, deletes)
     out: list[ActionEntry] = []
     for action in plan.actions:
@@ -237,8 +239,7 @@ def _left(action: Action) -> str:
     """That what was adopted, or is to be kept, is not deleted with its record."""
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
-    theirs = clean(adopted(action.before) or "")
-    return f"; {theirs} itself stays: it was adopted" if action.forgets else ""
+    return f"; {clean(adopted(action.before))} itself stays: it was adopted" if action.forgets else ""
 
 
 def adoption_text(plan: Plan) -> str:

@@ -232,9 +232,11 @@ def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
     """The nodes that nothing happens to, nor to a rank on them; none if they are few."""
+    kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
+    if len(kept) <= MOST_UNCHANGED:
+        return []
     outcomes = outcome_of_ranks(plan)
     changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | set(acted_on)
-    kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
     found = [node for node in kept if node.name not in changing]
     return found if len(found) > MOST_UNCHANGED else []
 

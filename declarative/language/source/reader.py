@@ -203,13 +203,19 @@ class Reader:
         keys: dict[str, int] = {}
         nodes: dict[str, Node] = {}
         node: Node = None
+        kinds, scalar = self.kinds, self._scalar
         for event in self.events:
-            if self._kind(event) == _END:
+            kind = kinds.get(type(event))
+            if kind is None:
+                kind = self._kind(event)
+            if kind == _END:
                 return data, (_whole_place(start, event, node), keys, nodes)
-            quoted = bool(getattr(event, "style", None))
-            key, key_node = self._value(event, depth)
-            value, node = self._value(next(self.events), depth)
-            if not self._usable(key, key_node, quoted=quoted):
+            plain = kind == _SCALAR and event.anchor is None  # as in `_sequence`
+            key, key_node = scalar(event) if plain else self._value(event, depth)
+            inner = next(self.events)
+            plain = kinds.get(type(inner)) == _SCALAR and inner.anchor is None
+            value, node = scalar(inner) if plain else self._value(inner, depth)
+            if not self._usable(key, key_node, event):
                 continue
             if key in data:
                 self._duplicate(key, key_node, keys[key])
@@ -226,8 +232,8 @@ class Reader:
         self._say("duplicate-key", f"`{key}` is already there in line {line}", place, "remove one of the two")
         self.whole = whole  # nothing is missing: the first one holds
 
-    def _usable(self, key: Any, node: Node, *, quoted: bool) -> bool:
-        """Whether it can be a field's name."""
+    def _usable(self, key: Any, node: Node, event: Any) -> bool:
+        """Whether it can be a field's name; `event` is what it begins with."""
         if not isinstance(key, str):
             if isinstance(node, tuple):
                 shown = "a list or a mapping"
@@ -235,7 +241,7 @@ class Reader:
             else:
                 shown, hint = f"`{json.dumps(key)}`", f"put it in quotes: `'{json.dumps(key)}'`"
             self._say("non-string-key", f"{shown} cannot be a key: keys are strings", node, hint)
-        elif key == "<<" and not quoted:
+        elif key == "<<" and not getattr(event, "style", None):
             self._say("unsupported-yaml", "merge keys are not supported", node, "write the fields out")
         elif len(key) > MAX_KEY:
             self._say(

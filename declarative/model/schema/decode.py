@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar
@@ -230,9 +230,14 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
         summary = f"{_field(path)}has more than {bounds.most_items} items"
         out.append(Problem(path, "too-large", summary, "write fewer"))
         return None
-    each = Is(longest=bounds.longest, blank=bounds.blank)
+    each = _of_items(bounds.longest, bounds.blank)
     found = AnyCase if bounds.any_case else Items
     return found(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
+
+
+@functools.cache
+def _of_items(longest: int, blank: bool) -> Is:
+    return Is(longest=longest, blank=blank)
 
 
 class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
@@ -366,8 +371,10 @@ def _has_notation(cls: Any) -> bool:
     return issubclass(cls, Syntax)
 
 
-def encode(value: Any) -> Any:
-    """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
+def encode(value: Any, but: Collection[str] = ()) -> Any:
+    """A dataclass as plain data, `but` some fields: what was left out stays out, notations come in their
+    normal form.
+    """
     cls: Any = type(value)
     if cls in (NoneType, str, int, bool, float):
         return value
@@ -376,7 +383,7 @@ def encode(value: Any) -> Any:
     if _has_notation(cls):
         return value.plain()
     if dataclasses.is_dataclass(cls):
-        return _encoded_fields(value)
+        return _encoded_fields(value, but)
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -384,11 +391,11 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _encoded_fields(value: Any) -> dict[str, Any]:
+def _encoded_fields(value: Any, but: Collection[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     cls: Any = type(value)
     for field in fields_of(cls):
         item = getattr(value, field.name)
-        if item is not None and item is not field.default and item != field.default:
+        if item is not None and item is not field.default and field.name not in but and item != field.default:
             out[field.name] = encode(item)
     return out
