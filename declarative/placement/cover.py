@@ -20,7 +20,7 @@ DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ground:
     """Where to look: a domain, some places of it, some nodes; and whether anything may be launched.
 
@@ -41,7 +41,7 @@ class Ground:
     """…and numbers of nodes: other ranks of a task are there that is to be spread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Cover:
     """Where ranks would go. `short` is how many found no place; `cost` what the launches add, USD an hour."""
 

@@ -18,7 +18,7 @@ from declarative.placement.types import FleetRule, Quota, quota_of
 UNLIMITED = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pick:
     """`count` nodes out of one pile, `per` ranks on each (the last may get fewer), `need` blocks a rank.
 
@@ -33,7 +33,7 @@ class Pick:
     only: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Buy:
     """`count` nodes to launch, `per` ranks on each at most, `need` blocks a rank; `name` if it is pinned."""
 

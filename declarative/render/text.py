@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 
 _SGR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
-_COUNTED = re.compile(r"[0-9]+")
+_COUNTED = re.compile(r"([0-9]+)")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories that move the cursor, turn the direction of writing, hide themselves or cannot be encoded."""
 
@@ -155,9 +155,10 @@ def host_lists(names: Iterable[str]) -> list[str]:
     """
     alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Numbers, ...]]] = {}
     for name in dict.fromkeys(names):
-        texts, numbers = tuple(_COUNTED.split(name)), _COUNTED.findall(name)
-        digits = tuple(len(n) if n[0] == "0" and n != "0" else 0 for n in numbers)
-        alike.setdefault((texts, digits), []).append(tuple((int(n),) for n in numbers))
+        parts = _COUNTED.split(name)
+        texts, numbers = tuple(parts[::2]), parts[1::2]
+        digits = tuple([len(n) if n[0] == "0" and n != "0" else 0 for n in numbers])
+        alike.setdefault((texts, digits), []).append(tuple([(int(n),) for n in numbers]))
     return [
         _host_list(texts, digits, row)
         for (texts, digits), rows in alike.items()
