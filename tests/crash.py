@@ -8,16 +8,19 @@ Children are forked from here, so that what takes long, the imports, is done onc
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from declarative import cli
 from declarative.store import Writer
+from declarative.store.groups import Groups
 from tests.cli import clean_env, fleet, lines, task, volume
 from tests.forked import import_all
 
@@ -35,18 +38,16 @@ def die_at(step: int, when: str) -> None:
     So a backend's call is cut off before it is made and after it was made, and everything in between.
     """
     if when == "write":
-        Writer._write = _counted(Writer._write, step, before=True)  # type: ignore[method-assign]
+        numbers = itertools.count(1)
+        Writer._write = _counted(Writer._write, step, numbers, before=True)  # type: ignore[method-assign]
+        Groups.leave = _counted(Groups.leave, step, numbers, before=True)  # type: ignore[method-assign]
     else:
-        Writer.begin = _counted(Writer.begin, step, before=False)  # type: ignore[method-assign]
+        Writer.begin = _counted(Writer.begin, step, itertools.count(1), before=False)  # type: ignore[method-assign]
 
 
-def _counted(real: Any, step: int, *, before: bool) -> Any:
-    count = 0
-
+def _counted(real: Any, step: int, numbers: Iterator[int], *, before: bool) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count != step:
+        if next(numbers) != step:
             return real(*args, **kwargs)
         if not before:
             real(*args, **kwargs)

@@ -53,25 +53,32 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+SOON: Mapping[str, tuple[type, str]] = {"finish": (Writer, "finish_soon"), "_write": (Groups, "leave")}
+"""What does the same as a method of the writer, but does not wait until it is committed."""
+
+
 def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
     """Let calls of a method of the writer, by number, do something before or after them."""
-    real = getattr(Writer, method)
     turn = threading.Lock()
     count = 0
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        with turn:
-            count += 1
-            act = acts.get(count)
-        if act and not after:
-            act()
-        found = real(*args, **kwargs)
-        if act and after:
-            act()
-        return found
+    def calls(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: Any, **kwargs: Any) -> object:
+            nonlocal count
+            with turn:
+                count += 1
+                act = acts.get(count)
+            if act and not after:
+                act()
+            found = real(*args, **kwargs)
+            if act and after:
+                act()
+            return found
 
-    setattr(Writer, method, call)
+        return call
+
+    for cls, name in ((Writer, method), *([SOON[method]] if method in SOON else [])):
+        setattr(cls, name, calls(getattr(cls, name)))
 
 
 def at_a_group(when: str, step: int) -> None:
@@ -129,16 +136,16 @@ def at_the_end(when: str, step: int) -> None:
         elif when == "commit":
             die()
         elif when == "committed":
-            group.tell = die  # type: ignore[method-assign]
+            group.tell = lambda *_: die()  # type: ignore[method-assign]
             real(group)
         elif when == "told":
             del group.taken[len(group.taken) // 2 + 1 :]  # the others are woken after that
             tell = group.tell
-            group.tell = lambda: (tell(), die())  # type: ignore[func-returns-value, assignment, method-assign]
+            group.tell = lambda *given: (tell(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
         elif when == "called":
             tell = group.tell
-            group.tell = lambda: (tell(), die())  # type: ignore[func-returns-value, assignment, method-assign]
+            group.tell = lambda *given: (tell(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
         else:
             threading.Thread(target=die, daemon=True).start()

@@ -279,18 +279,25 @@ class Site:
         return all(r.outcome == "done" for r in found)
 
     def _count(self, writer: Writer, die_at: int) -> None:
-        real, lock = writer._write, threading.Lock()
+        real, leave, lock = writer._write, writer._groups.leave, threading.Lock()
         self.writes = 0
 
         def alive() -> None:
             if die_at and self.writes >= die_at:
                 raise KilledError
 
-        def write(step: Any) -> Any:
+        def count() -> None:
             with lock:
                 self.writes += 1
             alive()
+
+        def write(step: Any) -> Any:
+            count()
             return real(step)
+
+        def leaves(step: Any) -> Any:
+            count()
+            return leave(step)
 
         def seal() -> None:
             """Written when the lock is given back, which a killed process does not do: its lock is taken."""
@@ -301,4 +308,5 @@ class Site:
         put = writer.seal
         writer.seal = seal  # type: ignore[method-assign]
         writer._write = write  # type: ignore[method-assign]
+        writer._groups.leave = leaves  # type: ignore[assignment, method-assign]
         self.market.alive = alive

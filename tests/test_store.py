@@ -51,7 +51,7 @@ from declarative.store import (
 from declarative.store.check import check
 from declarative.store.database import Connection, Database
 from declarative.store.faults import UnreachableError
-from declarative.store.groups import Step
+from declarative.store.groups import MOST_STEPS, Step
 from declarative.store.postgres import Postgres
 from tests.cli import until
 from tests.model import of_attachment, of_kind, of_node, of_volume
@@ -1023,6 +1023,66 @@ def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monke
     writer.log("exec", NODE)
     monkeypatch.setattr(groups._queue, "wait", Mock(side_effect=AssertionError))
     writer.log("exec", NODE)
+
+
+def test_an_end_that_is_left_is_committed_with_the_next_step(store, writer, monkeypatch) -> None:
+    """So the end of an action and the begin of the next share a commit; nothing is told before it."""
+    end = writer.finish_soon(writer.begin("create", VOLUME, "local", {}), {"id": "v"})
+    assert VOLUME not in store.read().records
+    commits = counted(monkeypatch, store)
+    told: list[int] = []
+    end.tell(lambda: told.append(len(commits)))
+    writer.begin("create", Address("volume", "next"), "local", {})
+    end.settle()
+    assert told == commits == [1]
+    end.tell(lambda: told.append(2))
+    assert told == [1, 2]  # at once: it is committed
+    assert VOLUME in writer.state().records
+
+
+def test_an_end_that_is_left_is_committed_once_it_is_settled(store, writer, monkeypatch) -> None:
+    end = writer.finish_soon(writer.begin("create", VOLUME, "local", {}), {"id": "v"})
+    commits = counted(monkeypatch, store)
+    end.settle()
+    assert len(commits) == 1
+    assert VOLUME in store.read().records
+    assert store.check() == []
+
+
+def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, monkeypatch) -> None:
+    """Nothing is told of it before; a fault of its own does not hold up the step with which it was done."""
+
+    def fails(*_: object) -> None:
+        raise UnreachableError("unreadable", "the disk is gone")
+
+    intent, other = writer.begin("create", VOLUME, "local", {}), Address("volume", "next")
+    end, told = writer.finish_soon(intent, {"id": "v"}), Mock()
+    end.tell(told)
+    monkeypatch.setattr(engine(store), committing(store), fails)
+    with pytest.raises(UnreachableError):
+        writer.begin("create", other, "local", {})
+    monkeypatch.undo()
+    told.assert_not_called()
+    end.settle()
+    told.assert_called_once_with()
+    assert VOLUME in store.read().records
+    bad = writer.finish_soon(replace(intent, id=intent.id + 1000))
+    assert writer.begin("create", other, "local", {}).address == other
+    with pytest.raises(StateError, match="was ended before"):
+        bad.settle()
+
+
+def test_steps_that_are_left_fit_in_groups(store, writer) -> None:
+    """More of them than one group takes, before a step that is waited for, and before one that joins none."""
+    names = [Address("volume", f"v-{i}") for i in range(MOST_STEPS + 2)]
+    begun = [writer.begin("create", name, "local", {}) for name in names]
+    ends = [writer.finish_soon(intent, {"id": str(intent.address)}) for intent in begun]
+    writer.renew(60)
+    assert not store.read().records
+    writer.begin("create", VOLUME, "local", {})
+    assert {*store.read().records} == {*names}
+    for end in ends:
+        end.settle()
 
 
 def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) -> None:

@@ -32,6 +32,7 @@ from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.spans import span
+from declarative.store.groups import Ending
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
@@ -67,9 +68,9 @@ class NotLeftError(Exception):
         self.hint = error.hint
 
 
-def execute(action: Action, tools: Tools) -> None:
+def execute(action: Action, tools: Tools) -> Ending | None:
     """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `NotLeftError` or
-    `InterruptedApplyError`.
+    `InterruptedApplyError`. What is left of it is to commit its end, if that is not done.
     """
     kind = action.address.kind
     with span(f"action.{action.op.value}", address=str(action.address)):
@@ -78,7 +79,13 @@ def execute(action: Action, tools: Tools) -> None:
         elif kind == "rank":
             _RANK[action.op](action, tools)
         else:
-            _THING[action.op](action, tools)
+            return _THING[action.op](action, tools)
+    return None
+
+
+def begins_at_once(action: Action) -> bool:
+    """Whether all that goes before its intent is quick, so that it may commit the end of another action."""
+    return action.address.kind not in ("reservation", "rank") and action.reason is not Reason.UNFIT
 
 
 def _retrying(
@@ -97,7 +104,7 @@ def _retrying(
     return run
 
 
-def _make(action: Action, tools: Tools) -> None:
+def _make(action: Action, tools: Tools) -> Ending:
     """A node, a volume or an attachment. A node that is there goes elsewhere with its cluster: it leaves
     where it is before.
     """
@@ -105,15 +112,17 @@ def _make(action: Action, tools: Tools) -> None:
     if have is not None:
         leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
         try:
-            _delete(leave, tools)
+            left = _delete(leave, tools)
         except PermanentError as error:
             raise NotLeftError(error) from error
+        if left:
+            left.settle()
     records = tools.writer.part(action.holds).records if action.holds else {}
     held = {a: records[a] for a in action.holds if a in records}
-    _create(action, tools, data_of(action.typed), held)
+    return _create(action, tools, data_of(action.typed), held)
 
 
-def _update(action: Action, tools: Tools) -> None:
+def _update(action: Action, tools: Tools) -> Ending:
     """Change it in place. A `PermanentError` says that nothing was changed; after anything else that is not
     known, and the intent stays open to be read back.
     """
@@ -126,17 +135,17 @@ def _update(action: Action, tools: Tools) -> None:
     except PermanentError as error:
         tools.writer.fail(intent, error.summary)
         raise
-    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
+    return tools.writer.finish_soon(intent, outputs if isinstance(outputs, Mapping) else None)
 
 
-def _delete(action: Action, tools: Tools) -> None:
+def _delete(action: Action, tools: Tools) -> Ending | None:
     """Delete it, or forget it; one that is not there any more is deleted."""
     have = tools.writer.record(action.address)
     if have is None:
-        return
+        return None
     if action.forget:
         tools.writer.drop([action.address])
-        return
+        return None
     if action.reason is Reason.UNFIT:
         _end_held(have, action, tools)
     provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
@@ -147,15 +156,19 @@ def _delete(action: Action, tools: Tools) -> None:
         if error.kind is not PermanentKind.NOT_FOUND:
             tools.writer.fail(intent, error.summary)
             raise
-    tools.writer.finish(intent)
+    return tools.writer.finish_soon(intent)
 
 
-def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]) -> None:
+def _create(
+    action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]
+) -> Ending:
     """A token of which the backend says that it is used up leads to that of the next generation: the state
     was brought back from a backup, and what was made since then is gone.
     """
     provider = tools.backends.get(action.backend)
-    for left in reversed(range(MOST_USED)):
+    left = MOST_USED
+    while True:
+        left -= 1
         intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
         make = partial(provider.create, action.address, intent.token, inputs, held)
         try:
@@ -167,8 +180,7 @@ def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mappi
             continue
         made = action.address.kind == "node"
         found = outputs if isinstance(outputs, Mapping) else None
-        tools.writer.finish(intent, found, idle_since=tools.now() if made else None)
-        return
+        return tools.writer.finish_soon(intent, found, idle_since=tools.now() if made else None)
 
 
 def _end_held(node: Record, action: Action, tools: Tools) -> None:
@@ -364,7 +376,7 @@ def _change(action: Action, tools: Tools) -> None:
 
 
 _RANK: dict[Op, Callable[[Action, Tools], None]] = {Op.CREATE: _start, Op.DELETE: _stop, Op.UPDATE: _change}
-_THING: dict[Op, Callable[[Action, Tools], None]] = {
+_THING: dict[Op, Callable[[Action, Tools], Ending | None]] = {
     Op.CREATE: _make,
     Op.UPDATE: _update,
     Op.DELETE: _delete,

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
@@ -21,6 +22,7 @@ from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarc
 from declarative.model.inputs import ReservationInputs
 from declarative.planner.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.store.groups import Ending
 
 INTERRUPTED = "interrupted"
 POINTLESS = "what needs it cannot be done"
@@ -78,8 +80,13 @@ def code_of(error: BaseException) -> str:
     return code
 
 
-Ended = tuple[str, Action, BaseException | None]
-"""The id under which an action was begun, what was done of it, and what it failed with."""
+Perform = Callable[[Action], Ending | None]
+Begun = tuple[str, Action]
+"""The id under which an action was begun, and what is to be done of it."""
+Left = tuple[Begun, Ending]
+"""An action that is done, and its end, which is not committed yet."""
+Ended = tuple[Begun, BaseException | None, bool]
+"""An action, what it failed with, and whether its worker is free then."""
 
 
 class Listener(Protocol):
@@ -109,7 +116,8 @@ class Listener(Protocol):
 
 def walk(
     actions: Sequence[Action],
-    perform: Callable[[Action], None],
+    perform: Perform,
+    follows: Callable[[Action], bool],
     *,
     parallelism: int,
     stopping: threading.Event,
@@ -119,20 +127,24 @@ def walk(
     """Perform all actions in the order of their needs; the results in the order of `actions`.
 
     Once `stopping` is set no further action is started; those that run are waited for. `failover` may have
-    some done again, as other ones than they were, and add others; the results of those come last.
+    some done again, as other ones than they were, and add others; the results of those come last. If an
+    action's end is not committed yet, its worker goes on with one that `follows`, which commits it.
     """
     run = _Walk(actions, listener, failover)
-    running = 0
-    with _Workers(perform, parallelism) as workers:
-        while run.ready or running:
-            with listener.together():
+
+    def follow() -> Begun | None:
+        with run.turn:
+            may = parallelism > 1 and run.ready and not stopping.is_set()
+            return run.next() if may and follows(run.actions[run.ready[0]]) else None
+
+    with _Workers(perform, follow, parallelism) as workers:
+        while run.ready or run.running:
+            with run.turn, listener.together():
                 while (ended := workers.next_ended()) is not None:
-                    run.finish(*ended)
-                    running -= 1
-                while run.ready and running < parallelism and not stopping.is_set():
-                    workers.do(*run.next())
-                    running += 1
-            if not running:
+                    run.finish(*ended[0], ended[1])
+                while run.ready and workers.busy < parallelism and not stopping.is_set():
+                    workers.do(run.next())
+            if not run.running:
                 break
             workers.wait(0.2)  # a signal's handler gets its turn
     return run.results()
@@ -141,13 +153,15 @@ def walk(
 class _Workers:
     """Threads that perform actions. Each begins when there is more to do than the others can take."""
 
-    def __init__(self, perform: Callable[[Action], None], most: int) -> None:
+    def __init__(self, perform: Perform, follow: Callable[[], Begun | None], most: int) -> None:
+        """`follow`: what a worker goes on with whose last action is not committed, if there is anything."""
         self._perform = perform
-        self._most = most
+        self._follow = follow
+        self._most, self._over = most, False
         self._threads: list[threading.Thread] = []
-        self._open = 0
-        """How many actions have begun of which the end is not known."""
-        self._begun: SimpleQueue[tuple[str, Action] | None] = SimpleQueue()
+        self.busy = 0
+        """How many of them have something to do."""
+        self._begun: SimpleQueue[Begun | None] = SimpleQueue()
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._first: Ended | None = None
         """The one that `wait` has found."""
@@ -158,30 +172,46 @@ class _Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What has begun ends first."""
+        """What has begun ends first, and nothing follows it."""
+        self._over = True
         for _ in self._threads:
             self._begun.put(None)
         for thread in self._threads:
             thread.join()
 
-    def do(self, key: str, action: Action) -> None:
-        """Begin an action."""
-        self._open += 1
-        self._begun.put((key, action))
-        if len(self._threads) < min(self._open, self._most):
+    def do(self, begun: Begun) -> None:
+        """Perform an action that has begun."""
+        self.busy += 1
+        self._begun.put(begun)
+        if len(self._threads) < min(self.busy, self._most):
             name = f"apply_{len(self._threads)}"
             self._threads.append(threading.Thread(target=copy_context().run, args=(self._work,), name=name))
             self._threads[-1].start()
 
     def _work(self) -> None:
         while begun := self._begun.get():
-            error: BaseException | None = None
-            try:
-                self._perform(begun[1])
-            except BaseException as fault:  # noqa: BLE001  # the walk judges it
-                error = fault
-            self._ended.put((*begun, error))
-            del begun, error  # while it waits, it keeps nothing
+            left: Left | None = None
+            while begun:
+                begun, left = self._do(begun, left)
+
+    def _do(self, begun: Begun, left: Left | None) -> tuple[Begun | None, Left | None]:
+        """Perform an action; what the worker goes on with, and what it leaves. What was `left` before is
+        committed with this one's intent, unless this one had none.
+        """
+        end, following, error = None, None, None
+        try:
+            end = self._perform(begun[1])
+            following = self._follow() if end and not self._over else None
+        except BaseException as fault:  # noqa: BLE001  # the walk judges it
+            error = fault
+        if left and (late := _fault_of(left[1])):
+            self._ended.put((left[0], late, False))
+        if end and following:
+            end.tell(partial(self._ended.put, (begun, None, False)))
+            return following, (begun, end)
+        late = _fault_of(end) if end else None
+        self._ended.put((begun, error or late, True))
+        return None, None
 
     def next_ended(self) -> Ended | None:
         """An action that has ended, and its error; None if there is none yet."""
@@ -190,13 +220,22 @@ class _Workers:
             found = found or self._ended.get_nowait()
         except Empty:
             return None
-        self._open -= 1
+        self.busy -= found[2]
         return found
 
     def wait(self, seconds: float) -> None:
         """Return when an action has ended, or after so many seconds."""
         with suppress(Empty):
             self._first = self._ended.get(timeout=seconds)
+
+
+def _fault_of(end: Ending) -> BaseException | None:
+    """What keeps it from being committed, if anything does."""
+    try:
+        end.settle()
+    except BaseException as fault:  # noqa: BLE001  # the walk judges it
+        return fault
+    return None
 
 
 def _is_on(action: Action, made: Action) -> bool:
@@ -221,18 +260,24 @@ class _Walk:
         self.found: dict[str, ActionResult] = {}
         self.listener = listener
         self.failover = failover
+        self.turn = threading.Lock()
+        """Of who has actions begin or end: the walk, or a worker that goes on with another one."""
+        self.running = 0
+        """How many have begun and not ended."""
         self._free(a.id for a in actions if not self.waiting[a.id])
 
-    def next(self) -> tuple[str, Action]:
+    def next(self) -> Begun:
         """The first action that is ready, and what is to be done of it now, told as begun."""
         key = self.ready.pop(0)
         action = self.failover.now(self.actions[key])
         if action.id == key:
             self.listener.begin(key)
+        self.running += 1
         return key, action
 
     def finish(self, key: str, action: Action, error: BaseException | None) -> None:
         """Note the result, and free or skip what needs it; or do it again, and others with it."""
+        self.running -= 1
         verdict = None if isinstance(error, InterruptedApplyError) else self.failover.ended(action, error)
         if verdict:
             self._change(verdict)

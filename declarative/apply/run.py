@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from declarative.apply.execute import execute
+from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import Tools, is_held
 from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
@@ -38,6 +38,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         results = walk(
             plan.actions,
             lambda action: execute(action, tools),
+            begins_at_once,
             parallelism=parallelism,
             stopping=tools.stopping,
             listener=tools.listener,
@@ -165,6 +166,7 @@ def _delete(
     return walk(
         actions,
         lambda action: execute(action, tools),
+        begins_at_once,
         parallelism=parallelism,
         stopping=tools.stopping,
         listener=tools.listener,

@@ -6,6 +6,9 @@ So a step costs its thread one wait, and the threads do not pass a connection on
 
 The threads that a commit wakes come back one after the other. If the first of them began a commit at once,
 the others would wait for all of it. So a group waits a moment for as many steps as came the last time.
+
+A step may be left to whoever leads next: its thread goes on, and settles it later. What depends on the step
+has to wait until it is committed. So the end of one action and the begin of the next share a commit.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from declarative.store.database import Connection, Database
+from declarative.store.faults import StateError
 
 T = TypeVar("T")
 
@@ -36,6 +40,12 @@ class Step:
         self.work = work
         self.found: object = None
         self.error: BaseException | None = None
+        self.is_done = False
+        """Whether it is committed, or has failed."""
+        self.awaited = False
+        """Whether a thread waits for it."""
+        self.then: Callable[[], object] | None = None
+        """What to do once it is committed."""
         self.leads = False
         """Whether its thread is the one that does the steps which wait."""
         self._woken = threading.Lock()
@@ -84,12 +94,18 @@ class WriteGroup:
         except BaseException as fault:  # noqa: BLE001  # raised in each thread that waits
             self.error = fault
 
-    def tell(self) -> None:
-        """Wake the threads whose steps it had, but the first: that one leads, and is awake."""
+    def tell(self, turn: threading.Condition, own: Step) -> None:
+        """Wake the threads whose steps it had, but the one that leads, whose `own` is among them. `turn` is
+        of who has steps awaited or done.
+        """
+        with turn:
+            for step in self.taken:
+                step.error, step.is_done = step.error or self.error, True
+                if step.awaited and step is not own:
+                    step.wake()
         for step in self.taken:
-            step.error = step.error or self.error
-        for step in self.taken[1:]:
-            step.wake()
+            if step.then and not step.error:
+                step.then()
 
 
 class Groups:
@@ -104,7 +120,7 @@ class Groups:
         self._committed = committed
         self._queue = threading.Condition()
         self._steps: deque[Step] = deque()
-        """Those that wait; the first is that of the thread which leads, until that one has begun it."""
+        """Those that wait, in the order in which they are done."""
         self._busy = False
         self._expected = 0
         """How many steps a group waits for: those of the last one, and those that had come since it began."""
@@ -117,21 +133,54 @@ class Groups:
         """What `work` returns, once it is committed, alone or in a group; or what it raises."""
         step = Step(work)
         self._line_up(step)
+        self._see_to(step)
+        return cast("T", step.found)
+
+    def leave(self, work: Callable[[Connection], object]) -> Step:
+        """A step that is done with the next one for which a thread waits, or once it is settled."""
+        step = Step(work)
+        with self._queue:
+            self._append(step)
+        return step
+
+    def settle(self, step: Step) -> None:
+        """Return once a step that was left is committed, or raise what it failed with."""
+        with self._queue:
+            waits = not step.is_done
+            if waits:
+                self._await(step)
+        if waits:
+            self._until_woken(step)
+            self._see_to(step)
+        elif step.error:
+            raise step.error
+
+    def tell(self, step: Step, then: Callable[[], object]) -> None:
+        """Do that once a step that was left is committed; never if it fails."""
+        with self._queue:
+            step.then = then
+            if not step.is_done or step.error:
+                return
+        then()
+
+    def _see_to(self, step: Step) -> None:
+        """Do a step if it leads, and raise its error."""
         if step.leads:
             try:
-                self._lead()
+                while not step.is_done:
+                    self._lead(step)
             finally:
                 self._hand_on()
         if step.error:
             raise step.error
-        return cast("T", step.found)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Between two groups: those that wait begin another one."""
-        self._line_up(Step(None))
+        step = Step(None)
+        self._line_up(step)
         with self._queue:
-            self._steps.popleft()
+            self._steps.remove(step)
         try:
             yield
         finally:
@@ -140,10 +189,20 @@ class Groups:
     def _line_up(self, step: Step) -> None:
         """Wait until another thread has done the step, or this one leads."""
         with self._queue:
-            self._steps.append(step)
-            if step.work is None or len(self._steps) >= self._awaited:
-                self._queue.notify()
-            step.leads, self._busy = not self._busy, True
+            self._append(step)
+            self._await(step)
+        self._until_woken(step)
+
+    def _append(self, step: Step) -> None:
+        self._steps.append(step)
+        if step.work is None or len(self._steps) >= self._awaited:
+            self._queue.notify()
+
+    def _await(self, step: Step) -> None:
+        step.awaited = True
+        step.leads, self._busy = not self._busy, True
+
+    def _until_woken(self, step: Step) -> None:
         if step.leads:
             return
         try:
@@ -161,16 +220,19 @@ class Groups:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Let the thread lead whose step waits first."""
+        """Let the thread lead that waits first."""
         with self._queue:
-            self._busy = bool(self._steps)
-            if self._busy:
-                self._steps[0].leads = True
-                self._steps[0].wake()
+            first = next((step for step in self._steps if step.awaited), None)
+            self._busy = first is not None
+            if first:
+                first.leads = True
+                first.wake()
 
-    def _lead(self) -> None:
-        """Do the first step, and those behind it in the same transaction, until none waits or is expected."""
-        group = self._open()
+    def _lead(self, own: Step) -> None:
+        """Do the first steps in one transaction, until none waits or is expected. The thread's `own` is one
+        of them, unless many were left before it.
+        """
+        group = self._open(own)
         if group is None:
             return
         try:
@@ -188,10 +250,10 @@ class Groups:
                 self._committed()
         finally:
             self._expected = min(len(group.taken) + len(self._steps), MOST_STEPS)
-            group.tell()
+            group.tell(self._queue, own)
 
-    def _open(self) -> WriteGroup | None:
-        """A transaction that has begun; None if it cannot, which is the first step's fault."""
+    def _open(self, own: Step) -> WriteGroup | None:
+        """A transaction that has begun; None if it cannot, which is the fault of the thread's own step."""
         group = None
         try:
             group = WriteGroup(self._database, self._patience)
@@ -201,8 +263,8 @@ class Groups:
             if group:
                 group.end(error)
             with self._queue:
-                first = self._steps.popleft()
-            first.error = group.error if group else error
+                self._steps.remove(own)
+            own.error, own.is_done = group.error if group else error, True
             if not isinstance(error, Exception):
                 raise
             return None
@@ -219,3 +281,28 @@ class Groups:
                 return None
             group.taken.append(self._steps[0])
             return self._steps.popleft()
+
+
+class Ending:
+    """The end of an action that is not committed yet."""
+
+    def __init__(
+        self, groups: Groups, work: Callable[[Connection], object], again: Callable[[], None]
+    ) -> None:
+        """`again` does the same and waits for it, with the patience that the database is due."""
+        self._groups = groups
+        self._step = groups.leave(work)
+        self._again = again
+
+    def tell(self, then: Callable[[], object]) -> None:
+        """Do that once it is committed."""
+        self._groups.tell(self._step, then)
+
+    def settle(self) -> None:
+        """Return once it is committed; `StateError` if that cannot be."""
+        try:
+            self._groups.settle(self._step)
+        except StateError:
+            self._again()
+            if self._step.then:
+                self._step.then()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,18 @@ def finish(
     else:
         _put(connection, journal.made_of(connection, intent, outputs), idle_since, now, intent.begun_at)
     return True
+
+
+def finishing(
+    intent: Intent,
+    outputs: Mapping[str, Any] | None,
+    idle_since: float | None,
+    now: float,
+    *,
+    observed: bool = False,
+) -> Callable[[Connection], object]:
+    """The step of `finish`; `observed` as of `counted`."""
+    return counted(lambda c: finish(c, intent, outputs, idle_since, now), observed=observed)
 
 
 def adopt(
@@ -298,6 +310,16 @@ def raise_generation(connection: Connection, address: Address, to: int, used: in
 def count_up(connection: Connection) -> None:
     """What is recorded has changed: the serial moves."""
     connection.execute("UPDATE meta SET serial = serial + 1")
+
+
+def counted(step: Callable[[Connection], bool], *, observed: bool) -> Callable[[Connection], object]:
+    """A step that tells whether it changed a record: the serial moves then, if not `observed`."""
+
+    def run(connection: Connection) -> None:
+        if step(connection) and not observed:
+            count_up(connection)
+
+    return run
 
 
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from declarative.model.state import Address, Intent, Record, State
@@ -18,7 +19,7 @@ from declarative.store.check import Held
 from declarative.store.database import Connection, Database
 from declarative.store.export import OPS
 from declarative.store.faults import Resume, StateError, once, resumed
-from declarative.store.groups import Groups
+from declarative.store.groups import Ending, Groups
 from declarative.store.journal import Let
 from declarative.store.loops import LeftAlone
 from declarative.store.rename import Names
@@ -72,15 +73,6 @@ class Writer:
         finally:
             self._version += 1
 
-    def _write_counted(self, step: Callable[[Connection], bool], *, observed: bool) -> None:
-        """A step that tells whether it changed a record: the serial goes up then, if not `observed`."""
-
-        def counted(connection: Connection) -> None:
-            if step(connection) and not observed:
-                steps.count_up(connection)
-
-        self._write(counted)
-
     def _begin(self, connection: Connection) -> None:
         """The lock is ours, and nobody takes it before the transaction ends."""
         lock.check(connection, self.lease)
@@ -89,6 +81,7 @@ class Writer:
 
     def _written(self) -> None:
         self._sealed = False
+        self._version += 1  # steps may be left that no thread waits for
 
     @contextmanager
     def _write_whole(self) -> Iterator[Connection]:
@@ -269,8 +262,14 @@ class Writer:
         `observed`: it only settles what ended by itself, so the serial stays. A node that was made is idle
         from `idle_since` on.
         """
-        now = self._clock()
-        self._write_counted(lambda c: steps.finish(c, intent, outputs, idle_since, now), observed=observed)
+        self._write(steps.finishing(intent, outputs, idle_since, self._clock(), observed=observed))
+
+    def finish_soon(
+        self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, idle_since: float | None = None
+    ) -> Ending:
+        """As `finish`, but committed with the next step that is, or once it is settled."""
+        again = partial(self.finish, intent, outputs, idle_since=idle_since)
+        return Ending(self._groups, steps.finishing(intent, outputs, idle_since, self._clock()), again)
 
     def fail(self, intent: Intent, error: str) -> None:
         """Close it without a change of the record: it is certain that nothing was made or changed.
@@ -301,7 +300,7 @@ class Writer:
 
         `observed`: its rank ended by itself, so the serial stays. One that is not there is no harm.
         """
-        self._write_counted(lambda c: steps.release(c, reservation, now), observed=observed)
+        self._write(steps.counted(lambda c: steps.release(c, reservation, now), observed=observed))
 
     # ------------------------------------------------------------------------------------ recovery
 
@@ -316,7 +315,7 @@ class Writer:
     @resumed
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
-        self._write_counted(lambda c: steps.remove(c, address, self._clock()), observed=observed)
+        self._write(steps.counted(lambda c: steps.remove(c, address, self._clock()), observed=observed))
 
     # ------------------------------------------------------------------------------------ by hand
 
