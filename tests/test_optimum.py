@@ -14,6 +14,7 @@ from hypothesis import event, given
 
 from declarative.placement import counted, optimum, search
 from declarative.placement.board import Board
+from declarative.placement.ledger import Ledger
 from declarative.placement.program import Program, SolverLimits
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
@@ -83,10 +84,31 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
             assert cost(outcome) <= least * (1 + 2 * search.COST.gap) + 1e-6
 
 
+@LAW
+@given(cases())
+def test_a_program_that_is_solved_in_steps_seats_as_much(case):
+    """Of each priority, whichever tasks those are."""
+    board = Board(case.asks, case.nodes, case.fleets, case.volumes)
+    least = search.Search(board).run().value[0]
+    with patch.object(optimum, "SMALL", 10**6):
+        assert search.Search(board).run().value[0] == least
+
+
+def test_seats_are_enough_if_none_could_be_added():
+    """Whichever of equals they are: HiGHS takes long to tell those apart, by a thousandth of their weight."""
+    board = Board(
+        [ask(f"t{i}", nodes=2, exclusive=False, resources={"gpu": 1}) for i in range(9)], [], {}, {}
+    )
+    program = counted.Counted(Ledger.start(board), [], {}, 100, board.jobs)
+    for bound, weight in ((-17.9, 16), (-17.99, 18), (-18, 18), (-19.9, 18)):
+        enough = optimum._enough(program, search.SEATS, bound)
+        assert -weight * (1 - counted.SKEW) <= enough < 2 - weight
+
+
 def test_what_fractions_of_ranks_use_is_looked_at_first(monkeypatch):
     """It is enough here, so nothing else is."""
     monkeypatch.setattr(optimum, "SMALL", 10**6)
-    monkeypatch.setattr(optimum, "_near", None)
+    monkeypatch.setattr(optimum, "_closest", None)
     asks = [ask(f"t{i}", resources={"gpu": 1, "cpu": f"{i + 1}.."}) for i in range(5)]
     out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])])
     assert cost(out) == pytest.approx(2 * 1.209 + 0.996)

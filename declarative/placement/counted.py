@@ -121,6 +121,8 @@ class Counted:
         """Columns that say where cluster fleets begin."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
         """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
+        self.step = 0.99 * math.gcd(*(job.weight for job in may))
+        """Two sums of their weights differ by more than that, or not at all."""
         self.bought: list[int] = []
         self.possible = True
         requests = {id(job.request) for job in (*jobs, *may)}

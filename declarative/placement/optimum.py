@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from declarative.model.state import rank_name
-from declarative.placement.counted import Class, Counted, Seat
+from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import SLACK, Solution, SolverLimits
 from declarative.placement.requests import Job
@@ -34,7 +34,8 @@ CLOSE = 0.2
 STARTS = 4
 """A solution is a start for a larger program if it misses the bound by no more than so many gaps."""
 
-DISTANCES = (4, 32)
+NEAR, FAR = 4, 32
+DISTANCES = (1, NEAR, FAR)
 """How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
 
 
@@ -67,7 +68,7 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions of all, then which nodes are whole, then whose ranks they hold: one step takes
     HiGHS many times as long. The first solution that is good enough is taken.
     """
-    limits, nodes = _of_step(limits), _whole(counted)
+    limits, nodes = replace(_of_step(limits), rins=not counted.worth), _whole(counted)
     program, start, found = counted.program, Solution(-math.inf, ()), Solution(-math.inf, ())
 
     def cost(one: Solution) -> float:
@@ -78,42 +79,60 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
         first = program.solve(limits, whole=whole, start=start.values)
         if not first.values or (counted.worth and first.bound > -counted.worth):
             return Solution(first.bound, ())
-        enough = first.bound + max(limits.absolute, limits.gap * first.bound)
+        enough = _enough(counted, limits, first.bound)
         aim = replace(limits, enough=enough)
         found = min(found, _of_used(counted, aim, first), key=cost)
         if cost(found) <= enough:
             return Solution(first.bound, found.values)
         if cost(found) <= first.bound * (1 + limits.gap * STARTS):
             start = found
-    found = min(found, _near(counted, aim, first), key=cost)
+    found = min(found, _closest(counted, aim, first, found), key=cost)
     open_still = not found.values or (counted.worth and cost(found) > enough)
     if open_still and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
 
 
+def _enough(counted: Counted, limits: SolverLimits, least: float) -> float:
+    """What a solution may cost that is taken, if none costs less than `least`."""
+    if counted.worth:  # so that no more weight can be seated; which of equals are, matters less
+        return (least + counted.step) / (1 - SKEW)
+    return least + max(limits.absolute, limits.gap * least)
+
+
 def _of_used(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
     """A solution of whole numbers in which nodes are cut only in ways that another solution uses.
 
-    It takes HiGHS a twentieth of the time that `_near` takes, and more often than not it is good enough.
+    It takes HiGHS a twentieth of the time that `_closest` takes, and more often than not it is good enough.
     """
     any_number = {column for _, _, column, _ in counted.placed} | _whole(counted)
     any_number.update(column for _, _, column in counted.runs)
     unused = (i for i, value in enumerate(first.values) if value < SLACK and i not in any_number)
     fixed = dict.fromkeys(unused, 0.0)
     limits = replace(limits, gap=CLOSE * limits.gap)
-    return counted.program.solve(limits, around=first.values, distance=DISTANCES[-1], fixed=fixed)
+    return counted.program.solve(limits, around=first.values, distance=FAR, fixed=fixed)
 
 
-def _near(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
-    """A solution of whole numbers that are as near to those of another one as may be."""
-    fixed = {column: first.values[column] for column in counted.homes}
-    found = Solution(first.bound, ())
-    for distance in DISTANCES:
-        found = counted.program.solve(limits, around=first.values, distance=distance, fixed=fixed)
-        if found.values:
+def _of_launched(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
+    """A solution of whole numbers with the very launches of another one, which is found or not at once."""
+    fixed = {column: first.values[column] for column in _whole(counted)}
+    return counted.program.solve(limits, around=first.values, distance=NEAR, fixed=fixed)
+
+
+def _closest(counted: Counted, limits: SolverLimits, first: Solution, found: Solution) -> Solution:
+    """The best solution of whole numbers that is near to another one; far from it only if `found` is none."""
+    program = counted.program
+    best = _of_launched(counted, limits, first)
+    homes = {column: first.values[column] for column in counted.homes}
+    for distance in DISTANCES if counted.worth else DISTANCES[1:]:  # many ways seat as many, also near by
+        known = best.values or found.values
+        if program.cost(best.values) <= limits.enough or (distance == FAR and known):
             break
-    return found
+        near = program.solve(limits, around=first.values, distance=distance, fixed=homes)
+        best = min(best, near, key=lambda one: program.cost(one.values))
+        if near.values:
+            break
+    return best
 
 
 def _of_step(limits: SolverLimits) -> SolverLimits:
