@@ -1,6 +1,7 @@
 """The provider `local`: the suite of all providers, and what is its own."""
 
 import errno
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,12 +28,14 @@ from declarative.provider import (
     PermanentKind,
     Provider,
     ProviderError,
+    StaleError,
     TransientError,
     TransientKind,
     installed,
 )
 from providers import faults
 from providers.local import Local, files, machine
+from providers.local.files import Epoch
 from providers.rank_scripts import wrapped
 from providers.runner import RunnerError
 from providers.testing import NODE, VOLUME, Conformance, Place, launch, until
@@ -781,3 +785,36 @@ def test_a_late_writer_changes_nothing(tmp_path):
             call()
     late.delete(made)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_changes_at_the_same_time_share_one_lock(tmp_path, monkeypatch):
+    """It holds until the last of them ends: no later writer raises the number before."""
+    locks = Mock(wraps=fcntl.flock)
+    monkeypatch.setattr("providers.local.files.fcntl.flock", locks)
+    early = Epoch(tmp_path / ".epoch", lambda: 9, ())
+    late = Epoch(tmp_path / ".epoch", lambda: 10, ())
+    with early.held():
+        taken = locks.call_count
+        with early.held():
+            assert locks.call_count == taken
+        with pytest.raises(TransientError, match="in the middle of a change"), late.held():
+            raise AssertionError
+    with late.held():
+        pass
+    with pytest.raises(StaleError, match=r"a later command was here \(10, and this is 9\)"), early.held():
+        raise AssertionError
+
+
+def test_a_number_is_not_raised_while_others_share_the_lock(tmp_path):
+    """Nor do they lose it by the try."""
+    number = [9]
+    one = Epoch(tmp_path / ".epoch", lambda: number[0], ())
+    later = Epoch(tmp_path / ".epoch", lambda: 11, ())
+    with one.held():
+        number[0] = 10
+        for other in (one, later):
+            with pytest.raises(TransientError, match="in the middle of a change"), other.held():
+                raise AssertionError
+    with one.held():
+        pass
+    assert (tmp_path / ".epoch").read_text() == "10\n"

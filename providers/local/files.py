@@ -177,7 +177,8 @@ class Epoch:
     """The file that refuses a writer of the past, for one owner's things. Safe to use from many threads.
 
     It keeps the highest number that came, and is locked while something changes. So a writer that has raised
-    the number knows that no earlier writer changes anything any more: see `provider.Fence`.
+    the number knows that no earlier writer changes anything any more: see `provider.Fence`. What changes at
+    the same time shares the lock: until it is given back, no other process raises the number.
     """
 
     def __init__(self, path: Path, fence: Fence, folders: Sequence[str]) -> None:
@@ -187,6 +188,12 @@ class Epoch:
         self._folders = folders
         self._fence = fence
         self._lock = _turn(path)
+        self._handle: int | None = None
+        """The file, while it is locked."""
+        self._newest = 0
+        """The number in it then."""
+        self._changes = 0
+        """How many share the lock."""
 
     @contextlib.contextmanager
     def held(self, *, make: bool = True) -> Iterator[None]:
@@ -197,20 +204,44 @@ class Epoch:
         if epoch is None:
             yield
             return
-        handle = None
+        with self._lock:
+            is_locked = self._join(epoch, make=make)
+        last = False
         try:
-            with self._lock:
-                handle = self._open(make=make)
-                newest = epoch if handle is None else self._raised(handle, epoch)
-            if newest > epoch:
-                summary = f"a later command was here ({newest}, and this is {epoch})"
-                raise StaleError(newest, summary, about=str(self._path))
+            if is_locked and self._newest > epoch:
+                summary = f"a later command was here ({self._newest}, and this is {epoch})"
+                raise StaleError(self._newest, summary, about=str(self._path))
             yield
         finally:
-            if handle is not None:
-                os.close(handle)
-        if not make and handle is not None:
+            if is_locked:
+                with self._lock:
+                    last = self._leave()
+        if last and not make:
             self._remove_if_unused()
+
+    def _join(self, epoch: int, *, make: bool) -> bool:
+        """Lock the file, or share the lock; False where there is no file and none is made."""
+        if self._handle is None or self._newest < epoch:
+            handle = self._open(make=make)
+            if handle is None:
+                return False
+            try:
+                self._newest = self._raised(handle, epoch)  # refused while others share the lock
+            except BaseException:
+                os.close(handle)
+                raise
+            self._handle = handle
+        self._changes += 1
+        return True
+
+    def _leave(self) -> bool:
+        """Give the lock back, unless others share it; whether it was."""
+        self._changes -= 1
+        if self._changes or self._handle is None:
+            return False
+        os.close(self._handle)
+        self._handle = None
+        return True
 
     def _raised(self, handle: int, epoch: int) -> int:
         """The highest number that came, with `epoch`."""

@@ -239,8 +239,9 @@ class Attachments:
 
     def on(self, volume: str) -> Meta | None:
         """The attachment that holds a volume of this owner, if one does."""
-        if self._folders.ours(Address("volume", volume)) is None:
-            return None
+        return self._holding(volume) if self._folders.ours(Address("volume", volume)) else None
+
+    def _holding(self, volume: str) -> Meta | None:
         meta = self._stored(volume)
         if meta is None:
             return None
@@ -248,8 +249,8 @@ class Attachments:
         return meta if node and node.id == meta.bound["node"] else None
 
     def check_free(self, volume: str, node: str | None = None) -> None:
-        """Refuse a volume that a rank holds, on another node than the given one."""
-        have = self.on(volume)
+        """Refuse a volume of this owner that a rank holds, on another node than the given one."""
+        have = self._holding(volume)
         if have and have.attachment.node != node:
             raise _held(volume, have, "detach it first" if node is None else None)
 
