@@ -1072,6 +1072,22 @@ def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, mo
         bad.settle()
 
 
+def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer, monkeypatch) -> None:
+    """Also if it is said while the threads of the group are told."""
+    groups, told, real = writer._groups, Mock(), writer._groups._queue
+    step = groups.leave(lambda _connection: None)
+
+    class Turn(threading.Condition):
+        def __exit__(self, *error: object) -> None:
+            real.__exit__(*error)
+            if step.is_done and not step.then:
+                groups.tell(step, told)
+
+    monkeypatch.setattr(groups, "_queue", Turn(real._lock))
+    writer.log("exec", NODE)
+    told.assert_called_once_with()
+
+
 def test_steps_that_are_left_fit_in_groups(store, writer) -> None:
     """More of them than one group takes, before a step that is waited for, and before one that joins none."""
     names = [Address("volume", f"v-{i}") for i in range(MOST_STEPS + 2)]

@@ -103,9 +103,10 @@ class WriteGroup:
                 step.error, step.is_done = step.error or self.error, True
                 if step.awaited and step is not own:
                     step.wake()
-        for step in self.taken:
-            if step.then and not step.error:
-                step.then()
+            # From then on, who has something done once it is committed does it at once.
+            told = [step.then for step in self.taken if step.then and not step.error]
+        for then in told:
+            then()
 
 
 class Groups:
