@@ -84,6 +84,27 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
             assert cost(outcome) <= least * (1 + 2 * search.COST.gap) + 1e-6
 
 
+def beaten(*offers, **more):
+    """The prices of what is left of a fleet's offers once those are left out that no plan needs."""
+    tasks = [ask("one", resources={"gpu": "L4:1"}), ask("two", resources={"gpu": "2.."})]
+    rule = fleet(nodes="0..9", blocks=2, offers=offers, **more)
+    board = Board(tasks, [], {"gpu": rule}, {})
+    program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    return [board.kinds[stock.kind].price for stock in program.stocks]
+
+
+def test_an_offer_that_no_plan_needs_is_left_out():
+    """Another one of the fleet is cheaper, and holds as much. Not if it has a limit, or lies elsewhere."""
+    cheap = gpu("a", "L4", 2, 1.0, region="r1")
+    assert beaten(cheap, gpu("b", "L4", 2, 1.1, region="r1")) == [1.0]
+    assert beaten(cheap, gpu("b", "L4", 4, 1.1, region="r1")) == [1.0, 1.1]  # both on one half of it
+    assert beaten(cheap, gpu("b", "T4", 2, 1.1, region="r1")) == [1.0]  # not the one that wants an L4
+    assert beaten(gpu("a", "T4", 2, 1.0, region="r1"), gpu("b", "L4", 2, 1.1, region="r1")) == [1.0, 1.1]
+    assert beaten(cheap, gpu("b", "L4", 2, 1.1, region="r2")) == [1.0, 1.1]
+    assert beaten(replace(cheap, limit=3), gpu("b", "L4", 2, 1.1, region="r1")) == [1.0, 1.1]
+    assert beaten(cheap, gpu("b", "L4", 2, 1.0, region="r1")) == [1.0, 1.0]
+
+
 @LAW
 @given(cases())
 def test_a_program_that_is_solved_in_steps_seats_as_much(case):

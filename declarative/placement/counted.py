@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from declarative.placement.board import Option
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Program
+from declarative.placement.program import Balance, Program, arcs_of, lead
 from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
 from declarative.placement.types import Place
 from declarative.placement.volumes import free_volumes, serves
@@ -29,6 +29,9 @@ MOST_PAIRS = 12
 built.
 """
 
+MOST_CHEAPER = 20
+"""Offers of a fleet, the cheapest ones, that others are compared with."""
+
 SKEW = 1e-3
 """By how much at most tasks that come later are worth less: of equals, the first are seated."""
 
@@ -37,9 +40,6 @@ UNKNOWN = 4
 
 Seat = tuple[Job, int]
 """A rank of a task."""
-
-Balance = dict[int, dict[int, float]]
-"""Idle blocks → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
 
 
 class Stock(NamedTuple):
@@ -136,6 +136,7 @@ class Counted:
             self._add(job)
         for job in may:
             self._add(job, optional=True)
+        self._leave_out_beaten()
         self.classes = self._classes()
         for i, one in enumerate(self.classes):
             for area in one.areas:
@@ -233,19 +234,39 @@ class Counted:
             self._numbers[key] = self._numbers[same]
         return self._numbers[key]
 
-    def _classes(self) -> list[Class]:
+    def _leave_out_beaten(self) -> None:
+        """Leave out offers that no plan needs: a cheaper one of the fleet, without a limit, holds as much."""
+        kinds, takes, site = self.board.kinds, self._takes(), self._sites()
+        unlimited: dict[object, list[int]] = defaultdict(list)
+        left: list[Stock] = []
+        for stock in self.stocks:  # launches are in the order of their prices
+            kind, option = stock.kind, stock.option
+            if option:
+                own = unlimited[option.fleet, option.home, site[kind]]
+                if any(kinds[k].beats(kinds[kind], takes[k], takes[kind]) for k in own):
+                    continue
+                if self.base.left[option.quota] is None and len(own) < MOST_CHEAPER:
+                    own.append(kind)
+            left.append(stock)
+        self.stocks = left
+
+    def _sites(self) -> dict[int, tuple[frozenset[Area | None], str | None]]:
+        """Kind → where it lies, at each level at which gangs lie together, and who made its GPUs."""
         domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.request)]
         levels = sorted({domain.area.level for domain in domains if domain.area})
         makers = any(gang.request.apart for gang in self.gangs.values())
-        takes = self._takes()
-        board = self.board
+        areas = [self.board.areas(level) for level in levels]
+        maker = self.board.maker_of if makers else [None] * len(self.board.kinds)
+        return {kind: (frozenset(of[kind] for of in areas), maker[kind]) for kind in self.kinds}
+
+    def _classes(self) -> list[Class]:
+        takes, site = self._takes(), self._sites()
         found: dict[object, Class] = {}
         for i, stock in enumerate(self.stocks):
             kind = stock.kind
             if not takes[kind]:
                 continue
-            areas = frozenset(board.areas(level)[kind] for level in levels)
-            maker = board.maker_of[kind] if makers else None
+            areas, maker = site[kind]
             key = (tuple(takes[kind].items()), areas, maker)
             found.setdefault(key, Class(takes[kind], areas, maker)).stocks.append(i)
         return list(found.values())
@@ -305,17 +326,17 @@ class Counted:
     def _cut(self, one: Class) -> None:
         ends = self._ends(one)
         last = max(ends)
-        arcs = _arcs([size for size in one.sizes if size <= last], last)
+        arcs = arcs_of([size for size in one.sizes if size <= last], last)
         stops = sorted({0, *ends, *(start + size for start, size in arcs)})
         balance: Balance = {at: {} for at in stops}
         cuts = self._cut_off(one, arcs, balance)
         for start, end in itertools.pairwise(stops):
             rest = self.program.column(0.0)
             one.arcs[rest] = (start, -end)  # not a rank
-            _lead(balance, rest, start, end)
+            lead(balance, rest, start, end)
         for at, nodes in ends.items():
             for node in nodes:
-                _lead(balance, node, at, 0)
+                lead(balance, node, at, 0)
         for terms in balance.values():
             self.program.row(0, 0, terms)
         for size, cut in cuts.items():
@@ -336,7 +357,7 @@ class Counted:
         for start, size in arcs:
             arc = self.program.column(0.0, sum(self.program.most[column] for column in one.sizes[size]))
             one.arcs[arc] = (start, start + size)
-            _lead(balance, arc, start, start + size)
+            lead(balance, arc, start, start + size)
             cuts[size][arc] = -1.0
         return cuts
 
@@ -376,19 +397,3 @@ class Counted:
 
 def _or_inf(limit: int | None) -> float:
     return math.inf if limit is None else limit
-
-
-def _lead(balance: Balance, column: int, start: int, end: int) -> None:
-    """Let a column lead from one stop to another."""
-    balance[start][column], balance[end][column] = -1.0, 1.0
-
-
-def _arcs(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:
-    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once."""
-    reached, arcs = {0}, []
-    for size in sorted(sizes, reverse=True):
-        for start in range(last - size + 1):
-            if start in reached:
-                reached.add(start + size)
-                arcs.append((start, size))
-    return arcs

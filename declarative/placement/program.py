@@ -184,3 +184,23 @@ def _options(limits: SolverLimits) -> dict[str, Any]:
         "mip_abs_gap": limits.absolute,
         "objective_target": limits.enough,
     }
+
+
+Balance = dict[int, dict[int, float]]
+"""A stop of a flow → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
+
+
+def lead(balance: Balance, column: int, start: int, end: int) -> None:
+    """Let a column lead from one stop to another."""
+    balance[start][column], balance[end][column] = -1.0, 1.0
+
+
+def arcs_of(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:
+    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once."""
+    reached, arcs = {0}, []
+    for size in sorted(sizes, reverse=True):
+        for start in range(last - size + 1):
+            if start in reached:
+                reached.add(start + size)
+                arcs.append((start, size))
+    return arcs
