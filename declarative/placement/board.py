@@ -338,7 +338,7 @@ class Board:
         """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
         found = request.domains.get(domain)
         if found is None:
-            there = ((k, need) for k, need in request.fit.items() if self.is_present[k])
+            there = request.fit.among(self.is_present)
             found = request.domains[domain] = tuple(
                 there if domain == ANYWHERE else (pair for pair in there if self.inside(domain, pair[0]))
             )

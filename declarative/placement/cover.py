@@ -90,26 +90,21 @@ def _slots(ledger: Ledger, request: Request, ground: Ground, wanted: Mapping[int
     if ground.nodes is not None:
         return _slots_of_nodes(ledger, request, ground)
     out: list[Slot] = []
+    piles, traits, barred, only = ledger.piles, board.traits, ground.barred, ground.kinds
+    whole = request.whole
     kinds = board.kinds_at(request, ground.domain, ground.places)
+    # Written out: with a thousand unlike hosts this is done a million times.
     for kind, need in itertools.chain(kinds, _new_kinds(ledger, request, ground)):
-        pile = ledger.piles.get(kind)
-        if not pile or kind in ground.barred or (ground.kinds is not None and kind not in ground.kinds):
+        pile = piles.get(kind)
+        if not pile or kind in barred or (only is not None and kind not in only):
             continue
-        traits = board.traits.get((kind, need)) or _traits(board, request, kind)
-        out += _slots_of_pile(pile, request, kind, traits, wanted.get(kind, 0))
+        of_kind = traits.get((kind, need)) or _traits(board, request, kind)
+        least = of_kind.total if whole else need
+        for free, ids in pile.items():
+            if free >= least:
+                key = _key(request, kind, free, wanted.get(kind, 0), of_kind)
+                out.append((key, kind, free, len(ids), 1 if whole else free // need, need, None))
     return _apart(ledger, out, ground.beside) if ground.beside else out
-
-
-def _slots_of_pile(
-    pile: Mapping[int, Sequence[int]], request: Request, kind: int, traits: Traits, wanted: int
-) -> Iterator[Slot]:
-    """The nodes of a kind that hold a rank, by their idle blocks."""
-    need, whole = traits.need, request.whole
-    least = traits.total if whole else need
-    for free, ids in pile.items():
-        if free >= least:
-            key = _key(request, kind, free, wanted, traits)
-            yield key, kind, free, len(ids), 1 if whole else free // need, need, None
 
 
 def _apart(ledger: Ledger, slots: list[Slot], beside: Collection[int]) -> list[Slot]:

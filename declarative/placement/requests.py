@@ -95,6 +95,16 @@ class Fit:
         needs, make_of = self.needs, self.make_of
         return ((k, need) for k in self.allowed if (need := needs[make_of[k]]))
 
+    def among(self, kinds: bytearray) -> list[tuple[int, int]]:
+        """The same of those of which `kinds` has a 1."""
+        needs, make_of = self.needs, self.make_of
+        return [(k, need) for k in self.allowed if kinds[k] and (need := needs[make_of[k]])]
+
+    @property
+    def least(self) -> int:
+        """The fewest blocks that a rank takes anywhere; 0 if it can go nowhere."""
+        return min(filter(None, map(self.needs.get, map(self.make_of.__getitem__, self.allowed))), default=0)
+
     def __bool__(self) -> bool:
         return next(iter(self), None) is not None
 
@@ -142,7 +152,7 @@ class Request:
         """The domains where its ranks may lie together."""
         self.candidates: Sequence[Candidate] | None = None
         """The areas where its ranks may lie together."""
-        self.least = min({need for _, need in fit.items()}, default=0)
+        self.least = fit.least
 
 
 @dataclass(slots=True)
