@@ -146,6 +146,18 @@ def test_spread_over_racks():
     assert {c.node for c in out.choices} == {"gpu-0", "gpu-2"}
 
 
+def test_volumes_are_chosen_so_that_ranks_lie_apart():
+    """Of a rank's alternatives the one that lies in another region: two zones of one region are not apart."""
+    lies = [("east", "za"), ("east", "zb"), ("west", None)]
+    nodes = [node(f"gpu-{i}", region=region, zone=zone) for i, (region, zone) in enumerate(lies)]
+    homes = {"data-0": lies[0], "own-0": ("east", None), "data-1": ("east", None), "own-1": lies[2]}
+    volumes = {name: VolumeAt(backend="b", region=r, zone=z) for name, (r, z) in homes.items()}
+    job = ask(2, {"/d": ["data-#", "own-#"]}, placement="any", spread="region")
+    found = {c.rank: (c.node, c.volumes) for c in run(job, nodes, [fleet()], volumes).choices}
+    assert found[0][0] in ("gpu-0", "gpu-1")
+    assert found[1] == ("gpu-2", {"/d": "own-1"})
+
+
 def test_ranks_that_cannot_be_kept_apart_are_refused():
     nodes = [node("gpu-0"), node("gpu-1")]
     job = ask(3, placement="any", spread="node", resources={"cpu": "1.."})

@@ -119,7 +119,7 @@ class Special:
         price = functools.cache(self._price)
         for found in options.values():
             found.sort(key=lambda b: price(b.place))  # of alternatives the first, unless another costs less
-        matching = Matching(options, functools.cache(self._room))
+        matching = Matching(options, functools.cache(self._room), functools.cache(self._site))
         failed = matching.match()
         return matching.given, failed
 
@@ -132,6 +132,15 @@ class Special:
         self.ledger.undo()
         room = self.job.ranks - choice.short
         return min(1, room) if self.spread else room
+
+    def _site(self, place: Place) -> object:
+        """Where a place lies at the level that ranks are spread over: one rank goes there."""
+        fit, place_of = self.job.request.fit, self.board.place_of
+        if self.spread in (None, "node"):
+            return place
+        here = (self.board.kinds[kind] for kind in fit if place_of[kind] == place)
+        sites = {(kind.backend, kind.region, kind.at(self.spread)) for kind in here}
+        return sites.pop() if len(sites) == 1 else place
 
     def _nodes(self, place: Place) -> int:
         """How many nodes of a place hold a rank each."""

@@ -138,22 +138,29 @@ def _combined(
 class Matching:
     """Gives each rank one of its bindings, so that no volume is given twice and no place is overfull."""
 
-    def __init__(self, options: Mapping[int, Sequence[Binding]], room: Callable[[Place], int]) -> None:
-        """`room` says how many ranks a place holds."""
+    def __init__(
+        self,
+        options: Mapping[int, Sequence[Binding]],
+        room: Callable[[Place], int],
+        site: Callable[[Place], object] = lambda place: place,
+    ) -> None:
+        """`room` says how many ranks a place holds; places of one `site` share their room."""
         self.options = options
-        self.room = room
+        self.room, self.site = room, site
         self.given: dict[int, Binding] = {}
         self.steps = self.visits = 0
         self._places = {rank: frozenset(b.place for b in found) for rank, found in options.items()}
         self._of_volume: dict[str, int] = {}
-        self._of_place: dict[Place, set[int]] = {}
+        self._of_site: dict[object, set[int]] = {}
         self._reached = self._flow()
 
     def match(self) -> int | None:
         """Match every rank that can be; the first of the others, or None."""
         order = sorted(self.options, key=lambda r: (len(self.options[r]), r))
-        every = frozenset[Place]().union(*self._places.values())
-        if sum(map(self.room, every)) < len(order):
+        rooms: dict[object, int] = {}
+        for place in frozenset[Place]().union(*self._places.values()):
+            rooms[self.site(place)] = max(self.room(place), rooms.get(self.site(place), 0))
+        if sum(rooms.values()) < len(order):
             self.steps = MOST_STEPS  # there is no room for all of them, however they are moved
         return min((rank for rank in order if not self._seated(rank)), default=None)
 
@@ -220,7 +227,7 @@ class Matching:
         elif kind == "held":
             yield ("rank", self._of_volume[what])
         elif kind == "place":
-            for other in sorted(self._of_place.get(what, ())):
+            for other in sorted(self._of_site.get(self.site(what), ())):
                 yield ("moved", next(iter(self.given[other].volumes.values())))
         else:
             yield from (("place", place) for place in self._reached[what])
@@ -278,12 +285,12 @@ class Matching:
         if len(holders) > 1 or len(moving) > DEEPEST:
             return []
         if not holders:
-            here = self._of_place.get(binding.place, set())
+            here = self._of_site.get(self.site(binding.place), set())
             holders = {r for r in here if len(self._places[r]) > 1}
         return sorted(holders - moving)
 
     def _has_room(self, place: Place) -> bool:
-        return len(self._of_place.get(place, ())) < self.room(place)
+        return len(self._of_site.get(self.site(place), ())) < self.room(place)
 
     def _in_the_way(self, binding: Binding) -> bool:
         return not self._has_room(binding.place) or any(
@@ -292,12 +299,12 @@ class Matching:
 
     def _give(self, rank: int, binding: Binding) -> None:
         self.given[rank] = binding
-        self._of_place.setdefault(binding.place, set()).add(rank)
+        self._of_site.setdefault(self.site(binding.place), set()).add(rank)
         self._of_volume.update(dict.fromkeys(binding.volumes.values(), rank))
 
     def _withdraw(self, rank: int) -> Binding:
         binding = self.given.pop(rank)
-        self._of_place[binding.place].discard(rank)
+        self._of_site[self.site(binding.place)].discard(rank)
         for volume in binding.volumes.values():
             del self._of_volume[volume]
         return binding
