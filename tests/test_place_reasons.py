@@ -39,6 +39,26 @@ def test_higher_priority_is_placed_first_when_capacity_is_short():
         assert {r["task"]: r["code"] for r in found["unplaced"]} == dict.fromkeys(("aa", "bb"), "no-capacity")
 
 
+@pytest.mark.parametrize("priority", [0, 9])
+def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority):
+    """Two tasks fill the node that the largest would leave half idle; unless they count less."""
+    fleet = {**GPU, "nodes": 1}
+    tasks = [
+        {"name": "large", "resources": {"gpu": 5}, "priority": priority},
+        *({"name": name, "resources": {"gpu": 4}} for name in ("one", "two")),
+    ]
+    found = look(World(), [fleet], tasks)
+    assert set(places(found)) == ({"large-0"} if priority else {"one-0", "two-0"})
+
+
+def test_what_has_its_place_keeps_it_though_more_could_be_seated():
+    fleet = {**GPU, "nodes": 1}
+    large = {"name": "large", "resources": {"gpu": 5}}
+    world = bring(World(), [fleet], [large])
+    more = [{"name": name, "resources": {"gpu": 4}} for name in ("one", "two")]
+    assert set(places(look(world, [fleet], [large, *more]))) == {"large-0"}
+
+
 def test_planned_ranks_keep_their_place_on_a_new_plan():
     """Ranks that have blocks and were not started yet stay, though another task would fit better there and a
     cheaper node can be had now.

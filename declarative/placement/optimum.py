@@ -54,7 +54,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     """
     if counted.large or not counted.possible:
         return -math.inf, None
-    key = (limits, counted.program.key, *sorted(_whole(counted)))
+    key = (limits, counted.worth, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
         columns = len(counted.program.costs)
         small = columns * SMALL <= limits.columns
@@ -86,6 +86,8 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
             return Solution(first.bound, found.values)
         if cost(found) <= first.bound * (1 + limits.gap * STARTS):
             start = found
+    if limits.quick:
+        return Solution(first.bound, min(found, _of_launched(counted, aim, first), key=cost).values)
     found = min(found, _closest(counted, aim, first, found), key=cost)
     open_still = not found.values or (counted.worth and cost(found) > enough)
     if open_still and len(program.costs) * PROVED <= limits.columns:

@@ -27,6 +27,8 @@ class SolverLimits:
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
     rins: bool = True
     """Look where good solutions agree (RINS, Danna 2005): that finds cheaper launches, and few more seats."""
+    quick: bool = False
+    """Give up where no solution is found at once."""
     enough: float = -math.inf
     """Stop at the first solution that costs no more."""
 

@@ -138,47 +138,66 @@ class Search:
 
     def _is_settled(self, found: Seating, needed: Collection[int], level: int) -> bool:
         """Whether all of `needed` are seated, or not, however tasks of this priority and below it are seated:
-        a task takes no place from one of its own priority or of a higher one.
+        a task takes no place from one of a higher priority.
         """
         tasks = {index: self.board.jobs[index].task for index in needed}
         lost = any(task.priority > level for index, task in tasks.items() if index not in found.ledger.seats)
-        return lost or all(task.priority >= level and i in found.ledger.seats for i, task in tasks.items())
+        return lost or all(task.priority > level for task in tasks.values())
 
     def _left(self, found: Seating, level: int) -> list[Job]:
         """The tasks of a priority that have no place, and fit some node."""
         return [job for job in found.left if job.task.priority == level and job.request.fit]
 
     def _more(self, found: Seating, jobs: Sequence[Job], level: int) -> tuple[Seating, set[int], bool]:
-        """Seat what the program can of tasks of one priority; of which it was proved that no more can be;
+        """Seat what the program can of tasks of one priority; of which it was proved that none can be added;
         and whether the program had an answer for all of them.
         """
-        left = self._left(found, level)
-        if not left:
-            return found, set(), True
-        keep = self._kept(jobs, level, found)
-        free = movable([*keep, *left])
-        may = {job.index for job in free if not found.seats(job)}
-        if not may:
-            return found, set(), False
-        proved, ledger = self._most(found, keep, free)
-        if ledger and not may.isdisjoint(ledger.seats):
-            Tidy(ledger).run()
-            found = self._rest(Seating(ledger, []), jobs, found)
-        answered = len(may) == len(left) and (proved or ledger is not None)
-        return found, may if proved else set(), answered
+        proved = answered = False
+        for exchange in (True, False):  # in the stead of tasks that had no places before, then beside all
+            left = self._left(found, level)
+            keep = self._kept(jobs, level, found)
+            free = movable([*keep, *left])
+            if proved or all(map(found.seats, free)):
+                break
+            may = [j for j in free if not found.seats(j) or (exchange and self._may_go(j, level))]
+            new, proved, answered = self._most(found, keep, free, may, quick=exchange)
+            found = found if new is None else self._rest(new, jobs, found)
+        out = {job.index for job in self._left(found, level)}
+        told = out & {job.index for job in free}
+        return found, told if proved else set(), not out or (answered and told == out)
 
-    def _most(self, found: Seating, keep: Sequence[Job], free: Sequence[Job]) -> tuple[bool, Ledger | None]:
-        """A ledger that seats what the program can of the `free` tasks, beside those that keep their places;
-        and whether no more of them can be seated.
+    def _may_go(self, job: Job, level: int) -> bool:
+        """Whether a task may be left out for others of a priority."""
+        return job.task.priority == level and not job.ask.prior
+
+    def _most(
+        self,
+        found: Seating,
+        keep: Sequence[Job],
+        free: Sequence[Job],
+        may: Sequence[Job],
+        *,
+        quick: bool = False,
+    ) -> tuple[Seating | None, bool, bool]:
+        """More of the tasks that `may` be left out, beside those to `keep`; the `free` can move; and
+        whether it was proved that none can be added to them; and whether there was an answer.
         """
-        still = [job for job in free if found.seats(job)]
-        may = [job for job in free if not found.seats(job)]
         fixed = {job.index for job in keep} - {job.index for job in free}
+        optional = {job.index for job in may}
+        still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-        least, ledger = solve(counted, self.seats, self.known)
+        seated = _weight(may, found.ledger)
+        counted.worth = seated * (1 - SKEW) + (counted.step if seated else counted.worth)
+        least, ledger = solve(counted, replace(self.seats, quick=quick), self.known)
+        weight = _weight(may, ledger)
         # Where those that stay have to stay, more weight than the bound cannot be seated.
-        most = _weight(may, ledger) * (1 - SKEW) + counted.worth
-        return -least < most and all(self.board.jobs[i].ask.prior for i in fixed), ledger
+        lightest = 0.99 * min((job.weight for job in may if not found.seats(job)), default=0)
+        proved = -least < max(weight, seated) * (1 - SKEW) + lightest
+        proved = proved and all(self.board.jobs[i].ask.prior for i in fixed)
+        if ledger is None or weight <= seated:
+            return None, proved, proved or ledger is not None
+        Tidy(ledger).run()
+        return Seating(ledger, []), proved, True
 
     def _kept(self, jobs: Sequence[Job], level: int, found: Seating) -> list[Job]:
         """The seated tasks that keep their places though others of a priority have none."""
