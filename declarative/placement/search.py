@@ -179,8 +179,8 @@ class Search:
         *,
         quick: bool = False,
     ) -> tuple[Seating | None, bool, bool]:
-        """More of the tasks that `may` be left out, beside those to `keep`; the `free` can move; and
-        whether it was proved that none can be added to them; and whether there was an answer.
+        """More of the tasks that `may` be left out, beside those to `keep`; whether it was proved that none
+        can be added to them; and whether there was an answer. The `free` can move.
         """
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
