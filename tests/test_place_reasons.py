@@ -6,6 +6,7 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
+from declarative.placement import search
 from declarative.planner.make import make
 from declarative.render.data import plan_json
 from tests.model import World
@@ -39,16 +40,19 @@ def test_higher_priority_is_placed_first_when_capacity_is_short():
         assert {r["task"]: r["code"] for r in found["unplaced"]} == dict.fromkeys(("aa", "bb"), "no-capacity")
 
 
-@pytest.mark.parametrize("priority", [0, 9])
-def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority):
-    """Two tasks fill the node that the largest would leave half idle; unless they count less."""
+@pytest.mark.parametrize(("priority", "many"), [(0, 3), (0, 2), (9, 3)])
+def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority, many, monkeypatch):
+    """Two tasks fill the node that the largest would leave half idle; unless they count less, or the plan is
+    large.
+    """
+    monkeypatch.setattr(search, "MANY", many)
     fleet = {**GPU, "nodes": 1}
     tasks = [
         {"name": "large", "resources": {"gpu": 5}, "priority": priority},
         *({"name": name, "resources": {"gpu": 4}} for name in ("one", "two")),
     ]
     found = look(World(), [fleet], tasks)
-    assert set(places(found)) == ({"large-0"} if priority else {"one-0", "two-0"})
+    assert set(places(found)) == ({"large-0"} if priority or many < 3 else {"one-0", "two-0"})
 
 
 def test_what_has_its_place_keeps_it_though_more_could_be_seated():

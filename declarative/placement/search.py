@@ -26,6 +26,9 @@ from declarative.placement.requests import Job
 FEW = 200
 """Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
 
+MANY = 1_000
+"""With more tasks than that, those of one priority that are seated do not make room for others of it."""
+
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
@@ -153,7 +156,8 @@ class Search:
         and whether the program had an answer for all of them.
         """
         proved = answered = False
-        for exchange in (True, False):  # in the stead of tasks that had no places before, then beside all
+        # First in the stead of tasks that had no places before, then beside all.
+        for exchange in (True, False) if len(jobs) <= MANY else (False,):
             left = self._left(found, level)
             keep = self._kept(jobs, level, found)
             free = movable([*keep, *left])
