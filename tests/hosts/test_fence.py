@@ -116,6 +116,7 @@ def test_who_wakes_up_starts_nothing_on_a_machine_of_a_cloud(
     nodes = backend(cloud.port), fleet(nodes=1, backends=["aws"], resources={"cpu": 2})
     project.declare(*nodes)
     project.apply()
+    until(lambda: cloud.of)  # its instance boots beside the apply
     (machine,) = cloud.of.values()
     project.declare(*nodes, task("aa", hold(Path("/tmp/aa")), resources=WHOLE))
     process = sleeper(project, 1, f"{place}={START}aa-", env=SECRETS)
