@@ -6,7 +6,7 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
-from declarative.placement import search
+from declarative.placement import refusals, search
 from declarative.planner.make import make
 from declarative.render.data import plan_json
 from tests.model import World
@@ -161,6 +161,16 @@ def test_a_gang_that_one_large_node_holds_may_fit_later():
     tasks = [{"name": "one", "priority": 9}, train]
     refusal = refused(look(World(), [fleet], tasks, catalog=[H100, half]))
     assert (refusal["task"], refusal["code"]) == ("train", "no-capacity")
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, "never-fits"), (0, "no-capacity")])
+def test_what_was_not_searched_a_place_for_is_not_said_never_to_fit(most, code, monkeypatch):
+    """Of ranks that are to lie apart, one try tells only what it found."""
+    monkeypatch.setattr(refusals, "MOST_SEARCHED", most)
+    fleet = {**GPU, "nodes": "0..1", "placement": "any"}
+    train = {"name": "train", "nodes": 2, "placement": "any", "spread": "node", "resources": {"gpu": 1}}
+    refusal = refused(look(World(), [fleet], [train]))
+    assert (refusal["task"], refusal["code"]) == ("train", code)
 
 
 def test_each_rank_has_a_verdict():

@@ -209,11 +209,11 @@ def blocks_of_makes(task: Task, makes: Iterable[tuple[int, int, int, int]]) -> d
     """
     cpu, memory = task.resources.cpu, task.resources.memory
     cpus, mib = -cpu.min if cpu else 0, -memory.min if memory else 0
-    return {
-        make: need
-        for make, of, size, total in makes
-        if of and size and (need := a if (a := -(cpus // of)) > (b := -(mib // size)) else b) <= total
-    }
+    out: dict[int, int] = {}
+    for make, of, size, total in makes:
+        if of and size and (need := max(-(cpus // of), -(mib // size))) <= total:
+            out[make] = need
+    return out
 
 
 def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Mismatch | None:

@@ -372,9 +372,7 @@ def _has_notation(cls: Any) -> bool:
 
 
 def encode(value: Any, but: Collection[str] = ()) -> Any:
-    """A dataclass as plain data, `but` some fields: what was left out stays out, notations come in their
-    normal form.
-    """
+    """A dataclass as plain data, `but` some fields. What was left out stays out, notations are normal."""
     cls: Any = type(value)
     if cls in (NoneType, str, int, bool, float):
         return value
