@@ -1,12 +1,22 @@
 """YAML with positions: what is read, what is refused, and where."""
 
+import gc
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.language.source import MAX_BYTES, MAX_DEPTH, MAX_MARKS, MAX_NODES, Document, parse, read
+from declarative.language.source import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_MARKS,
+    MAX_NODES,
+    Document,
+    no_collections,
+    parse,
+    read,
+)
 from declarative.language.source.reader import MAX_DOCUMENTS, MAX_FINDINGS, MAX_ITEMS
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span
 
@@ -461,3 +471,21 @@ def test_what_a_reviewer_would_read_otherwise_is_refused(char):
 
 def test_what_is_refused_raw_may_be_written_as_an_escape():
     assert read('a: "x\\u2028\\u202ey"\n', "f.yaml")[0].data == {"a": "x\u2028\u202ey"}
+
+
+def test_what_is_read_is_not_walked_through_once_the_collector_is_back():
+    """As new values it would be: 0.2 s of a plan of 10,000 tasks."""
+    seen: list[str] = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        seen.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        with no_collections():
+            made: list[list[int]] = [[] for _ in range(gc.get_threshold()[0] * 2)]
+        made.append([])
+    finally:
+        gc.callbacks.remove(note)
+    assert not seen
+    assert gc.isenabled()

@@ -92,6 +92,9 @@ def no_collections() -> Iterator[None]:
         yield
     finally:
         if was:
+            # The next new value would start a walk through all of them. So they are made old, unseen.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
