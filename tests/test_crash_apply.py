@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from declarative.store import StateError, open_store
 from tests.cloud.run import RunningCloud
 from tests.killing import (
     APPLY,
@@ -129,6 +130,24 @@ def small_disk(tmp_path):
         pytest.skip("no disk can be mounted here: that takes root")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_new_state_is_whole_or_not_there(small_disk):
+    """However little room its disk has: half of one would be refused from then on as damaged."""
+    path, outcomes = small_disk / "state.db", set()
+    for size in range(40, 320, 20):
+        subprocess.run(["mount", "-o", f"remount,size={size}k", small_disk], check=True)
+        try:
+            open_store(f"sqlite:///{path}").close()
+            outcomes.add("made")
+        except StateError as error:
+            outcomes.add(error.code)
+        assert [*small_disk.glob(".*")] == []
+        subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+        with open_store(f"sqlite:///{path}") as opened:
+            assert opened.read().serial == 0
+        path.unlink()
+    assert {"disk-full", "made"} == outcomes
 
 
 def test_the_disk_of_the_state_is_full(tmp_path, small_disk):

@@ -188,6 +188,19 @@ def test_what_is_no_state_is_refused_untouched(path, content) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["state.db"]
 
 
+def test_what_cannot_be_opened_says_what_to_do(tmp_path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("no database\n")
+    for url, summary, hint in (
+        ("folder", "is a directory", "move it away, or name another place"),
+        ("file", "is no database", "name another file if it never was a state; else bring it back"),
+        ("file/state.db", "Not a directory", "see what is there"),
+    ):
+        with pytest.raises(StateError, match=summary) as caught:
+            open_store(f"sqlite:///{tmp_path / url}")
+        assert hint in str(caught.value.hint)
+
+
 def test_another_programs_database_is_refused_untouched(tmp_path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:

@@ -52,6 +52,7 @@ class Fault(NamedTuple):
     """Whether the same again may go through: connections come back, other transactions end."""
 
 
+_SEE = "see what is there, and who may read and write it"
 _BUSY = Fault("busy", "the state's database is busy with another process", "try again")
 _FULL = Fault("disk-full", "the state could not be written: its disk is full", "make room and run it again")
 _DAMAGED = Fault("damaged", "the state's database is damaged", FROM_BACKUP)
@@ -61,11 +62,16 @@ _DISK = Fault("disk", "the state's disk failed", "nothing of the last step was r
 _SQLITE: Mapping[str, Fault] = {
     "SQLITE_BUSY": _BUSY,
     "SQLITE_LOCKED": _BUSY,
-    "SQLITE_NOTADB": Fault("not-a-state", "the state's file is no database; it was left as it is"),
+    "SQLITE_NOTADB": Fault(
+        "not-a-state",
+        "the state's file is no database; it was left as it is",
+        f"name another file if it never was a state; else {FROM_BACKUP}",
+    ),
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_FULL": _FULL,
     "SQLITE_READONLY": _READ_ONLY,
-    "SQLITE_CANTOPEN": Fault("unreadable", "the state's database cannot be opened"),
+    "SQLITE_CANTOPEN": Fault("unreadable", "the state's database cannot be opened", _SEE),
+    "SQLITE_IOERR_SHMSIZE": _FULL,  # the file beside the state that readers and writers share
     "SQLITE_IOERR": _DISK,
 }
 """By the beginning of SQLite's name for it."""
@@ -184,7 +190,7 @@ def translated(where: object = None) -> Iterator[None]:
         raise _said(_DAMAGED, str(where or "")) from error
     except OSError as error:
         place = where or error.filename or "the state"
-        raise StateError("unreadable", f"{place}: {error.strerror}") from error
+        raise StateError("unreadable", f"{place}: {error.strerror}", _SEE) from error
     except Exception as error:
         if not _is_database(error):
             raise

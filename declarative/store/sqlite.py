@@ -139,6 +139,9 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     read_only = opening.read_only
     if not _is_made(path, opening):
         return None
+    if path.is_dir():
+        hint = "move it away, or name another place: `--state sqlite:///path/to/state.db`"
+        raise StateError("unreadable", f"the state {path} is a directory", hint)
     if path.stat().st_size == 0:
         # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
         raise StateError("damaged", f"the state {path} is empty", FROM_BACKUP)
@@ -237,14 +240,16 @@ def _make(path: Path, clock: Callable[[], float]) -> None:
         os.close(handle)
         made = Sqlite(aside, mode="rw", clock=clock)
         try:
-            made.use_wal()
+            # Before WAL: what is committed is in the file itself then, and a full disk is told. With a -wal,
+            # closing brings it over, and says nothing if there is no room.
             with made.writing() as connection:
                 tables.create(connection)
+            made.use_wal()
         finally:
             made.close()
         with suppress(FileExistsError):  # someone else was first: theirs it is
             os.link(aside, path)
     finally:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-journal", "-wal", "-shm"):
             Path(f"{aside}{suffix}").unlink(missing_ok=True)
     sync_folder(folder)
