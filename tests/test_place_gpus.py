@@ -232,3 +232,17 @@ def test_of_hosts_that_become_nodes_a_task_takes_the_smallest():
     out = run(ask(resources={"gpu": 1}), [], [fleet(offers=hosts, nodes=2, baseline=2, blocks="auto")])
     of = {n.name: n.instance_type for n in out.launches}
     assert (sorted(of.values()), of[out.choices[0].node]) == (["a", "b"], "b")
+
+
+def test_many_unlike_tasks_leave_a_scarce_model_to_those_that_name_it():
+    """Of each of 300 requests there are four. Each takes a block or two, by the memory of the node."""
+    nodes = [host(f"gpu-{i}", "T4", 8, ram=96 * 1024) for i in range(50)]
+    nodes += [host(f"gpu-{i}", "V100", 8, ram=64 * 1024) for i in range(50, 150)]
+    memory = {f"t{i}": 300 + i % 300 * 50 for i in range(1_200)}
+    asks = [
+        ask(name, resources={"gpu": "T4:1.." if i % 5 < 2 else "1..", "memory": f"{mib}MB.."})
+        for i, (name, mib) in enumerate(memory.items())
+    ]
+    out = run(asks, nodes)
+    fewest = sum(-(-memory[choice.task] // (12 * 1024)) for choice in out.choices)
+    assert fewest == 1_132, "blocks at their fewest; no plan seats more, by the linear program"

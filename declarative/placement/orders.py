@@ -1,9 +1,8 @@
 """In which order tasks are seated, which kinds are in demand, how many of a size go to which make of node.
 
-Quotas: a block of each make has a price that rises while more of it is asked for than is there, and falls
-otherwise (multiplicative weights); a size goes where its blocks cost least, and the average over the later
-rounds is its quota. It comes within a few tenths of a percent of the linear program's answer, without a
-solver. For tasks of one rank that ask for GPUs, on nodes that are there.
+Quotas are the answer of a linear program: as much weight as the free blocks of all makes hold, if tasks and
+nodes could be cut. Few numbers in it are fractions. For tasks of one rank that ask for GPUs, on nodes that
+are there.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from declarative.placement.board import Board
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import Ledger
+from declarative.placement.program import SLACK, Program, SolverLimits
 from declarative.placement.requests import ANYWHERE, Job
 
 ORDERS = ("regret", "scarce", "size")
@@ -143,7 +143,9 @@ class Orders:
         return out
 
 
-ROUNDS = 400
+FRACTIONS = SolverLimits(nodes=1, columns=0)
+MORE_GPUS, SPARED = 1e-2, 1e-4
+"""What decides between ways to seat as much weight: a GPU that is asked for, then a block that stays free."""
 
 Make = int
 """A kind of node that stands for all of its shape and split."""
@@ -166,17 +168,19 @@ def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bo
     sizes = _sizes(jobs, lambda job: _needs(board, job, makes, capacity))
     if all(len(set(needs.values())) == 1 for _, _, needs in sizes):
         return []
-    alike = tuple((job.request.gpus, count, tuple(needs.items())) for job, count, needs in sizes)
-    prices = tuple((make, board.kinds[make].shape.gpus / board.kinds[make].total) for make in capacity)
-    average = _average(alike, prices, tuple(capacity.values()))
+    alike = tuple((_worth(job), count, tuple(needs.items())) for job, count, needs in sizes)
+    shares = _shares(alike, tuple(capacity.items()))
     out = []
-    for index, (job, count, needs) in enumerate(sizes):
+    for index, (job, _, needs) in enumerate(sizes):
         for make, need in needs.items():
-            share = average.get((index, make), 0.0)
-            if share > 0:
-                number = min(count, int(share + 0.999))
+            number = int(shares.get((index, make), 0.0) + SLACK)
+            if number:
                 out.append(((-job.request.gpus, -need, index, make), job.key, frozenset(makes[make]), number))
     return [(key, kinds, number) for _, key, kinds, number in sorted(out, key=lambda o: o[0])]
+
+
+def _worth(job: Job) -> float:
+    return job.weight + MORE_GPUS * job.request.gpus
 
 
 def _sizes(
@@ -215,30 +219,22 @@ def _needs(
 
 
 @functools.lru_cache(maxsize=64)
-def _average(
-    sizes: tuple[tuple[int, int, tuple[tuple[Make, int], ...]], ...],
-    prices: tuple[tuple[Make, float], ...],
-    blocks_of: tuple[int, ...],
+def _shares(
+    sizes: tuple[tuple[float, int, tuple[tuple[Make, int], ...]], ...], capacity: tuple[tuple[Make, int], ...]
 ) -> Mapping[tuple[int, Make], float]:
-    """Size and make → how many tasks, the average over the later half of the rounds.
+    """Size and make → how many tasks; nothing without HiGHS. Most passes of a search ask the same.
 
-    `sizes`: GPUs, number of tasks, and the blocks that each make costs. `prices` and `blocks_of`: of each
-    make, the price of a block to begin with, and how many are free. Most passes of a search ask the same.
+    `sizes`: weight, number of tasks, and the blocks that each make costs. `capacity`: the free blocks.
     """
-    price = dict(prices)
-    capacity = dict(zip(price, blocks_of, strict=True))
-    average: dict[tuple[int, Make], float] = {}
-    late = ROUNDS // 2
-    for turn in range(ROUNDS):
-        used = dict.fromkeys(capacity, 0)
-        for index, (gpus, count, needs) in enumerate(sizes):
-            cost, make, need = min([(need * price[make], make, need) for make, need in needs])
-            if cost > gpus * (1 + 1e-9):
-                continue  # not worth its blocks at these prices
-            used[make] += count * need
-            if turn >= late:
-                average[index, make] = average.get((index, make), 0.0) + count / (ROUNDS - late)
-        step = 0.5 / (1 + turn / 20)
-        for make, blocks in capacity.items():
-            price[make] *= min(2.0, max(0.5, 1 + step * (used[make] / blocks - 1)))
-    return average
+    program = Program()
+    columns: dict[tuple[int, Make], int] = {}
+    taken: dict[Make, dict[int, float]] = {make: {} for make, _ in capacity}
+    for index, (weight, count, needs) in enumerate(sizes):
+        for make, need in needs:
+            columns[index, make] = column = program.column(SPARED * need - weight, count)
+            taken[make][column] = need
+        program.row(0, count, {columns[index, make]: 1.0 for make, _ in needs})
+    for make, blocks in capacity:
+        program.row(0, blocks, taken[make])
+    values = program.solve(FRACTIONS, whole=()).values
+    return {key: values[column] for key, column in columns.items()} if values else {}

@@ -19,7 +19,7 @@ from declarative.placement.gangs import keep_places, open_homes, seat_all, seat_
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, base_for, bound, movable, solve
-from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
+from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job
 
@@ -121,10 +121,11 @@ class Search:
 
     def _fullest(self, jobs: Sequence[Job], needed: Collection[int] = ()) -> Seating:
         """Seat as many as can be seated beside all tasks of at least their priority."""
-        found = self._pass(jobs, "size", wanted={})
+        found = self._pass(jobs, "size", wanted={}, by_quota=False)
+        if any(job.request.fit for job in found.left) and quotas(self.start, jobs):
+            found = min(found, self._pass(jobs, "size", wanted={}), key=lambda r: r.value)
         proved: set[int] = set()
-        few = len(jobs) <= FEW
-        orders = not few
+        orders = len(jobs) > FEW
         """Whether other orders may still be tried."""
         for level in self.board.levels:
             if needed and self._is_settled(found, needed, level):
@@ -135,7 +136,7 @@ class Search:
                 orders = False
             proved |= done
             left = [job for job in self._left(found, level) if job.index not in done]
-            if left and few:
+            if left and len(jobs) <= FEW:
                 found = self._admit(found, jobs, left)
         return replace(found, proved=frozenset(proved))
 
@@ -309,13 +310,10 @@ class Search:
         if searched:
             found = self._orders(found, jobs)
         found, answered = self._cheaper(found, jobs, free)
-        if not searched and not answered and not self._is_near(found):
+        is_near = found.bound is not None and found.cost <= found.bound * (1 + self.cost.gap) + ROUNDED
+        if not searched and not answered and not is_near:
             found = replace(self._orders(found, jobs), bound=found.bound)
         return found
-
-    def _is_near(self, found: Seating) -> bool:
-        """Whether it costs no more than the program was to find."""
-        return found.bound is not None and found.cost <= found.bound * (1 + self.cost.gap) + ROUNDED
 
     def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
@@ -375,6 +373,7 @@ class Search:
         front: Collection[object] = frozenset(),
         first: Ledger | None = None,
         by_priority: bool = True,
+        by_quota: bool = True,
     ) -> Seating:
         """Seat tasks one after the other; those that are alike and have one rank, all at once."""
         ledger = (first or self.start).copy()
@@ -383,8 +382,9 @@ class Search:
         todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
         left: list[Job] = []
         todo = keep_places(ledger, todo)
-        for _, level in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
-            left += seat_all(ledger, seat_by_quota(ledger, list(level), wanted), wanted)
+        for _, group in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
+            level = list(group)
+            left += seat_all(ledger, seat_by_quota(ledger, level, wanted) if by_quota else level, wanted)
         if ledger.launches:
             Tidy(ledger).run()
         short = launch_baselines(ledger)
