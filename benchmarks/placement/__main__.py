@@ -4,7 +4,7 @@
     python benchmarks/placement DATA_FOLDER --only fill,cost
     python benchmarks/placement DATA_FOLDER --command  # the whole command with 8,000 task documents as well
 
-blocks   openb's fleet split into blocks: GPUs that do useful work, in per cent of all (P2)
+blocks   openb's fleet split into blocks: GPUs that placed pods ask for, in per cent of all (P2)
 fill     a fixed fleet: blocks that could run and do not, in per cent (P3)
 cost     a fleet that may grow: the price of what is launched over the least that is possible (P4)
 replan   5 % of the tasks change: ranks that move (P7)
@@ -19,6 +19,7 @@ to find them. CPU time, as the machine may be shared; compare the figures of one
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=20, help="HiGHS's seconds a case (default: %(default)g)"
     )
+    parser.add_argument("--seed", type=int, help="of openb's pods; drawn anew without it, and printed")
     args = parser.parse_args()
     parts = [part for part in args.only.split(",") if part]
     unknown = [part for part in parts if part not in PARTS]
@@ -52,7 +54,8 @@ def main() -> None:
     if lost:
         listing = "\n".join(map(str, lost))
         raise SystemExit(f"{listing}\nput them there; the repository holds no traces")
-    options = Options(args.folder, args.quick, args.limit)
+    seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
+    options = Options(args.folder, args.quick, args.limit, seed)
     try:
         for part in parts:
             PARTS[part](options)

@@ -49,7 +49,7 @@ class Blocks:
 
 def blocks(folder: Path, trace: str, per_gpu: int, seed: int, seconds: float) -> Blocks:
     """One trace with whole-GPU (`per_gpu` 1) or half-GPU blocks."""
-    work = openb.workload(traces.machines(folder), traces.pods(folder, trace), per_gpu, seed)
+    work = openb.workload(traces.machines(folder), traces.pods(folder, trace, seed), per_gpu, seed)
     problem = openb.problem(work)
     outcome, cpu = plan(problem)
     return Blocks(

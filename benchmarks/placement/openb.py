@@ -3,11 +3,12 @@
 The nodes are openb's 1,213 with 6,212 GPUs, of 15 types. The pods of one trace are shuffled, and drawn again
 with replacement, until the blocks that they ask for, at the best rounding, are all that the fleet has.
 CPUs (thousandths) and memory count as well: a pod that asks for much of them takes more blocks than GPUs,
-and how many depends on the type of the node. The figure is the GPUs that the placed pods really ask for, in
-per cent of the fleet's.
+and how many depends on the type of the node. The figure is the GPUs that the placed pods ask for, in per cent
+of the fleet's.
 
 Blocks are whole GPUs, or halves: fleetform cuts no GPU in two, so half a GPU is counted as one "GPU" here,
-and the halves of a whole one need not lie on the same card. What is measured is the packing.
+and the halves of a whole one need not lie on the same card. What is measured is the packing: a pod that wants
+0.46 GPUs asks for one, or for a half, and counts as that. Its task cannot say more.
 """
 
 from __future__ import annotations
@@ -66,9 +67,13 @@ class Workload:
         sizes = dict.fromkeys(map(size_of, self.machines))
         return {size: need for size in sizes if (need := self.need(pod, size)) is not None}
 
+    def worth(self, pod: Pod) -> float:
+        """The GPUs that it asks for."""
+        return self.units(pod) / self.per_gpu
+
     def useful(self, placed: Iterable[int]) -> float:
         """The GPUs that these pods ask for, in per cent of the fleet's."""
-        return 100 * sum(self.pods[i].worth for i in placed) / sum(m.gpus for m in self.machines)
+        return 100 * sum(self.worth(self.pods[i]) for i in placed) / sum(m.gpus for m in self.machines)
 
 
 def workload(machines: Sequence[Machine], trace: Sequence[Pod], per_gpu: int, seed: int) -> Workload:
@@ -155,7 +160,7 @@ def best_fit(work: Workload, *, decreasing: bool = False) -> list[int]:
     needs = {pod: work.needs(pod) for pod in set(work.pods)}
     order = list(range(len(work.pods)))
     if decreasing:
-        order.sort(key=lambda i: (-min(needs[work.pods[i]].values(), default=0), -work.pods[i].worth))
+        order.sort(key=lambda i: (-min(needs[work.pods[i]].values(), default=0), -work.worth(work.pods[i])))
     found = []
     for i in order:
         need = needs[work.pods[i]]
@@ -179,7 +184,9 @@ def _counted(work: Workload) -> tuple[dict[Size, int], list[tuple[int, float, di
     for machine in work.machines:
         blocks[size_of(machine)] += machine.gpus * work.per_gpu
     alike = Counter(work.pods)
-    return dict(blocks), [(n, pod.worth, work.needs(pod)) for pod, n in alike.items() if work.needs(pod)]
+    return dict(blocks), [
+        (n, work.worth(pod), work.needs(pod)) for pod, n in alike.items() if work.needs(pod)
+    ]
 
 
 def priced_bound(work: Workload, rounds: int = 400) -> float:

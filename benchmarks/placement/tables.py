@@ -25,11 +25,14 @@ SEEDS = {100: 3, 1000: 2}
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. `seconds` is what HiGHS may take for one case."""
+    """What the command line says. `seconds` is what HiGHS may take for one case; of `seed` on openb's pods
+    are drawn.
+    """
 
     folder: Path
     quick: bool
     seconds: float
+    seed: int
 
     @property
     def families(self) -> tuple[tuple[str, str], ...]:
@@ -56,30 +59,26 @@ class Table:
 
 def blocks(options: Options) -> None:
     """P2."""
-    targets = {("default", 1): 81.5, ("default", 2): 91.0}
     table = Table(
-        "blocks: GPUs of openb's fleet that do useful work, %; CPUs and memory count as well",
-        *("trace     ", "block", "tasks", "nodes", "first-fit", "best-fit", "decreasing"),
-        *("ours", "bound", "by HiGHS", "CPU s"),
+        "blocks: GPUs of openb's fleet that placed pods ask for, %; CPUs and memory count as well.\n"
+        f"        Lists that the folder does not have are drawn, seed {options.seed}; `below`: the bound",
+        *("trace      ", "block", "tasks", "nodes", "first-fit", "best-fit", "decreasing"),
+        *("ours", "bound", "by HiGHS", "below", "CPU s"),
     )
-    for trace in ("default", "multigpu50"):
-        path = options.folder / traces.pod_file(trace)
-        if trace != "default" and not path.is_file():
-            print(f"{trace}: left out, {path} is not there")
-            continue
-        for per_gpu, name in ((1, "whole"), (2, "half")):
-            seeds = range(1 if options.quick else 3)
+    for trace in traces.QUICK_LISTS if options.quick else traces.LISTS:
+        for per_gpu, name, most in ((1, "whole", 0.3), (2, "half", 0.7)):
+            seeds = range(options.seed, options.seed + (1 if options.quick else 3))
             runs = [
                 cases.alone(cases.blocks, options.folder, trace, per_gpu, seed, options.seconds)
                 for seed in seeds
             ]
-            ours, target = mean(run.ours for run in runs) or 0, targets.get((trace, per_gpu))
+            below = max((run.priced if run.solved is None else run.solved) - run.ours for run in runs)
             table.row(
                 *(trace, name, runs[0].tasks, runs[0].nodes),
                 *(mean(r.first for r in runs), mean(r.best for r in runs), mean(r.decreasing for r in runs)),
-                *(ours, mean(r.priced for r in runs), mean(r.solved for r in runs)),
-                max(run.cpu for run in runs),
-                last=f"target >= {target} {verdict(good=ours >= target)}" if target else "",
+                *(mean(run.ours for run in runs), mean(r.priced for r in runs), mean(r.solved for r in runs)),
+                *(below, max(run.cpu for run in runs)),
+                last=f"below <= {most} {verdict(good=below <= most)}",
             )
 
 

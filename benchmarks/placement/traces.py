@@ -1,10 +1,16 @@
-"""Reading the public traces. Nothing is downloaded; what is missing is named, with where it can be had."""
+"""Reading the public traces. Nothing is downloaded; what is missing is named, with where it can be had.
+
+Of openb the default list of pods is needed. Its authors made the other lists out of that one, by drawing more
+of some pods, or by adding the GPU models that pods insist on. Those lists are drawn anew here, where the
+folder does not have them: by other draws than theirs, and by shares as they are written at `drawn`.
+"""
 
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 OPENB = (
@@ -17,6 +23,27 @@ PHILLY = (
 )
 OPENB_NODES = "openb/openb_node_list_gpu_node.csv"
 PHILLY_JOBS = "philly_sia/philly.csv"
+
+LISTS = (
+    "default",
+    *(f"gpuspec{share}" for share in (10, 20, 25, 33)),
+    *(f"multigpu{share}" for share in (20, 30, 40, 50)),
+    *(f"gpushare{share}" for share in (40, 60, 80, 100)),
+)
+"""openb's lists that differ in the pods which ask for GPUs. The others differ in those that do not."""
+QUICK_LISTS = ("default", "gpuspec33", "multigpu50", "gpushare100")
+
+MODELS = {
+    ("T4",): 33,
+    ("V100M16", "V100M32"): 13,
+    ("G2",): 10,
+    ("P100",): 5,
+    ("P100", "V100M16", "V100M32"): 3,
+    ("G2", "P100", "T4", "V100M16", "V100M32"): 2,
+    ("P100", "T4", "V100M16", "V100M32"): 2,
+    ("G3",): 2,
+}
+"""The models that pods insist on, and how many do: those of the first 220 pods of `gpuspec33`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +92,7 @@ class Pod:
 
     @property
     def worth(self) -> float:
-        """The GPUs that it really asks for."""
+        """The GPUs that it really wants."""
         return self.gpus * self.gpu_milli / 1000
 
 
@@ -82,10 +109,16 @@ def machines(folder: Path) -> list[Machine]:
     ]
 
 
-def pods(folder: Path, trace: str) -> list[Pod]:
-    """The pods of a trace that ask for GPUs; the others belong on nodes without."""
+def pods(folder: Path, trace: str, seed: int) -> list[Pod]:
+    """The pods of a list that ask for GPUs; the others belong on nodes without."""
+    if (folder / pod_file(trace)).is_file():
+        return _read_pods(folder / pod_file(trace))
+    return drawn(_read_pods(folder / pod_file("default")), trace, random.Random(f"{trace} {seed}"))
+
+
+def _read_pods(path: Path) -> list[Pod]:
     found = []
-    for row in _rows(folder / pod_file(trace)):
+    for row in _rows(path):
         gpus = int(row["num_gpu"])
         if gpus:
             models = tuple(m for m in (row.get("gpu_spec") or "").split("|") if m)  # not all lists have it
@@ -93,6 +126,27 @@ def pods(folder: Path, trace: str) -> list[Pod]:
                 Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, int(row["gpu_milli"]), models)
             )
     return found
+
+
+def drawn(default: list[Pod], trace: str, chance: random.Random) -> list[Pod]:
+    """One of the other lists, out of the default one.
+
+    The number in its name is a share in per cent. `gpuspec`: of the pods, those that insist on models. Of the
+    GPUs that are asked for, `multigpu`: by pods that ask for several; `gpushare`: for a part of one.
+    """
+    kind = trace.rstrip("0123456789")
+    share = int(trace.removeprefix(kind)) / 100
+    if kind == "gpuspec":
+        named = chance.choices(list(MODELS), list(MODELS.values()), k=len(default))
+        return [
+            replace(pod, models=models) if chance.random() < share else pod
+            for pod, models in zip(default, named, strict=True)
+        ]
+    those = [pod for pod in default if (pod.gpus > 1 if kind == "multigpu" else pod.worth < 1)]
+    others = [pod for pod in default if pod not in set(those)]
+    worth, other = (sum(pod.worth for pod in some) / len(some) for some in (those, others))
+    often = share * other / (share * other + (1 - share) * worth)
+    return [chance.choice(those if chance.random() < often else others) for _ in default]
 
 
 def job_sizes(folder: Path) -> list[int]:
