@@ -1,8 +1,8 @@
 """First-fit and best-fit on the jobs of `jobs`, to compare with: what anyone would write first.
 
-Tasks come one after the other. A cluster tries one domain after the other. First-fit takes the first domain,
+Tasks come one after the other. A cluster tries one zone after the other. First-fit takes the first zone,
 the first node with room and, when there is none, the cheapest node on offer that holds the rank. Best-fit
-takes the domain that costs least, the node that is left fullest, and the offer whose share costs least;
+takes the zone that costs least, the node that is left fullest, and the offer whose share costs least;
 "decreasing" has the gangs and the large ranks first.
 """
 
@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from benchmarks.placement.jobs import Deal, Domain, Job, Place, Scene, Tie, fleet_of, offer_of
 from benchmarks.placement.problem import READY
 from declarative.placement.types import Choice, Node, PlacementOutcome, Refusal
+
+Area = tuple[Sequence[Domain], str | None]
+"""Domains, and the one zone of them that counts; None for all."""
 
 
 @dataclass
@@ -52,26 +55,32 @@ class Packing:
 
     def put(self, job: Job) -> list[tuple[Bin, list[int]]] | None:
         """Place all its ranks, or none."""
-        everywhere = sorted(self.bins.keys() | self.deals.keys())
-        tries = [[domain] for domain in everywhere] if job.cluster and job.whole else [everywhere]
-        best: tuple[float, Sequence[Domain]] | None = None
-        for domains in tries:
-            done = self._try(job, domains)
+        everywhere: Area = (sorted(self.bins.keys() | self.deals.keys()), None)
+        tries = self._zones() if job.cluster and job.whole else [everywhere]
+        best: tuple[float, Area] | None = None
+        for area in tries:
+            done = self._try(job, area)
             if done is None:
                 continue
             if not self.best or len(tries) == 1:
                 return done[1]
             self._undo(done[1])
             if best is None or done[0] < best[0]:
-                best = (done[0], domains)
+                best = (done[0], area)
         again = self._try(job, best[1]) if best else None
         return again[1] if again else None
 
-    def _try(self, job: Job, domains: Sequence[Domain]) -> tuple[float, list[tuple[Bin, list[int]]]] | None:
+    def _zones(self) -> list[Area]:
+        """What a cluster may lie in."""
+        places = [b.place for bins in self.bins.values() for b in bins]
+        places += [deal.place for deals in self.deals.values() for deal in deals]
+        return [([domain], zone) for domain, zone in sorted({(p.domain, p.zone) for p in places})]
+
+    def _try(self, job: Job, area: Area) -> tuple[float, list[tuple[Bin, list[int]]]] | None:
         cost = 0.0
         done: list[tuple[Bin, list[int]]] = []
         for tie in _each_rank(job):
-            found = self._find(job, tie, domains)
+            found = self._find(job, tie, area)
             if found is None:
                 self._undo(done)
                 return None
@@ -81,14 +90,15 @@ class Packing:
             done.append((found, taken))
         return cost, done
 
-    def _find(self, job: Job, tie: Tie | None, domains: Sequence[Domain]) -> Bin | None:
+    def _find(self, job: Job, tie: Tie | None, area: Area) -> Bin | None:
+        domains, zone = area
         where = [d for d in domains if tie is None or tie.domain == d]
-        zone = tie.zone if tie else None
+        zones = {zone, tie.zone if tie else None} - {None}
         fits = (
             (left, bin_)
             for d in where
             for bin_ in self.bins[d]
-            if (left := bin_.room(job)) is not None and zone in {None, bin_.place.zone}
+            if (left := bin_.room(job)) is not None and zones <= {bin_.place.zone}
         )
         found = min(fits, key=lambda fit: fit[0], default=None) if self.best else next(fits, None)
         if found:
@@ -98,7 +108,7 @@ class Packing:
             for d in where
             for deal in self.deals[d]
             if job.takes(deal.place)
-            and zone in {None, deal.place.zone}
+            and zones <= {deal.place.zone}
             and (deal.limit is None or self.count[_limited(deal.place)] < deal.limit)
         ]
         if not deals:
