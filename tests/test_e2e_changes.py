@@ -32,6 +32,16 @@ def test_volume_grows_in_place(project):
     assert lines(project.data("data") / "runs") == ["x"]
 
 
+def test_a_change_in_place_of_an_ended_task_does_not_start_it(project):
+    """It is not called running, and `--wait` does not fail for how it ended once."""
+    project.declare(fleet(), task("job", "exit 3"))
+    project.apply("--wait", code=4)
+    for priority, args in enumerate([(), ("--wait",)]):
+        project.declare(fleet(), task("job", "exit 3", priority=priority + 1))
+        assert ops(project) == {"update": ["rank/job-0"]}
+        assert "task/job" not in project.apply(*args).err
+
+
 @pytest.mark.slow
 def test_changed_commands(project):
     """A task that runs stops and starts again; one that had ended runs again."""

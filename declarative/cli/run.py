@@ -342,7 +342,7 @@ class Run(RunOutput):
         if not self.names:
             return ()
         actions = self.plan.actions if self.plan else ()
-        started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.after}
+        started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.op == "create"}
         going = going_tasks(self.store.read())
         return tuple(sorted(t for t in started | going if t in self.names))
 
