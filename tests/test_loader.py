@@ -933,9 +933,16 @@ def test_nothing_else_makes_the_project(tmp_path, line, code, column):
     assert (found.code, found.span.line, found.span.column) == (code, 2, column)
 
 
-def test_variables_are_not_made_of_one_another(tmp_path):
-    loaded = load(write(tmp_path, a="type: project\nvariables: {a: '${{ var.b }}', b: x}\n---\n" + FLEET))
-    assert loaded.desired.project.variables["a"].default == "${{ var.b }}"
+@pytest.mark.parametrize(
+    ("default", "column"), [("'x${{ var.b }}'", 16), ("{default: '${{ env.HOME }}'}", 26)]
+)
+def test_variables_are_not_made_of_one_another(tmp_path, default, column):
+    """A template there would reach the shell of a rank as it is."""
+    project = f"type: project\nvariables: {{a: {default}, b: x}}\n---\n{FLEET}"
+    (found,) = errors(write(tmp_path, a=project))
+    assert (found.code, found.summary) == ("bad-variable", "its default: a variable is not made of others")
+    assert found.span is not None
+    assert (found.span.line, found.span.column) == (2, column)
 
 
 # ------------------------------------------------------------------------------------------------ files

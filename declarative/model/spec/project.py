@@ -109,11 +109,18 @@ class Variables(dict[str, Variable]):
         variable = decode_part(Variable, item if isinstance(item, Mapping) else {"default": item})
         if variable.default is not None:
             try:
-                variable.accept(variable.default)
+                cls._check(variable.accept(variable.default))
             except BadValueError as bad:
                 path = ("default",) if isinstance(item, Mapping) else ()
                 raise BadValueError(bad.code, f"its default: {bad.summary}", bad.hint, path) from None
         return variable
+
+    @staticmethod
+    def _check(default: Json) -> None:
+        """No template: nobody would fill it in, and a rank's shell would get it as it is."""
+        if isinstance(default, str) and "${{" in default:
+            hint = "write a value, and join variables where they are used: `${{ var.a }}-${{ var.b }}`"
+            raise BadValueError("bad-variable", "a variable is not made of others", hint)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
