@@ -62,6 +62,20 @@ def test_destroy_in_another_directory(project):
         ("plan -y", "no option `-y`", "leave it out: `fleetform plan` asks nothing"),
         ("force-unlock abc", "no command `force-unlock`", "write `fleetform state unlock`"),
         (
+            "rm task/job",
+            "no command `rm`",
+            "remove its document",
+            "`fleetform state rm ADDRESS` only forgets",
+        ),
+        ("plan -lock=false", "no option `-lock`", "leave it out: one command writes at a time"),
+        ("plan -parallelism=3", "no option `-parallelism`"),
+        ("plan -detailed-exit", "no option `-detailed-exit`", "did you mean `--detailed-exitcode`?"),
+        ("logs job -fy", "no option `-y`"),
+        ("status -w", "no option `-w`", "`fleetform serve`"),
+        ("apply -d", "no option `-d`", "`--wait` follows them"),
+        ("status job", "unexpected extra argument", "`fleetform explain ADDRESS`"),
+        ("completion", "missing argument `{bash|fish|zsh}`. Choose from: bash, fish, zsh\n"),
+        (
             "plan next.plan",
             "unexpected extra argument",
             "`fleetform show FILE` shows a saved plan, `fleetform apply FILE`",
@@ -79,7 +93,7 @@ def test_destroy_in_another_directory(project):
         ("plan extra", "unexpected extra argument"),
         ("plan --var port", "`--var port` has no value"),
         ("plan --var-file nowhere.yaml", "nowhere.yaml"),
-        ("-C nowhere plan", "nowhere"),
+        ("-C nowhere plan", "`-C` / `--chdir`: directory `nowhere` does not exist"),
         ("state", "Commands:"),
         ("state lst", "no command `lst`", "did you mean `list`?"),
         ("state list nodes", "no kind `nodes`"),
@@ -135,6 +149,14 @@ def test_help():
         assert done.err == ""
     done = ended(subprocess.Popen([COMMAND, "--version"], stdout=-1, stderr=-1, text=True, env=clean_env()))
     assert re.fullmatch(r"fleetform \d+\.\d+\S*\n", done.out)
+
+
+@pytest.mark.parametrize("group", ["state", "ci"])
+def test_commands_of_a_group_are_said_in_whole_sentences(group):
+    done = ended(subprocess.Popen([COMMAND, group, "-h"], stdout=-1, stderr=-1, text=True, env=clean_env()))
+    commands = done.out.partition("Commands:")[2].partition("Examples:")[0]
+    assert commands.count("\n  ") > 3
+    assert "..." not in commands
 
 
 def test_every_command_is_in_the_help():
@@ -325,6 +347,12 @@ def test_broken_project(small):
     assert "unknown-field" in done.err
     assert small.run("destroy", "--auto-approve", code=1).out == ""
     assert small.run("stop", "job").out == "task/job is stopped.\n"
+
+
+def test_stop_of_a_task_that_has_ended(small):
+    small.apply("--wait")
+    assert small.run("stop", "job").out == "task/job has succeeded.\n"
+    assert "rank/job-0 does not run: it has succeeded" in small.run("exec", "job", "--", "ls", code=1).err
 
 
 def test_broken_project_with_a_state_elsewhere(small):

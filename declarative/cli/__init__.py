@@ -95,6 +95,12 @@ class CommandGroup(click.Group):
             raise errors.NoCommandError(name, ctx, known)
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with its whole first sentence, which click cuts."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, c.get_short_help_str(1000)) for n, c in commands.items() if c])
+
 
 class Commands(CommandGroup):
     """All commands, each imported when it is asked for."""

@@ -60,31 +60,51 @@ APPLY = "write `fleetform apply`"
 DESTROY = "write `fleetform destroy`"
 PLAN = "`fleetform plan` looks at what is there each time"
 ANEW = "`fleetform apply --replace node/NAME` makes a node anew, `task/NAME` runs a task again"
+FORGET = "remove its document and run `fleetform apply`; `fleetform state rm ADDRESS` only forgets"
 COMMANDS = {
     "attach": "write `fleetform logs TASK -f`",
+    "console": "`fleetform plan` shows values as filled in; `fleetform state show ADDRESS` what is recorded",
     "cordon": "write `fleetform drain NODE --reason …`: what runs on the node goes on",
     "cancel": "write `fleetform stop TASK`",
     "delete": DESTROY,
     "describe": "write `fleetform explain ADDRESS`",
+    "diff": "write `fleetform plan`",
     "down": DESTROY,
+    "fleet": STATUS,
     "force-unlock": "write `fleetform state unlock`",
+    "get": STATUS,
     "graph": "in `fleetform plan --json` each action names what it needs",
     "help": "write `fleetform --help`, or `fleetform COMMAND --help`",
+    "inspect": "write `fleetform explain ADDRESS`",
     "kill": "write `fleetform stop TASK`",
     "launch": APPLY,
     "list": STATUS,
     "ls": STATUS,
+    "metrics": "`fleetform serve` has them at /metrics",
+    "mv": "write `fleetform state mv`, or `moved` in the `project` document",
     "offer": "write `fleetform offers`",
     "output": "write `fleetform status --json`",
+    "preview": "write `fleetform plan`",
+    "providers": "a `backend` document names its `driver`; `fleetform schema backend` has its fields",
     "ps": STATUS,
+    "pull": "write `fleetform state pull`",
+    "push": "write `fleetform state push FILE`",
     "refresh": PLAN,
+    "remove": FORGET,
     "replace": ANEW,
+    "restart": ANEW,
+    "rm": FORGET,
     "run": APPLY,
+    "server": "no server has to run; `fleetform serve` shows a live page",
+    "start": APPLY,
     "taint": ANEW,
+    "top": STATUS,
     "uncordon": "write `fleetform undrain NODE`",
+    "untaint": "nothing is marked: leave out `--replace`",
     "unlock": "write `fleetform state unlock`",
     "up": APPLY,
     "version": "write `fleetform --version`",
+    "volume": STATUS,
     "workspace": "give each a directory, or a `--state URL`",
 }
 """Commands of other tools."""
@@ -100,13 +120,21 @@ STATE = {
 
 APPROVE = "write `--auto-approve`"
 BEFORE = "write it before the command: `fleetform -C DIR …`"
+FOLLOWED = "leave it out: `fleetform apply` returns when the tasks run, and `--wait` follows them"
 OPTIONS = {
     "C": BEFORE,
+    "backend-config": "write `state:` in the `project` document, or `--state URL`",
     "chdir": BEFORE,
+    "d": FOLLOWED,
+    "detach": FOLLOWED,
     "destroy": "`fleetform destroy` shows what it would do, and asks",
+    "input": "leave it out: nothing is asked where there is no terminal",
+    "lock": "leave it out: one command writes at a time, and others may wait (`apply --lock-timeout 10m`)",
     "no-color": "write `NO_COLOR=1` before the command",
     "o": "write `--out FILE`",
     "refresh": PLAN,
+    "w": "`fleetform serve` shows a live page; or `watch fleetform status`",
+    "watch": "`fleetform serve` shows a live page; or `watch fleetform status`",
     "y": APPROVE,
     "yes": APPROVE,
 }
@@ -115,7 +143,12 @@ OPTIONS = {
 NOT_ASKED = {"plan": "leave it out: `fleetform plan` asks nothing"}
 """What `--yes` means to a command that has no `--auto-approve`."""
 
-FILES = {"plan": "`fleetform show FILE` shows a saved plan, `fleetform apply FILE` does it"}
+FILES = {
+    "destroy": "`--target ADDRESS` destroys a part",
+    "plan": "`fleetform show FILE` shows a saved plan, `fleetform apply FILE` does it",
+    "status": "`fleetform explain ADDRESS` is about one task or node",
+    "validate": "another directory stands before the command: `fleetform -C DIR validate`",
+}
 """Hints for an argument to a command that takes none."""
 
 
@@ -133,7 +166,10 @@ def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
     ctx = error.ctx
     command = ctx.info_name if ctx else None
     summary = re.sub(r"'([^'`]*)'", r"`\1`", error.format_message().rstrip("."))
-    summary = summary[:1].lower() + summary[1:]
+    summary = re.sub(r"\s+", " ", summary[:1].lower() + summary[1:])
+    summary = re.sub(
+        r"^(invalid value for .*?: )([A-Z][a-z])", lambda found: found[1] + found[2].lower(), summary
+    )
     hint = None
     words = [*takewhile(lambda word: word != "--", typed)]
     if isinstance(error, click.NoSuchOption):
@@ -169,10 +205,11 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
         if not name.startswith("--") and f"-{name}" in known:
             return name, f"write `-{name}`"
     refused = error.option_name
-    for name in _refused_as(refused, typed, known):
+    meant = [*_refused_as(refused, typed, known)] or [refused]
+    for name in meant:
         if hint := _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known):
             return name, hint
-    return refused, suggest(refused, ["--help", *filter(re.compile("--").match, known)])
+    return meant[0], suggest(f"--{meant[0].lstrip('-')}", ["--help", *filter(re.compile("--").match, known)])
 
 
 def _refused_as(refused: str, typed: Iterable[str], known: Collection[str]) -> Iterator[str]:

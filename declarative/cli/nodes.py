@@ -23,6 +23,7 @@ from declarative.cli.options import (
     find_node,
     find_ranks,
     has_ended,
+    is_or_has,
     lock_option,
     node_of,
     observed,
@@ -123,7 +124,7 @@ def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
 def _ended(record: Record, state: str) -> Failed:
     task, rank = record.rank.task, record.rank.rank
     hint = f"what it printed: `fleetform logs {task}/{rank}`; on its node: `fleetform ssh NODE`"
-    return failed("not-running", f"{record.address} does not run: it is {state}", hint)
+    return failed("not-running", f"{record.address} does not run: it {is_or_has(state)}", hint)
 
 
 NOT_RUN = 125
@@ -360,7 +361,7 @@ def _report_stop(state: State, task: str, silent: Mapping[str, Silence]) -> list
     for name in left:
         sys.stderr.write(f"{_left(state, task, name, silent)}\n")
     if names:
-        emit_text(f"task/{task} is {state_of(state, task).value}.\n")
+        emit_text(f"task/{task} {is_or_has(state_of(state, task).value)}.\n")
     return left
 
 

@@ -282,6 +282,11 @@ def going_tasks(state: State) -> set[str]:
     return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
 
 
+def is_or_has(state: str) -> str:
+    """A state of a rank or task as the end of a sentence."""
+    return f"{'has' if state in ('succeeded', 'failed') else 'is'} {state}"
+
+
 def name_tasks(tasks: Iterable[str]) -> str:
     """The first five by name, and how many more there are: there may be thousands."""
     return and_more((f"task/{task}" for task in tasks), 5)
