@@ -933,6 +933,14 @@ def test_nothing_else_makes_the_project(tmp_path, line, code, column):
     assert (found.code, found.span.line, found.span.column) == (code, 2, column)
 
 
+def test_a_file_of_variables_that_is_none(tmp_path):
+    """Such as one of Terraform: what it should be has no `type`."""
+    values = tmp_path / "prod.tfvars"
+    values.write_text('size = "1GB"\n')
+    (found,) = errors(write(tmp_path, a=SIZES + "---\n" + SIZED), var_files=[values])
+    assert (found.code, found.hint) == ("not-a-mapping", "write `name: value` lines")
+
+
 @pytest.mark.parametrize(
     ("default", "column"), [("'x${{ var.b }}'", 16), ("{default: '${{ env.HOME }}'}", 26)]
 )

@@ -94,6 +94,9 @@ def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
     project.declare(volume("other"))
     (drift,) = project.plan()["drift"]
     assert (drift["address"], drift["change"]) == ("volume/data", "orphan")
+    project.declare(fleet(nodes=0))
+    nothing = "No changes. Nothing has to be done about what changed outside of fleetform.\n"
+    assert project.run("plan", "--summary").out == nothing
     project.run("state", "adopt", "volume/data")
     project.declare(data)
     project.no_changes()

@@ -29,6 +29,16 @@ from declarative.store.check import fault
 MOST_NAMED = 5
 """So many of what a command had begun are named; more are counted."""
 
+OUTCOMES = {
+    "absent": (
+        "is not there; if it comes after all, it is found",
+        "are not there; those that come after all are found",
+    ),
+    "taken": ("had been done, and is taken up", "had been done, and are taken up"),
+    "undone": ("had not been done", "had not been done"),
+}
+"""What is said of one thing that was begun, and of several."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
@@ -48,20 +58,19 @@ def said_of(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     for resolution in resolutions:
         intent = resolution.intent
         if resolution.record or resolution.gone:
-            said = "had been done, and is taken up"
-        elif intent.op == "create":
-            said = "is not there; if it comes after all, it is found"
+            outcome = "taken"
         else:
-            said = "had not been done"
-        outcomes.setdefault(said, []).append(f"{intent.op}:{intent.address}")
+            outcome = "absent" if intent.op == "create" else "undone"
+        outcomes.setdefault(outcome, []).append(f"{intent.op}:{intent.address}")
     return [
         Diagnostic(
             code="taken-up",
-            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said}",
+            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said[len(ids) > 1]}",
             hint="nothing has to be done; `fleetform state history` shows what was begun",
             severity=Severity.WARNING,
         )
-        for said, ids in sorted(outcomes.items())
+        for outcome, said in OUTCOMES.items()
+        if (ids := outcomes.get(outcome))
     ]
 
 

@@ -25,8 +25,8 @@ ADOPTED = ("node", "volume", "rank")
 CODES = {True: (0, "done"), False: (4, "failed")}
 """By whether all orphans were deleted and all backends told of theirs: the exit code, and the word for it."""
 
-ADOPT_FIRST = "`fleetform state adopt ADDRESS` records it; then it can be unprotected and destroyed."
-NONE = " of this state. What another made, also one that was lost, is not looked for.\n"
+ADOPT_FIRST = "`fleetform state adopt ADDRESS` records one again; then it can be unprotected and destroyed."
+NONE = " of this state. What another state made is not looked for, nor what a lost state made.\n"
 
 
 @click.command("adopt")

@@ -139,7 +139,8 @@ def _rest(plan: Plan) -> str:
     if plan.scope.part:
         return "Nothing is to be done in this part."
     if plan.observed.drift:
-        return "Nothing is done about it." if plan.observed.ended else "Nothing has to be done about it."
+        verb = "is" if plan.observed.ended else "has to be"
+        return f"Nothing {verb} done about what changed outside of fleetform."
     return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
 
 

@@ -173,7 +173,13 @@ def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
     if not failed and not skipped:
         return paint("green", f"{title} complete: {done} done.")
-    return paint("red", f"{title} finished with problems: {done} done, {failed} failed, {skipped} skipped.")
+    from declarative.apply.graph_walk import INTERRUPTED
+
+    if any(item.error == INTERRUPTED for item in results):
+        said, then = "was interrupted", " Run it again to go on."
+    else:
+        said, then = "finished with problems", ""
+    return paint("red", f"{title} {said}: {done} done, {failed} failed, {skipped} skipped.{then}")
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
@@ -302,7 +302,8 @@ def read_variables(path: Path, findings: Findings, check: str = "check --var-fil
         findings.add("unreadable", f"`{name}` cannot be read: {_reason(error)}", check)
         return []
     reading = parse(content, name)
-    findings.extend(reading.diagnostics)
+    lines = "write `name: value` lines"  # such a document has no `type`
+    findings.extend(replace(d, hint=lines) if d.code == "not-a-mapping" else d for d in reading.diagnostics)
     return list(reading.documents)
 
 
