@@ -36,6 +36,7 @@ _OTHERS = (
         {"services"},
         "this is a file of docker compose: keep it elsewhere, and write a `task` for each service",
     ),
+    ({"run"}, "this is a task of SkyPilot: `fleetform import skypilot FILE` prints what to write instead"),
     ({"jobs", "on"}, "this is a workflow of GitHub: keep it elsewhere"),
 )
 """Other tools' files, by the keys that they have at their top."""
