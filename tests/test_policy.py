@@ -96,6 +96,7 @@ def test_no_file_of_somebody_else_is_read_for_a_project(project: Project, where:
     said = planned(project)
     assert f"is neither in the project nor in ~/.ssh: {name}" in said
     assert f"`--allow-path {name}`" in said
+    assert "backend/local" not in said, "it reads none of ssh's files"
 
 
 def test_a_link_out_of_the_project_is_such_a_file(project: Project) -> None:

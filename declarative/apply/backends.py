@@ -262,7 +262,8 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
-            check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
+            ways = () if backend.provider == LOCAL else self._ways.values()  # ssh's, of which it reads none
+            check(config, self._policy, (*hosts.values(), *ways), offline=offline)
         try:
             found = load(backend.provider, config)
             return RenamedBackend(found, self._ways, self._changing, self._learn, backend=name)
