@@ -55,7 +55,7 @@ def call_on(
     stopping: Callable[[], bool] | None = None,
 ) -> T:
     """`call` for another kind of error that passes: that of the state's database is one of the store."""
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         return function()  # nearly all calls succeed: what a retry needs is made when there is one
     except transient as error:
@@ -75,7 +75,7 @@ def call_on(
     import tenacity
 
     jitter = tenacity.wait_random_exponential(multiplier=policy.first, max=policy.longest)
-    late = tenacity.stop_before_delay(policy.deadline - (time.monotonic() - begun))
+    late = tenacity.stop_before_delay(policy.deadline - (time.monotonic() - started))
     away = _Away(policy.away)
 
     def wait(state: tenacity.RetryCallState) -> float:

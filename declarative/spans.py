@@ -33,7 +33,7 @@ def span(name: str, **attributes: str) -> Iterator[None]:
     if not _hearers and not _tracers:
         yield
         return
-    begun, fault = time.perf_counter(), None
+    started, fault = time.perf_counter(), None
     with ExitStack() as stack:
         for tracer in _tracers:
             given = {f"fleetform.{key}": value for key, value in attributes.items()}
@@ -47,7 +47,7 @@ def span(name: str, **attributes: str) -> Iterator[None]:
             raise
         finally:
             for hear in _hearers:
-                hear(name, attributes, time.perf_counter() - begun, fault)
+                hear(name, attributes, time.perf_counter() - started, fault)
 
 
 def timed(method: Callable[P, T]) -> Callable[P, T]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class ConnectionLost(Exception):  # noqa: N818  # neither an error of the command nor a success
-    """No answer came, or not in time. The command may have run, may be running, or may never have begun."""
+    """No answer came, or not in time. The command may have run, may be running, or may never have started."""
 
 
 @dataclass(frozen=True, slots=True)

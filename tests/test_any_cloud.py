@@ -153,7 +153,7 @@ def test_listings_are_shared_by_those_who_wait():
     looks = iter(range(1, 100))
     shared = Shared(lambda: [next(looks)], now=lambda: next(clock))
     assert [shared.fresh(), shared.fresh()] == [(1,), (2,)]
-    shared._begun = 1000.0
+    shared._started = 1000.0
     assert shared.fresh() == (2,)
 
 

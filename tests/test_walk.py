@@ -178,7 +178,7 @@ def test_nothing_follows_once_the_walk_has_failed(monkeypatch) -> None:
         begun.append(name)
         if name == "b":
             return None
-        until(lambda: left and not left[0]._begun.empty())  # it is leaving
+        until(lambda: left and not left[0]._started.empty())  # it is leaving
         return Later()
 
     monkeypatch.setattr(_Workers, "__exit__", leaves)

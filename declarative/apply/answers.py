@@ -40,7 +40,7 @@ def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PAT
     """
     found: dict[str, R] = {}
     done: queue.SimpleQueue[tuple[str, Future[R]]] = queue.SimpleQueue()
-    begun, limit = time.monotonic(), None
+    started, limit = time.monotonic(), None
     for name, future in begin(asked, ask).items():
         future.add_done_callback(partial(_tell, done, name))
     while len(found) < len(asked):
@@ -51,7 +51,7 @@ def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PAT
         found[name] = future.result()
         if limit is None and len(found) * 2 >= len(asked):
             now = time.monotonic()
-            limit = now + max(patience, (TIMES_SLOWER - 1) * (now - begun))
+            limit = now + max(patience, (TIMES_SLOWER - 1) * (now - started))
     return found
 
 

@@ -149,7 +149,7 @@ class Away:
         self.check(*key)
         took, first = self._took.get(key), AT_FIRST if self._first is None else self._first
         limit = max(least, first) if took is None else max(least, AT_LEAST, TIMES_SLOWER * took)
-        future = self._begun(key, ask)
+        future = self._submit(key, ask)
         try:
             return future.result(limit)
         except TransientError as error:
@@ -218,7 +218,7 @@ class Away:
             for down in due.values():
                 down.pending = True
         for key, down in due.items():
-            self._follow(key, down.ask, self._begun(key, down.ask), down.longest)
+            self._follow(key, down.ask, self._submit(key, down.ask), down.longest)
 
     def returned(self) -> bool:
         """Whether one has answered again since this was asked last."""
@@ -226,13 +226,13 @@ class Away:
             found, self._returned = self._returned, False
         return found
 
-    def _begun(self, key: tuple[str, str], ask: Callable[[], T]) -> Future[T]:
-        context, begun = contextvars.copy_context(), time.monotonic()
+    def _submit(self, key: tuple[str, str], ask: Callable[[], T]) -> Future[T]:
+        context, started = contextvars.copy_context(), time.monotonic()
 
         def run() -> T:
             found = context.run(ask)
             with self._turn:
-                self._took[key] = time.monotonic() - begun
+                self._took[key] = time.monotonic() - started
             return found
 
         return begin({key[0]: ask}, lambda _: run())[key[0]]

@@ -95,7 +95,7 @@ class BackendLook:
 
 
 def backends_of(state: State) -> set[str]:
-    """The backends of which something is recorded, or was begun."""
+    """The backends that have records or open intents."""
     made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
     return made | {i.backend or LOCAL for i in state.intents}
 
@@ -246,7 +246,7 @@ def _things_on_hosts(
     told = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
     things, faults, slow = listed(backends, name, {*silent, *told}, patience)
     things += [thing for node, found_there in told.items() if node not in silent for thing in found_there]
-    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
+    # A recorded node's readiness says why it cannot be listed. A node with only an intent has no readiness.
     found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
     return things, frozenset({*silent, *faults, *slow})
 
@@ -300,7 +300,7 @@ def _compare(
 
 
 def _note_orphans(state: State, name: str, things: Iterable[Thing], found: BackendLook) -> None:
-    """What a backend lists and nothing recorded or begun is.
+    """What a backend lists, and no record or open intent has.
 
     Nor what another backend has: several may be of one account, with an image each, and list the same things.
     """

@@ -272,7 +272,7 @@ class Backends:
 
 
 def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Backend → the hosts of its recorded nodes and volumes, and of those that a command had begun to make.
+    """Backend → the hosts of its recorded nodes and volumes, and of those in open intents.
 
     Hosts that are only known by their volumes go by their own name (`host_name`).
     """
@@ -282,8 +282,8 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
         found = reached_by(host, ways[name]) if name in ways else host
         out.setdefault(backend or SSH, {})[known_as] = found
 
-    begun = [(intent, intent.typed) for intent in state.intents if intent.inputs]
-    for intent, inputs in begun:
+    pending = [(intent, intent.typed) for intent in state.intents if intent.inputs]
+    for intent, inputs in pending:
         if isinstance(inputs, NodeInputs) and _is_host(inputs):
             add(intent.backend, intent.address.name, intent.address.name, inputs.host)
     for record in state.of("node"):
@@ -307,11 +307,11 @@ def of_partition(host: Host) -> bool:
 
 
 def volumes_on(state: State) -> list[VolumeInputs]:
-    """The inputs of the volumes on hosts, those that a command had begun to make first, then the last ones:
-    of two ways to a host the newer one holds.
+    """The inputs of the volumes on hosts: first those of open intents, then recorded ones, the newest first.
+    If there are two ways to a host, the newer one holds.
     """
-    begun = [intent.typed for intent in state.intents if intent.inputs]
-    to_make = [inputs for inputs in begun if isinstance(inputs, VolumeInputs)]
+    pending = [intent.typed for intent in state.intents if intent.inputs]
+    to_make = [inputs for inputs in pending if isinstance(inputs, VolumeInputs)]
     made = [record.volume for record in reversed(state.of("volume"))]
     return [volume for volume in (*to_make, *made) if volume.host]
 
@@ -342,7 +342,7 @@ def host_of(state: State, record: Record) -> str:
 
 
 def regions_of(state: State) -> dict[str, set[str]]:
-    """Backend → the regions of what is recorded, and of what a command had begun to make.
+    """Backend → the regions of what is recorded, and of open intents.
 
     A region that was taken out of the backend's document has to be looked at as long as something is there.
     """

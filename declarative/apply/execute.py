@@ -205,7 +205,7 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
         except TransientError as error:
             if error.kind is not TransientKind.BUSY or action.address.kind != "node":
                 raise
-            if tools.stopping.is_set() or not (there := _begun(action, tools, intent)):
+            if tools.stopping.is_set() or not (there := _made_so_far(action, tools, intent)):
                 raise
             if late():
                 provider = tools.backends.get(action.backend)
@@ -220,7 +220,7 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
                 ) from error
 
 
-def _begun(action: Action, tools: Tools, intent: Intent) -> Record | None:
+def _made_so_far(action: Action, tools: Tools, intent: Intent) -> Record | None:
     """What a create that has not ended has made so far."""
     provider = tools.backends.get(action.backend)
     thing = call(partial(provider.find, action.address, intent.token), policy=tools.policy)
@@ -296,13 +296,13 @@ def _start(action: Action, tools: Tools) -> None:
     assert isinstance(asked, RankInputs)
     state = tools.writer.part((*action.holds, *_places(asked)))
     node = _node_for(action, asked, state, tools)
-    begun, inputs = tools.now(), data_of(asked)
+    started, inputs = tools.now(), data_of(asked)
     intent = tools.writer.begin("create", action.address, node.backend, inputs, action.holds)
     record = Record(
         address=action.address,
         backend=node.backend,
         inputs=inputs,
-        outputs={"node": node.address.name, STARTED: begun, ATTEMPT: attempt_of(intent)},
+        outputs={"node": node.address.name, STARTED: started, ATTEMPT: attempt_of(intent)},
         needs=frozenset(action.holds),
         generation=intent.generation,
     )

@@ -92,7 +92,7 @@ class _Group:
     later: set[str] = field(default_factory=set)
     """Those that were there before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
-    """The way for which creates that are under way were begun."""
+    """Node → the way for which its create was started, while it is under way."""
     full: set[Key] = field(default_factory=set)
     tried: list[tuple[str, str]] = field(default_factory=list)
     broken: bool = False
@@ -176,7 +176,7 @@ class Failover:
         return late or bool(group.leaving) or (group.way > 0 and not self._asked.isdisjoint(group.open))
 
     def now(self, action: Action) -> Action:
-        """An action as it is to be begun now. What is to be made elsewhere leaves where it is before."""
+        """An action as it is to be started now. A node that moves elsewhere first leaves its old place."""
         group = self._groups.get(action.address.name) if _is_create(action) else None
         if group is None:
             return action
@@ -207,10 +207,10 @@ class Failover:
             return self._left(group, name, error) if name in group.leaving else None
         if not _is_create(action):
             return None
-        begun = group.at.pop(name)
+        way = group.at.pop(name)
         if group.over:
-            return self._late(group, name, error, begun)
-        if begun != group.way:
+            return self._late(group, name, error, way)
+        if way != group.way:
             return self._behind(group, action, error)
         if error is None:
             return self._made(group, name)
@@ -220,7 +220,7 @@ class Failover:
         return None
 
     def _behind(self, group: _Group, action: Action, error: BaseException | None) -> FailoverVerdict:
-        """Of one that was begun where its cluster was before: it is done again where that is now."""
+        """A create that was started where its cluster was before is done again where the cluster is now."""
         if error is not None and not isinstance(error, PermanentError):
             return self._stay(group, action.address.name, error)  # it may be there: the next look finds it
         if error is None:
@@ -242,13 +242,13 @@ class Failover:
         return replace(self._undo(group, waiting), error=error)
 
     def _late(
-        self, group: _Group, name: str, error: BaseException | None, begun: int
+        self, group: _Group, name: str, error: BaseException | None, way: int
     ) -> FailoverVerdict | None:
         """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
         if error is None:
             group.made.add(name)
             return self._undo(group, {name})
-        if not _may_go_on(error, begun):
+        if not _may_go_on(error, way):
             return None
         return FailoverVerdict(error=NoOfferError(error.summary, error.hint or HINT))
 

@@ -81,11 +81,11 @@ def code_of(error: BaseException) -> str:
 
 
 Perform = Callable[[Action], Ending | None]
-Begun = tuple[str, Action]
-"""The id under which an action was begun, and what is to be done of it."""
-Left = tuple[Begun, Ending]
+Started = tuple[str, Action]
+"""The id under which an action was started, and the action as it is carried out."""
+Left = tuple[Started, Ending]
 """An action that is done, and its end, which is not committed yet."""
-Ended = tuple[Begun, BaseException | None, bool]
+Ended = tuple[Started, BaseException | None, bool]
 """An action, what it failed with, and whether its worker is free then."""
 
 
@@ -132,7 +132,7 @@ def walk(
     """
     run = _Walk(actions, listener, failover)
 
-    def follow() -> Begun | None:
+    def follow() -> Started | None:
         with run.turn:
             may = parallelism > 1 and run.ready and not stopping.is_set()
             return run.next() if may and follows(run.actions[run.ready[0]]) else None
@@ -153,7 +153,7 @@ def walk(
 class _Workers:
     """Threads that perform actions. Each begins when there is more to do than the others can take."""
 
-    def __init__(self, perform: Perform, follow: Callable[[], Begun | None], most: int) -> None:
+    def __init__(self, perform: Perform, follow: Callable[[], Started | None], most: int) -> None:
         """`follow`: what a worker goes on with whose last action is not committed, if there is anything."""
         self._perform = perform
         self._follow = follow
@@ -161,7 +161,7 @@ class _Workers:
         self._threads: list[threading.Thread] = []
         self.busy = 0
         """How many of them have something to do."""
-        self._begun: SimpleQueue[Begun | None] = SimpleQueue()
+        self._started: SimpleQueue[Started | None] = SimpleQueue()
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._first: Ended | None = None
         """The one that `wait` has found."""
@@ -172,45 +172,45 @@ class _Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What has begun ends first, and nothing follows it."""
+        """Let the started actions end, and start no more."""
         self._over = True
         for _ in self._threads:
-            self._begun.put(None)
+            self._started.put(None)
         for thread in self._threads:
             thread.join()
 
-    def do(self, begun: Begun) -> None:
-        """Perform an action that has begun."""
+    def do(self, started: Started) -> None:
+        """Perform an action that was started."""
         self.busy += 1
-        self._begun.put(begun)
+        self._started.put(started)
         if len(self._threads) < min(self.busy, self._most):
             name = f"apply_{len(self._threads)}"
             self._threads.append(threading.Thread(target=copy_context().run, args=(self._work,), name=name))
             self._threads[-1].start()
 
     def _work(self) -> None:
-        while begun := self._begun.get():
+        while started := self._started.get():
             left: Left | None = None
-            while begun:
-                begun, left = self._do(begun, left)
+            while started:
+                started, left = self._do(started, left)
 
-    def _do(self, begun: Begun, left: Left | None) -> tuple[Begun | None, Left | None]:
+    def _do(self, started: Started, left: Left | None) -> tuple[Started | None, Left | None]:
         """Perform an action; what the worker goes on with, and what it leaves. What was `left` before is
         committed with this one's intent, unless this one had none.
         """
         end, following, error = None, None, None
         try:
-            end = self._perform(begun[1])
+            end = self._perform(started[1])
             following = self._follow() if end and not self._over else None
         except BaseException as fault:  # noqa: BLE001  # the walk judges it
             error = fault
         if left and (late := _fault_of(left[1])):
             self._ended.put((left[0], late, False))
         if end and following:
-            end.tell(partial(self._ended.put, (begun, None, False)))
-            return following, (begun, end)
+            end.tell(partial(self._ended.put, (started, None, False)))
+            return following, (started, end)
         late = _fault_of(end) if end else None
-        self._ended.put((begun, error or late, True))
+        self._ended.put((started, error or late, True))
         return None, None
 
     def next_ended(self) -> Ended | None:
@@ -263,11 +263,11 @@ class _Walk:
         self.turn = threading.Lock()
         """Of who has actions begin or end: the walk, or a worker that goes on with another one."""
         self.running = 0
-        """How many have begun and not ended."""
+        """How many were started and have not ended."""
         self._free(a.id for a in actions if not self.waiting[a.id])
 
-    def next(self) -> Begun:
-        """The first action that is ready, and what is to be done of it now, told as begun."""
+    def next(self) -> Started:
+        """Start the first action that is ready; it may be another one than planned (`failover`)."""
         key = self.ready.pop(0)
         action = self.failover.now(self.actions[key])
         if action.id == key:

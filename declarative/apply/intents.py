@@ -27,7 +27,7 @@ from declarative.retry import PATIENCE, call
 from declarative.store.check import fault
 
 MOST_NAMED = 5
-"""So many of what a command had begun are named; more are counted."""
+"""How many calls of a command that was cut short are named; more are counted."""
 
 OUTCOMES = {
     "absent": (

@@ -43,12 +43,12 @@ def as_record(orphan: Orphan, state: State) -> Record:
     )
 
 
-def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State) -> list[Record]:
-    """What is to be recorded of a rank that runs, `begun` by what the journal says: what it needs first. What
-    is recorded is left out, and so is what is not there.
+def as_rank(orphan: Orphan, found: Sequence[Orphan], intent: Intent, state: State) -> list[Record]:
+    """The records of a rank that runs and whose open intent is `intent`; what it needs comes first. What is
+    recorded already, or is not there, is left out.
     """
     rank, node = orphan.thing.address, orphan.node
-    have, asked = state.records[Address("node", node)], begun.typed
+    have, asked = state.records[Address("node", node)], intent.typed
     assert isinstance(asked, RankInputs)
     place = Address("reservation", rank.name)
     reservation = Record(
@@ -66,18 +66,18 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
     held = [
         replace(as_record(o, state), needs=frozenset({volume, have.address, place}))
         for o in found
-        if o.thing.address in begun.needs and o.thing.address.kind == "attachment"
+        if o.thing.address in intent.needs and o.thing.address.kind == "attachment"
         if isinstance(asked_for := o.thing.typed, AttachmentInputs)
         if (volume := Address("volume", asked_for.volume)) in state.records
     ]
-    outputs = {"node": node, ATTEMPT: orphan.id, **({STARTED: begun.begun_at} if begun.begun_at else {})}
+    outputs = {"node": node, ATTEMPT: orphan.id, **({STARTED: intent.begun_at} if intent.begun_at else {})}
     made = Record(
         address=rank,
         backend=have.backend,
-        inputs=begun.inputs,
+        inputs=intent.inputs,
         outputs=outputs,
-        needs=begun.needs,
-        generation=begun.generation,
+        needs=intent.needs,
+        generation=intent.generation,
     )
     return [r for r in (reservation, *held, made) if r.address not in state.records]
 

@@ -158,7 +158,7 @@ class PollRounds:
 
     def _ask(self, state: State, now: float) -> dict[str, Mapping[str, str]]:
         """Ask the nodes that are due, and wait for a moment. Node → attempt → rank, due or not."""
-        begun: list[Future[dict[str, RankStatus]]] = []
+        futures: list[Future[dict[str, RankStatus]]] = []
         every: dict[str, Mapping[str, str]] = {}
         for backend, nodes in running(state).items():
             try:
@@ -169,8 +169,8 @@ class PollRounds:
             due = {node.address.name: node for node in nodes if self._is_due(node, every, now)}
             for name, future in begin(due, ask).items():
                 self._paces[name].pending = future
-                begun.append(future)
-        wait(begun, timeout=AT_MOST)
+                futures.append(future)
+        wait(futures, timeout=AT_MOST)
         return every
 
     def _is_due(self, node: Record, every: Mapping[str, Mapping[str, str]], now: float) -> bool:

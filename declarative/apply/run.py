@@ -66,8 +66,8 @@ def _ended(tools: Tools) -> Note:
 
 
 def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
-    """A create that was begun and is not there (`settle.recover`) is no longer waited for where it was begun,
-    if the plan makes it in another place: no token leads from there to here.
+    """Stop waiting for creates that were started and are not there (`settle.recover`), if the plan makes them
+    in another place: no token leads from there to here.
     """
     planned = {a.address: a for a in actions if a.op is Op.CREATE}
     state = tools.writer.state()

@@ -40,7 +40,7 @@ from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
 
 LONGEST_CALL = 3600.0
-"""Seconds after which a create that was begun, and is not there, will not come any more."""
+"""Seconds after which a create that was started, and is not there, will not come any more."""
 
 
 def _unheard(rank: str, status: RankStatus) -> None:

@@ -101,8 +101,8 @@ def _first_missing(task: str, members: Sequence[Record]) -> Address | None:
 
 def _is_late(members: Sequence[Record], now: float) -> bool:
     """Whether the first of these ranks was started so long ago that all others should have been."""
-    begun = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
-    return bool(begun) and now - min(begun) > START_LIMIT
+    starts = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
+    return bool(starts) and now - min(starts) > START_LIMIT
 
 
 def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) -> RankStatus | None:
@@ -160,9 +160,9 @@ def watched(writer: Writer, backends: Backends, touched: Collection[str], ended:
         pause = FIRST_LOOK
         with suppress(StateError):  # whoever carries out the plan meets it as well, and says it
             while not over.wait(pause):
-                begun = time.monotonic()
+                started = time.monotonic()
                 look()
-                pause = max(NEXT_LOOK, LOOKS_COST * (time.monotonic() - begun))
+                pause = max(NEXT_LOOK, LOOKS_COST * (time.monotonic() - started))
 
     thread = threading.Thread(target=watch, name="gangs", daemon=True)
     thread.start()

@@ -85,7 +85,7 @@ class Tame:
         if len(end) > _KEPT:
             end = _BLANKS.sub("", end)
         if len(end) > _KEPT:
-            end = "." + end[-_KEPT:]  # a line that has begun stays one that has
+            end = "." + end[-_KEPT:]  # a line that was started stays one
         self._line = end
         return whole[len(before) :]
 

@@ -53,7 +53,7 @@ class Run(RunOutput):
         self.unstarted: dict[str, frozenset[str]] = {}
         """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
         self._taken: dict[Address, str] = {}
-        """Nodes that an interrupted command has begun to make, by their tokens."""
+        """Nodes that an interrupted command started to make, by their tokens."""
         self._names: Names | None = None
         """What is renamed once the plan is approved."""
 

@@ -24,7 +24,7 @@ PATIENCE = 30.0
 """Seconds to wait for a lock that its holder gives back within moments."""
 
 LOOP_PATIENCE = 600.0
-"""Seconds to wait for a loop, which first ends what it has begun."""
+"""Seconds to wait for a loop, which first ends what it has started."""
 
 AWAY = 60.0
 """Seconds that a command which writes waits for a state's database that does not answer."""

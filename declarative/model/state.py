@@ -108,7 +108,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """A backend call that was begun and whose result is not recorded: it is read back before any plan."""
+    """A backend call that was started and whose result is not recorded: it is read back before any plan."""
 
     id: int
     op: str
@@ -119,7 +119,7 @@ class Intent:
     inputs: Mapping[str, Any]
     needs: frozenset[Address] = frozenset()
     begun_at: float | None = field(default=None, compare=False)
-    """Seconds since the epoch when the call was last begun; None if that is not known."""
+    """Seconds since the epoch when the call was last started; None if that is not known."""
     place: str | None = field(default=None, compare=False)
     """The host and its boot where that was…"""
     tick: float | None = field(default=None, compare=False)

@@ -45,7 +45,7 @@ def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> 
 
 def _fence(steps: Steps, recorded: State) -> None:
     """What a rank held on a node that was given up is free when the cloud has ended that node, not before:
-    until then the rank may run. Nor is anything of its task begun that may be in vain.
+    until then the rank may run. Nothing of its task starts that may be in vain.
     """
     for name, silence in steps.state.silent.items():
         ends = f"delete:node/{name}"

@@ -53,8 +53,8 @@ def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
 
 def _names(state: State) -> tuple[dict[tuple[str, str, str], str], set[str]]:
     """Fleet, backend and key of each host that is a node → that node's name; and the names of all nodes."""
-    begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
-    nodes = [*begun, *((record.address.name, record.node) for record in state.of("node"))]
+    pending = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
+    nodes = [*pending, *((record.address.name, record.node) for record in state.of("node"))]
     known = {
         (node.fleet, node.backend, node.host_key): name
         for name, node in nodes

@@ -139,8 +139,8 @@ class Loop:
         """Rounds, each `interval` after the last, or once it is time `early`."""
         over = self._wait(0.0)
         while not over:
-            begun = self._clock()
+            started = self._clock()
             self.once()
             over = self._wait(min(GLANCE, interval()))
-            while not over and self._clock() < begun + interval() and not early():
-                over = self._wait(min(GLANCE, max(0.0, begun + interval() - self._clock())))
+            while not over and self._clock() < started + interval() and not early():
+                over = self._wait(min(GLANCE, max(0.0, started + interval() - self._clock())))

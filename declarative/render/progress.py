@@ -240,7 +240,7 @@ class Progress:
         self.total = total
         self._clock = clock
         self._lock = threading.Lock()
-        self._begun: dict[str, float] = {}
+        self._started: dict[str, float] = {}
         self._ended = 0
         self._live: Live | None = None
         self._records: frozenset[str] = frozenset()
@@ -284,8 +284,8 @@ class Progress:
         """An action starts."""
         address, doing, _ = verbs(id, record=id in self._records)
         with self._lock:
-            self._begun[id] = self._clock()
-            self.total = max(self.total, self._ended + len(self._begun))  # some are in no plan
+            self._started[id] = self._clock()
+            self.total = max(self.total, self._ended + len(self._started))  # some are in no plan
             if self.mode == "live":
                 self._display().begin(id, f"{address}: {doing}…", self.total)
             else:
@@ -311,14 +311,14 @@ class Progress:
     def end(self, result: ActionResult) -> None:
         """An action has ended, one way or another; skipped ones never started."""
         with self._lock:
-            began = self._begun.pop(result.id, None)
-            text, style = self._ended_text(result, 0.0 if began is None else self._clock() - began)
+            started = self._started.pop(result.id, None)
+            text, style = self._ended_text(result, 0.0 if started is None else self._clock() - started)
             self._ended += 1
             event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
             self._write(event, text, style)
             if self._live:
                 self._live.end(result.id)
-                if not self._begun and self._ended >= self.total:
+                if not self._started and self._ended >= self.total:
                     self._live.stop()
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:

@@ -240,10 +240,10 @@ class _Rounds:
 
     def _count_restarts(self, done: Round) -> None:
         """Ranks that were started, and not for the first time."""
-        begun = {result.id for result in done.results if result.outcome == "done"}
+        done_ids = {result.id for result in done.results if result.outcome == "done"}
         for action in done.plan.actions if done.plan else ():
             event = action.reason.value
-            started = action.address.kind == "rank" and action.op == "create" and action.id in begun
+            started = action.address.kind == "rank" and action.op == "create" and action.id in done_ids
             if started and event != "new":
                 self._restarts.labels(action.address.name.rpartition("-")[0], event).inc()
 

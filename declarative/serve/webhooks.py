@@ -311,7 +311,7 @@ class Deliveries:
             self._give_up_store()
 
     def close(self) -> None:
-        """Let what was begun go on for a moment, then end after the requests that are under way."""
+        """Let running deliveries go on for a moment, then end after the requests that are under way."""
         until = time.monotonic() + TIMEOUT
         for thread in self._running.values():
             thread.join(max(0.0, until - time.monotonic()))

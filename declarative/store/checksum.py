@@ -67,5 +67,5 @@ def _seal(connection: Connection) -> str | None:
 
 
 def _digest(state: State, held: Held) -> str:
-    begun = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
-    return hashlib.sha256(dumps([export.uncopied(state, held), begun]).encode(errors="replace")).hexdigest()
+    intents = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
+    return hashlib.sha256(dumps([export.uncopied(state, held), intents]).encode(errors="replace")).hexdigest()

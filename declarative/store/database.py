@@ -148,7 +148,7 @@ class Database(ABC):
             raise busy()
         raw = None
         try:
-            raw = self._begun(begin)
+            raw = self._in_transaction(begin)
             yield raw
         except BaseException:
             if raw is not None:
@@ -159,7 +159,7 @@ class Database(ABC):
                 self._put_back(raw)
             self._room.release()
 
-    def _begun(self, begin: Callable[[Any], None]) -> Any:
+    def _in_transaction(self, begin: Callable[[Any], None]) -> Any:
         """A connection in a new transaction; one that was lost while idle is replaced in silence."""
         while self._idle:
             try:

@@ -19,7 +19,7 @@ from declarative.store.rows import by_address, seen_values
 from declarative.store.tables import FORMAT_VERSION, plain
 
 OPS = ("create", "update", "delete")
-"""What is begun at a backend."""
+"""Operations that are started at a backend."""
 
 E = TypeVar("E", bound=NodeState | RankState)
 Types: TypeAlias = tuple[type | None, ...]

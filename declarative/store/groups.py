@@ -244,9 +244,9 @@ class Groups:
             if not isinstance(error, Exception):
                 raise
         else:
-            begun = time.monotonic()
+            started = time.monotonic()
             group.end()
-            self._patience = min(time.monotonic() - begun, MOST_PATIENCE)
+            self._patience = min(time.monotonic() - started, MOST_PATIENCE)
             if group.error is None:
                 self._committed()
         finally:
@@ -254,7 +254,7 @@ class Groups:
             group.tell(self._queue, own)
 
     def _open(self, own: Step) -> WriteGroup | None:
-        """A transaction that has begun; None if it cannot, which is the fault of the thread's own step."""
+        """An open transaction; None if it cannot be opened, which is the fault of the thread's own step."""
         group = None
         try:
             group = WriteGroup(self._database, self._patience)

@@ -280,8 +280,8 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def age(intent: Intent, now: float) -> float | None:
-    """Seconds since the call was last begun; None if that is not known. `now`, the clock that people can set,
-    counts only for what was begun on another host, or before this one was started.
+    """Seconds since the call was last started; None if that is not known. People can set the clock `now`: it
+    counts only for a call that was started on another host, or before this host booted.
     """
     if intent.tick is not None and intent.place == lock.place():
         return lock.boottime() - intent.tick

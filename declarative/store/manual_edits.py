@@ -134,7 +134,7 @@ def _observations(connection: Connection, state: State) -> None:
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
     """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
     kept = ("begun_at", "place", "tick", "host", "doing", "actor", "revision")
-    begun = {
+    known = {
         row.id: {name: getattr(row, name) for name in kept}
         for row in connection.execute(f"SELECT id, {', '.join(kept)} FROM operations WHERE ended_at IS NULL")
     }
@@ -156,7 +156,7 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
                 "token": intent.token,
                 "inputs": intent.inputs,
                 "needs": sorted(map(str, intent.needs)),
-                **begun.get(intent.id, unknown),
+                **known.get(intent.id, unknown),
             }
             for intent in left
         ),

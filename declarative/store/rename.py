@@ -306,7 +306,7 @@ def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
 
 
 def _check_settled(state: State, names: Names, moves: Mapping[Address, Address]) -> None:
-    """What was begun is asked for by its old name: that has to be known first."""
+    """Refuse a rename while an intent is open: first its result has to be read back, by the old name."""
     targets = set(moves.values())
     for intent in state.intents:
         about = {intent.address, *intent.needs}

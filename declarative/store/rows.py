@@ -306,7 +306,7 @@ def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
 
 
 def create_with(connection: Connection, its_token: str) -> Intent | None:
-    """The create that was last begun with a token, ended or not."""
+    """The create that was last started with a token, ended or not."""
     last = "WHERE token = :its_token AND op = 'create' ORDER BY id DESC LIMIT 1"
     row = connection.select("operations", last, its_token=its_token).first()
     return None if row is None else intent_of(row)

@@ -117,11 +117,11 @@ def adopt(
 
 
 def _put(
-    connection: Connection, made: Record, idle_since: float | None, now: float, begun: float | None
+    connection: Connection, made: Record, idle_since: float | None, now: float, started: float | None
 ) -> None:
     new = put_record(connection, made, {"detached_since": now} if made.address.kind == rows.VOLUME else {})
     if made.address.kind == rows.NODE:
-        since = now if begun is None else min(begun, now)
+        since = now if started is None else min(started, now)
         spending.count(connection, str(made.address), spending.price_of(made), since, now)
     if made.address.kind == rows.VOLUME and not new:
         note_detached(connection, now, [made.address])

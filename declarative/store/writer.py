@@ -129,7 +129,7 @@ class Writer:
 
     @resumed
     def create_with(self, its_token: str) -> Intent | None:
-        """The create that was begun with a token, ended or not; None where the journal knows of none."""
+        """The create that was started with a token, ended or not; None if the journal has none."""
         with self._database.reading() as connection:
             return rows.create_with(connection, its_token)
 

@@ -200,7 +200,7 @@ def _errors(looks: Iterable[Future[object]]) -> tuple[list[PermanentError], Tran
     passing: TransientError | None = None
     for look in looks:
         if passing and look.cancel():
-            continue  # it has not begun, and might wait as long in vain
+            continue  # it has not started, and might wait as long in vain
         try:
             look.result()
         except PermanentError as error:

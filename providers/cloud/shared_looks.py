@@ -82,29 +82,29 @@ class Shared(Generic[T]):
         self._look = look
         self._now = now
         self._turn = threading.Lock()
-        self._begun = float("-inf")
+        self._started = float("-inf")
         self._found: tuple[T, ...] = ()
 
     def fresh(self, age: float = 0.0) -> tuple[T, ...]:
-        """The listing; faults are those of the look, and everybody's own. It may have begun `age` seconds
+        """The listing; faults are those of the look, and everybody's own. It may have started `age` seconds
         before.
         """
         asked = self._now() - age
         with self._turn:
-            if self._begun <= asked:
-                begun = self._now()
+            if self._started <= asked:
+                started = self._now()
                 self._found = tuple(self._look())
-                self._begun = begun
+                self._started = started
             return self._found
 
 
 class Lately(Generic[T]):
-    """Looks of many, each at one thing of a listing that may have begun a moment ago. What this process has
+    """Looks of many, each at one thing of a listing that may have started a moment ago. What this process has
     changed since is looked at anew.
     """
 
     def __init__(self, look: Callable[[], Mapping[str, T]], age: float) -> None:
-        """`look` gives things by their ids; `age` is how many seconds ago it may have begun."""
+        """`look` gives things by their ids; `age` is how many seconds ago it may have started."""
         self._all: Shared[tuple[str, T]] = Shared(lambda: tuple(look().items()))
         self._age = age
         self._turn = threading.Lock()

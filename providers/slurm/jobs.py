@@ -158,9 +158,9 @@ def _word(key: str, value: Any) -> str:
 
 def attempts_of(answer: bytes) -> list[Attempt]:
     """What `seats` told."""
-    _, begun, text = answer.decode(errors="replace").partition("FLEETFORM-SEATS\n")
-    text, whole, _ = text.partition("FLEETFORM-END")
-    if not begun or not whole:
+    _, start, text = answer.decode(errors="replace").partition("FLEETFORM-SEATS\n")
+    text, end, _ = text.partition("FLEETFORM-END")
+    if not start or not end:
         raise ConnectionLost("the answer about prepared ranks did not come whole")
     return attempts_in(text)
 

@@ -105,7 +105,7 @@ class Snapshot:
         return job is not None and not job.holds and job.state not in ENDED
 
     def ours(self) -> frozenset[int]:
-        """The jobs of this owner that have not begun to end: their blocks are those of our ranks."""
+        """The jobs of this owner that are not ending yet: their blocks are those of our ranks."""
         tokens = {token for token, number in self.jobs.items() if number is None}
         known = {number for number in self.jobs.values() if number is not None}
         return frozenset(
@@ -138,7 +138,7 @@ class Snapshot:
         return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > LATE
 
     def _before(self, attempt: Attempt, job: Job | None, confinement: str | None) -> RankStatus:
-        """An attempt whose commands have not begun."""
+        """An attempt whose commands have not started."""
         expired = attempt.gate is not None and self.cluster.now > attempt.prepared_at + attempt.gate
         if not attempt.opened:
             if expired and job is None:
@@ -253,7 +253,7 @@ class Looks:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._turn = threading.Lock()
-        self._begun = self._until = self._changed = float("-inf")
+        self._started = self._until = self._changed = float("-inf")
         self._found: Snapshot | None = None
         self._failed = float("-inf")
         self._fault: TransientError | None = None
@@ -268,9 +268,9 @@ class Looks:
         with self._turn:
             if self._fault is not None and asked < self._failed + AWAY:
                 raise self._fault
-            old = self._begun < (asked if fresh else self._changed) or (not fresh and self._until < asked)
+            old = self._started < (asked if fresh else self._changed) or (not fresh and self._until < asked)
             if self._found is None or old:
-                begun = time.monotonic()
+                started = time.monotonic()
                 try:
                     answer = self._place.ask("look")
                 except TransientError as error:
@@ -280,7 +280,7 @@ class Looks:
                 self._fault = None
                 self._found = read(answer, str(self._place.login.host))
                 ended = time.monotonic()
-                self._begun, self._until = begun, ended + max(FRESH, ended - begun)
+                self._started, self._until = started, ended + max(FRESH, ended - started)
             return self._found
 
     def changed(self) -> None:

@@ -19,8 +19,8 @@ class Ranks(Base):
 
     def test_a_rank_runs_to_its_end(self, place: Place, node: Record) -> None:
         """Commands run in one shell, in order; the exit code and both outputs are kept."""
-        begun = place.start(node, "train-0.1", "x=seen", "echo $x", "echo err >&2")
-        assert begun.state in {RankState.STARTING, RankState.RUNNING, RankState.SUCCEEDED}
+        started = place.start(node, "train-0.1", "x=seen", "echo $x", "echo err >&2")
+        assert started.state in {RankState.STARTING, RankState.RUNNING, RankState.SUCCEEDED}
         ended = place.ended(node, "train-0.1")
         assert (ended.state, ended.exit_code, ended.cause) == (RankState.SUCCEEDED, 0, None)
         assert ended.started_at is not None
@@ -147,14 +147,14 @@ class Ranks(Base):
         """As the node's readiness says, if it says something."""
         can = place.provider.readiness([node])[node.address.name].can
         try:
-            begun = place.start(node, "train-0.1", "echo ran", cpus=(0,), memory_mib=256, hard=True)
+            started = place.start(node, "train-0.1", "echo ran", cpus=(0,), memory_mib=256, hard=True)
         except PermanentError:
             assert can is None or HARD not in can
             assert place.poll(node, "train-0.1") is None
             assert place.log(node, "train-0.1") == ""
         else:
             assert can is None or HARD in can
-            assert (begun.confinement or "").startswith(HARD)
+            assert (started.confinement or "").startswith(HARD)
             assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
 
     def test_old_attempts_are_tidied_away(self, place: Place, node: Record) -> None:

@@ -245,11 +245,11 @@ class Things(Base):
         """Every node gets an answer; a deleted node is not ready, with a reason."""
         here, gone = place.node("gpu-0"), place.node("gpu-1")
         place.provider.delete(gone)
-        begun = time.time()
+        started = time.time()
         seen = place.provider.readiness([here, gone])
         assert set(seen) == {"gpu-0", "gpu-1"}
         assert seen["gpu-0"].state is NodeState.READY
-        assert abs((seen["gpu-0"].observed_at or 0) - begun) < 60
+        assert abs((seen["gpu-0"].observed_at or 0) - started) < 60
         assert seen["gpu-1"].state is not NodeState.READY
         assert seen["gpu-1"].reason
 

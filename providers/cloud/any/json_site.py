@@ -30,7 +30,7 @@ from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import said
 
 LOOKS = 5
-"""How often a listing is begun anew that changed while its pages were read."""
+"""How often a listing that changed while its pages were read is started anew."""
 
 
 class Rest:
@@ -99,7 +99,7 @@ class Rest:
         """What is on all pages; `following` gives the parameters of the page after an answer.
 
         Something that goes while pages are read moves what is after it to a page that was read already. So
-        all pages have to say that there are as many as were found, or it is begun anew.
+        all pages have to say that there are as many as were found, or it is started anew.
         """
         for _ in range(LOOKS):
             out: dict[str, Mapping[str, Any]] = {}

@@ -96,7 +96,7 @@ def owner_of(have: Iterable[str]) -> str | None:
 
 def said(have: Iterable[str], thing: str) -> dict[str, str]:
     """What the tags of `thing` (its id) say of whose it is and which, by the keys of `marks`; if it is
-    nobody's, the token of a mark that was begun.
+    nobody's, the token of an unfinished mark.
     """
     have = list(have)
     owner = owner_of(have)

@@ -94,13 +94,13 @@ class SiteVolumes:
             return None
         said, token = found.said, found.said.get(marks.TOKEN, "")
         address = Address.parse(said[marks.ADDRESS]) if marks.ADDRESS in said else mark.address
-        begun = mark.token and token == mark.token
+        unfinished = mark.token and token == mark.token
         return Disk(
             id=found.id,
             region=found.region,
             size=found.size,
             written=Written(owner=said.get(marks.OWNER, ""), token=token, address=address),
-            theirs={} if begun else dict(mark.tags.items() & found.tags),
+            theirs={} if unfinished else dict(mark.tags.items() & found.tags),
         )
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:

@@ -160,14 +160,14 @@ def _refused(summary: str) -> PermanentError:
 
 def assertion(account: ServiceAccount, now: float | None = None) -> str:
     """A signed request for a token (RFC 7523)."""
-    begun = int(time.time() if now is None else now)
+    issued = int(time.time() if now is None else now)
     head = {"alg": "RS256", "typ": "JWT", **({"kid": account.key_id} if account.key_id else {})}
     claims = {
         "iss": account.email,
         "scope": SCOPE,
         "aud": account.token_uri,
-        "iat": begun,
-        "exp": begun + LIFE,
+        "iat": issued,
+        "exp": issued + LIFE,
     }
     text = b".".join(_encoded(json.dumps(part, sort_keys=True).encode()) for part in (head, claims))
     return (text + b"." + _encoded(account.signer.sign(text, PKCS1v15(), SHA256()))).decode()
