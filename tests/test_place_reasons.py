@@ -40,19 +40,21 @@ def test_higher_priority_is_placed_first_when_capacity_is_short():
         assert {r["task"]: r["code"] for r in found["unplaced"]} == dict.fromkeys(("aa", "bb"), "no-capacity")
 
 
-@pytest.mark.parametrize(("priority", "many"), [(0, 3), (0, 2), (9, 3)])
-def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority, many, monkeypatch):
+@pytest.mark.parametrize(("priority", "many", "much"), [(0, 3, 0.7), (0, 2, 0.5), (0, 2, 0.7), (9, 3, 0.7)])
+def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority, many, much, monkeypatch):
     """Two tasks fill the node that the largest would leave half idle; unless they count less, or the plan is
-    large.
+    large and they are not much more.
     """
     monkeypatch.setattr(search, "MANY", many)
+    monkeypatch.setattr(search, "MUCH", much)
     fleet = {**GPU, "nodes": 1}
     tasks = [
         {"name": "large", "resources": {"gpu": 5}, "priority": priority},
         *({"name": name, "resources": {"gpu": 4}} for name in ("one", "two")),
     ]
     found = look(World(), [fleet], tasks)
-    assert set(places(found)) == ({"large-0"} if priority or many < 3 else {"one-0", "two-0"})
+    stays = priority or (many < 3 and much > (8 - 5) / 5)
+    assert set(places(found)) == ({"large-0"} if stays else {"one-0", "two-0"})
 
 
 def test_what_has_its_place_keeps_it_though_more_could_be_seated():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from declarative.model.state import rank_name
 from declarative.placement.board import Home
 from declarative.placement.constrained import Special
-from declarative.placement.cover import Ground, Try, carry_out, choose
+from declarative.placement.cover import DEAR, Ground, Try, carry_out, choose
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.orders import quotas
 from declarative.placement.requests import ANYWHERE, Candidate, Domain, Job, Request
@@ -18,6 +19,37 @@ CENT = 1e-6
 
 MOST_HOMES = 12
 """Places that are tried for cluster fleets that have no nodes yet."""
+
+
+@dataclass(slots=True)
+class Seating:
+    """What one pass came to."""
+
+    ledger: Ledger
+    left: list[Job]
+    short: dict[str, int] = field(default_factory=dict)
+    bound: float | None = None
+    """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
+    proved: frozenset[int] = frozenset()
+    """Tasks that have no place beside all others of at least their priority: that was proved."""
+
+    def seats(self, job: Job) -> bool:
+        """Whether a task has its places."""
+        return job.index in self.ledger.seats
+
+    @property
+    def cost(self) -> float:
+        """USD an hour of all launches."""
+        kinds = self.ledger.board.kinds
+        return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.ledger.launches)
+
+    @property
+    def value(self) -> tuple[object, ...]:
+        """What is left out, of higher priority first; then the cost; then the launches."""
+        out = dict.fromkeys(self.ledger.board.levels, 0)
+        for job in self.left:
+            out[job.task.priority] += job.weight
+        return (tuple(out.values()), round(self.cost, 6), len(self.ledger.launches))
 
 
 def keep_places(ledger: Ledger, todo: Sequence[Job]) -> list[Job]:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
+from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
-from declarative.placement.search import Search, Seating
+from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from declarative.placement.board import Board, Home
 from declarative.placement.counted import SKEW, Counted
-from declarative.placement.cover import DEAR
-from declarative.placement.gangs import keep_places, open_homes, seat_all, seat_by_quota
+from declarative.placement.gangs import Seating, keep_places, open_homes, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, base_for, bound, movable, solve
@@ -27,7 +26,10 @@ FEW = 200
 """Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
 
 MANY = 1_000
-"""With more tasks than that, those of one priority that are seated do not make room for others of it."""
+"""With more tasks than that, those of one priority that are seated do not make room for others of it…"""
+
+MUCH = 0.02
+"""…if less than this part of what they weigh is gained."""
 
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
@@ -43,37 +45,6 @@ ROUNDED = 1e-6
 
 ROUNDS = 3
 """With more tasks: passes with all sizes that were left out in front."""
-
-
-@dataclass(slots=True)
-class Seating:
-    """What one pass came to."""
-
-    ledger: Ledger
-    left: list[Job]
-    short: dict[str, int] = field(default_factory=dict)
-    bound: float | None = None
-    """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
-    proved: frozenset[int] = frozenset()
-    """Tasks that have no place beside all others of at least their priority: that was proved."""
-
-    def seats(self, job: Job) -> bool:
-        """Whether a task has its places."""
-        return job.index in self.ledger.seats
-
-    @property
-    def cost(self) -> float:
-        """USD an hour of all launches."""
-        kinds = self.ledger.board.kinds
-        return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.ledger.launches)
-
-    @property
-    def value(self) -> tuple[object, ...]:
-        """What is left out, of higher priority first; then the cost; then the launches."""
-        out = dict.fromkeys(self.ledger.board.levels, 0)
-        for job in self.left:
-            out[job.task.priority] += job.weight
-        return (tuple(out.values()), round(self.cost, 6), len(self.ledger.launches))
 
 
 class Search:
@@ -157,15 +128,18 @@ class Search:
         and whether the program had an answer for all of them.
         """
         proved = answered = False
+        gain = MUCH if len(jobs) > MANY else 0.0
+        held = (job for job in jobs if job.task.priority == level and found.seats(job))
+        pays = _weight(self._left(found, level)) > gain * _weight(held)
         # First in the stead of tasks that had no places before, then beside all.
-        for exchange in (True, False) if len(jobs) <= MANY else (False,):
+        for exchange in (True, False) if pays else (False,):
             left = self._left(found, level)
             keep = self._kept(jobs, level, found)
             free = movable([*keep, *left])
             if proved or all(map(found.seats, free)):
                 break
             may = [j for j in free if not found.seats(j) or (exchange and self._may_go(j, level))]
-            new, proved, answered = self._most(found, keep, free, may, quick=exchange)
+            new, proved, answered = self._most(found, keep, free, may, gain if exchange else None)
             found = found if new is None else self._rest(new, jobs, found)
         out = {job.index for job in self._left(found, level)}
         told = out & {job.index for job in free}
@@ -181,25 +155,27 @@ class Search:
         keep: Sequence[Job],
         free: Sequence[Job],
         may: Sequence[Job],
-        *,
-        quick: bool = False,
+        gain: float | None,
     ) -> tuple[Seating | None, bool, bool]:
         """More of the tasks that `may` be left out, beside those to `keep`; whether it was proved that none
         can be added to them; and whether there was an answer. The `free` can move.
+
+        With `gain` only what is found quickly is taken, and only if it adds this part of what is seated.
         """
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-        seated = _weight(may, found.ledger)
-        counted.worth = seated * (1 - SKEW) + (counted.step if seated else counted.worth)
-        least, ledger = solve(counted, replace(self.seats, quick=quick), self.known)
-        weight = _weight(may, ledger)
+        seated = _weight(filter(found.seats, may))
+        counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
+        least, ledger = solve(counted, replace(self.seats, quick=gain is not None), self.known)
+        weight = _weight(job for job in may if ledger and job.index in ledger.seats)
+        taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
         lightest = 0.99 * min((job.weight for job in may if not found.seats(job)), default=0)
-        proved = -least < max(weight, seated) * (1 - SKEW) + lightest
+        proved = -least < (weight if taken else seated) * (1 - SKEW) + lightest
         proved = proved and all(self.board.jobs[i].ask.prior for i in fixed)
-        if ledger is None or weight <= seated:
+        if ledger is None or not taken:
             return None, proved, proved or ledger is not None
         Tidy(ledger).run()
         return Seating(ledger, []), proved, True
@@ -394,6 +370,5 @@ class Search:
         return Seating(ledger, left, short)
 
 
-def _weight(jobs: Sequence[Job], ledger: Ledger | None) -> int:
-    """What those of the tasks weigh that have a place."""
-    return sum(job.weight for job in jobs if job.index in ledger.seats) if ledger else 0
+def _weight(jobs: Iterable[Job]) -> int:
+    return sum(job.weight for job in jobs)
