@@ -30,16 +30,16 @@ _FOREIGN = {"profile": "write its fields where they are used"}
 _OTHERS = (
     (
         {"apiVersion", "kind"},
-        "this is a file of Kubernetes: keep it elsewhere, and write a `task` or a `fleet`",
+        "this is a file of Kubernetes: {leave}, and write a `task` or a `fleet`",
     ),
     (
         {"services"},
-        "this is a file of docker compose: keep it elsewhere, and write a `task` for each service",
+        "this is a file of docker compose: {leave}, and write a `task` for each service",
     ),
     ({"run"}, "this is a task of SkyPilot: `fleetform import skypilot FILE` prints what to write instead"),
-    ({"jobs", "on"}, "this is a workflow of GitHub: keep it elsewhere"),
+    ({"jobs", "on"}, "this is a workflow of GitHub: {leave}"),
 )
-"""Other tools' files, by the keys that they have at their top."""
+"""Other tools' files, by the keys that they have at their top; `leave` is how to leave one out."""
 
 Faults: TypeAlias = dict[Path, list[TemplateError]]
 """What is wrong with the templates of a document, by the path of the value."""
@@ -140,7 +140,9 @@ def _refuse_type(document: Document, kind: str, findings: Findings) -> None:
         summary = f"{describe(document.data['type'])} is not a type of document"
         findings.add("unknown-type", summary, hint, span=shown_span(document, ("type",)))
     elif document.whole:
-        path, hint = _type_hint(document, findings) or ((), f"add `type:` with one of {listing}")
+        leave = f"leave it out with `exclude: [{document.file}]` in the `project` document"
+        unknown = (), f"add `type:` with one of {listing}; if the file is another tool's, {leave}"
+        path, hint = _type_hint(document, findings, leave) or unknown
         span = shown_span(document, path, key=True)
         findings.add("missing-type", "the document has no `type`", hint, span=span)
 
@@ -174,12 +176,12 @@ def file_name(file: str) -> str | None:
     return name if NAME.fullmatch(name) else None
 
 
-def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
+def _type_hint(document: Document, findings: Findings, leave: str) -> tuple[Path, str] | None:
     """The key that was mistyped, or the only type that has the fields that are there."""
     keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
     for having, hint in _OTHERS:
         if having <= set(keys):
-            return (), hint
+            return (), hint.replace("{leave}", leave)
     if len(keys) == 1 and keys[0] in DOCUMENTS:
         return (keys[0],), f"write `type: {keys[0]}`, and its fields beside that, not below"
     for key in keys:
