@@ -23,7 +23,7 @@ from declarative.planner.types import Drift, Op, Reason
 from declarative.render.approval import approval_of, differences, read_approval
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown
-from tests.cli import fleet, task, volume
+from tests.cli import fleet, task, until, volume
 from tests.planned import plan_of, with_parts
 from tests.test_render import EVIL, PLANS, act, golden, node, preview, rank, reserved, unplaced_plan
 
@@ -399,6 +399,16 @@ def test_no_report_is_told(volumes):
         "has no effect on a saved plan"
         in volumes.run("apply", "next.plan", "--expect", f"sha256:{'0' * 64}", code=1).err
     )
+
+
+@pytest.mark.slow
+def test_a_retry_is_applied_as_approved(project):
+    """However much later: its digest holds no time."""
+    project.declare(fleet(), task("job", "exit 3", retry={"on_events": ["error"], "duration": "1h"}))
+    project.apply()
+    until(lambda: project.ranks("job")[0]["state"] == "failed")
+    project.run("plan", "--report", "plan.json")
+    assert "rank/job-0: started" in project.run("apply", "--expect", "plan.json").err
 
 
 def test_a_task_without_a_place_is_part_of_what_is_approved(volumes):

@@ -73,11 +73,11 @@ def _digest(data: Any) -> str:
 
 
 def _done(action: Action) -> Any:
-    """What an action does. When the first of several retries began is not part of it."""
+    """What an action does. Of a retry its number is a part of it, and no time: each plan has another."""
     found = {key: value for key, value in to_data(action).items() if key not in _NOT_SHOWN}
     after = found.get("after")
     if isinstance(after, dict) and isinstance(after.get(RETRIES), dict):
-        series = {key: value for key, value in after[RETRIES].items() if key != "since"}
+        series = {key: value for key, value in after[RETRIES].items() if key not in ("since", "at")}
         found["after"] = {**after, RETRIES: series}
     return found
 
