@@ -220,8 +220,8 @@ def mounted(paths: Sequence[str]) -> str:
 
 
 def _bind(bind: Mount) -> str:
-    there, told = f"[ -e {shlex.quote(bind.source)} ]", shlex.quote(mounted([bind.target]))
-    given = f'set -- "$@" {shlex.join(mount_flags(bind))} && mounted=${{mounted:+$mounted,}}{told}'
+    there, target = f"[ -e {shlex.quote(bind.source)} ]", shlex.quote(mounted([bind.target]))
+    given = f'set -- "$@" {shlex.join(mount_flags(bind))} && mounted=${{mounted:+$mounted,}}{target}'
     if bind.optional:
         return f"if {there}; then {given}; fi"
     return f"{there} || lacking {shlex.quote(bind.source)} {shlex.quote(mounted([bind.source]))}\n{given}"

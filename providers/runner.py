@@ -157,8 +157,8 @@ class Runner:
 
         `peers` tells them how to reach the ranks of the gang: the address of each, and what `peers` gave.
         """
-        told = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
-        return attempts_in(self._call(["release", *attempt_ids], told.encode()))
+        stdin = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
+        return attempts_in(self._call(["release", *attempt_ids], stdin.encode()))
 
     def peers(self, attempt_ids: Sequence[str]) -> dict[str, str]:
         """The way to these attempts for their siblings: port, user and public key of each that has one."""

@@ -323,7 +323,7 @@ def test_images_in_circles_are_a_fault(tmp_path, monkeypatch, pem):
 
 def test_what_a_cloud_says_can_be_shown():
     said = "it\ud800 is\u202e a\u2028b\x1b[2J\u2066\ufeff"
-    assert Scrub().told(said) == "it is a b [2J"
+    assert Scrub().message(said) == "it is a b [2J"
 
 
 # ------------------------------------------------------------------------- answers with one wrong thing

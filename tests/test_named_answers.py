@@ -80,11 +80,11 @@ def test_a_recorded_operation_that_failed():
 
 def test_recorded_refusals_of_gce():
     missing = recorded("zones_us-central1-b_instances_libcloud-lb-demo-www-002")
-    said = gce.said(Answer(status=404, text=json.dumps(missing)))
+    said = gce.error_info(Answer(status=404, text=json.dumps(missing)))
     assert said is not None
     assert said.kind is PermanentKind.NOT_FOUND
     family = recorded("global_images_family_notfound")
-    said = gce.said(Answer(status=404, text=json.dumps(family)))
+    said = gce.error_info(Answer(status=404, text=json.dumps(family)))
     assert said is not None
     assert said.kind is PermanentKind.NOT_FOUND
 
@@ -207,7 +207,9 @@ def test_what_cannot_be_read_is_a_fault_and_nothing_else(broken):
 def test_refusals_of_gce(status, reason, kind):
     errors = [{"reason": reason, "message": "why"}]
     text = json.dumps({"error": {"code": status, "message": "why", "errors": errors}})
-    fault = classify(RuntimeError(), Answer(status=status, text=text), what="w", scrub=Scrub(), read=gce.said)
+    fault = classify(
+        RuntimeError(), Answer(status=status, text=text), what="w", scrub=Scrub(), read=gce.error_info
+    )
     assert fault.kind is kind  # type: ignore[attr-defined]
     assert fault.summary == f"w: {reason}: why"
 
@@ -236,7 +238,7 @@ def test_refusals_of_gce(status, reason, kind):
 def test_refusals_of_azure(status, code, message, kind):
     text = json.dumps({"error": {"code": code, "message": message}})
     answer = Answer(status=status, text=text, headers={"retry-after": "7"})
-    fault = classify(RuntimeError(), answer, what="w", scrub=Scrub(), read=azure.said)
+    fault = classify(RuntimeError(), answer, what="w", scrub=Scrub(), read=azure.error_info)
     assert fault.kind is kind  # type: ignore[attr-defined]
     if isinstance(fault, TransientError):
         assert fault.after == 7
@@ -245,14 +247,14 @@ def test_refusals_of_azure(status, code, message, kind):
 def test_a_code_within_a_code_is_the_one_that_tells():
     inner = {"code": "SkuNotAvailable", "message": "sold out"}
     text = json.dumps({"error": {"code": "DeploymentFailed", "message": "see details", "details": [inner]}})
-    said = azure.said(Answer(status=400, text=text))
+    said = azure.error_info(Answer(status=400, text=text))
     assert said is not None
     assert (said.kind, said.text) == (PermanentKind.NO_CAPACITY, "SkuNotAvailable: sold out")
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "[]", "3", '{"error": 3}', '{"error": {"code": 4}}', "null"])
 def test_what_is_no_error_of_theirs_is_told_by_its_status(text):
-    for read in (gce.said, azure.said):
+    for read in (gce.error_info, azure.error_info):
         fault = classify(RuntimeError(), Answer(status=502, text=text), what="w", scrub=Scrub(), read=read)
         assert fault.kind is TransientKind.AMBIGUOUS  # type: ignore[attr-defined]
 

@@ -12,7 +12,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from providers.cloud.bad_answers import Scrub
 from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack, shape
-from providers.cloud.openstack.answers import said
+from providers.cloud.openstack.answers import error_info
 from providers.ssh.key_pairs import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor
@@ -385,7 +385,7 @@ RECORDED = (
 @pytest.mark.parametrize(("status", "body", "kind"), RECORDED)
 def test_what_an_error_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
-    fault = classify(OSError(), Answer(status=status, text=text), what="x", scrub=Scrub(), read=said)
+    fault = classify(OSError(), Answer(status=status, text=text), what="x", scrub=Scrub(), read=error_info)
     assert isinstance(fault, PermanentError | TransientError)
     assert fault.kind == kind
     assert not re.search(r"[<>{}]", fault.summary)

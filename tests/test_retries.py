@@ -461,7 +461,7 @@ def test_who_waits_says_each_minute_what_for():
     tasks: list[dict[str, Any]] = [{**JOB, "retry": True}, {"name": "other", "resources": {"gpu": 8}}]
     desired = declared(fleets=[{**GPU, "nodes": 3}], tasks=tasks)
     world = bring(World(), fleets=[{**GPU, "nodes": 3}], tasks=tasks)
-    retries = Retries(desired.tasks, lambda: world.now, told=lambda *_: None)
+    retries = Retries(desired.tasks, lambda: world.now, on_retry=lambda *_: None)
     retries.leave(world.state())
     said: list[tuple[float, str]] = []
     begun = world.now

@@ -336,7 +336,7 @@ def hostile_page():
         title=HOSTILE[7],
         at=0.0,
         view=shown,
-        told=tuple(("bad", t) for t in HOSTILE),
+        notes=tuple(("bad", t) for t in HOSTILE),
         events=tuple(entry(type=t, address=t, detail={"cause": t, "error": t, "actor": t}) for t in HOSTILE),
         held=HOSTILE,
         diagnostics=tuple(Diagnostic(code="x", summary=t, hint=t, address=t) for t in HOSTILE),
@@ -348,7 +348,7 @@ def test_nothing_hostile_becomes_a_part_of_the_page():
     page = page_html(hostile_page())
     tags.feed(page)
     plain.feed(
-        page_html(Page(title="x", at=0.0, view=view(), told=(("bad", "x"),), events=(entry(),), held=("x",)))
+        page_html(Page(title="x", at=0.0, view=view(), notes=(("bad", "x"),), events=(entry(),), held=("x",)))
     )
     assert set(tags.tags) <= set(plain.tags)
     assert tags.tags.count("script") == 1

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 )
 
 from declarative.apply.backends import Backends
-from declarative.apply.intents import Resolution, said_of
+from declarative.apply.intents import Resolution, resolution_notes
 from declarative.apply.inventory import Seen
 from declarative.apply.settle import recover, settle
 from declarative.model.state import Address, Record, State, token
@@ -468,7 +468,7 @@ def test_a_node_is_idle_from_when_it_was_made(writer) -> None:
 def test_what_was_begun_is_said_of_one_and_of_several(writer) -> None:
     begun = [writer.begin("create", Address("node", f"gpu-{n}"), "local", {"blocks": 2}) for n in range(3)]
     found = [Resolution(intent=begun[0], gone=True), *(Resolution(intent=intent) for intent in begun[1:])]
-    assert [said.summary for said in said_of(found)] == [
+    assert [said.summary for said in resolution_notes(found)] == [
         f"of a command that was cut short: {words}"
         for words in (
             "create:node/gpu-1, create:node/gpu-2 are not there; those that come after all are found",

@@ -243,9 +243,9 @@ def _things_on_hosts(
     `recorded` are the visits of its nodes, by the names under which they were made.
     """
     silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
-    told = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
-    things, faults, slow = listed(backends, name, {*silent, *told}, patience)
-    things += [thing for node, found_there in told.items() if node not in silent for thing in found_there]
+    reported = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
+    things, faults, slow = listed(backends, name, {*silent, *reported}, patience)
+    things += [thing for node, found_there in reported.items() if node not in silent for thing in found_there]
     # A recorded node's readiness says why it cannot be listed. A node with only an intent has no readiness.
     found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
     return things, frozenset({*silent, *faults, *slow})
@@ -271,9 +271,9 @@ def _look_at_hosts(  # noqa: PLR0917 (as `_look_at_machines`)
     fresh = [r for r in found.fresh(name) if r.address.name not in visits]
     more = visited(name, fresh, backends, patience, {})
     found.note(more)
-    told = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
+    reported = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
     asked = found.answering([*found.there(nodes), *fresh], SILENT)
-    _ask_ranks(state, name, provider, asked, found, told=told)
+    _ask_ranks(state, name, provider, asked, found, reported=reported)
 
 
 def _compare(
@@ -344,7 +344,7 @@ def _ask_ranks(
     nodes: Sequence[Record],
     found: BackendLook,
     *,
-    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
     patience: Policy = PATIENCE,
 ) -> None:
     """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
@@ -375,5 +375,5 @@ def _ask_ranks(
 
     asked = [n for n in nodes if answers(n)]
     with suppress(ProviderError):  # then they are asked as the others are
-        told = {**{node: {} for node in provider.unused(asked)}, **(told or {})}
-    found.ranks.update(poll(state, provider, asked, stray, past, told=told, patience=patience))
+        reported = {**{node: {} for node in provider.unused(asked)}, **(reported or {})}
+    found.ranks.update(poll(state, provider, asked, stray, past, reported=reported, patience=patience))

@@ -71,7 +71,7 @@ class Compared:
 
     def found(self, record: Record, thing: Thing) -> None:
         """It is there, as it was recorded or not."""
-        words = [_said(record, key, thing.actual[key]) for key in sorted(thing.actual)]
+        words = [_difference(record, key, thing.actual[key]) for key in sorted(thing.actual)]
         if thing.actual:
             self.altered[record.address] = dict(thing.actual)
         seen = as_recorded(thing, record) if thing.known else dict(record.inputs)
@@ -212,7 +212,7 @@ def _detached(state: State, record: Record, found: Compared) -> None:
     found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
 
 
-def _said(record: Record, key: str, now: object) -> str:
+def _difference(record: Record, key: str, now: object) -> str:
     """One difference in words."""
     if key == ANOTHERS:
         return "its tags say that it is another's: it is left alone"

@@ -248,7 +248,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
     """
     start = tools.now()
     pause = 0.1
-    said, next_time = "", start
+    reported, next_time = "", start
     while True:
         record = tools.writer.record(address)
         if record is None:
@@ -263,9 +263,9 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
                 tools.late.add(address)
             raise fault
         reason = seen.reason or f"it is {seen.state.value}"
-        if now >= next_time and said != reason:
+        if now >= next_time and reported != reason:
             tools.listener.wait(id, str(address), reason)
-            said, next_time = reason, now + SAY_SECONDS
+            reported, next_time = reason, now + SAY_SECONDS
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)

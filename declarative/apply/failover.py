@@ -269,8 +269,8 @@ class Failover:
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
         if error.kind is PermanentKind.QUOTA:
             group.full.add(_key(group.offer(name)))
-        told = tuple(sorted(group.members)) if group.fallback.together else (name,)
-        move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
+        nodes = tuple(sorted(group.members)) if group.fallback.together else (name,)
+        move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
         way = None if group.broken else self._next(group)
         if way is None:
             return self._in_vain(group, name, error, move)

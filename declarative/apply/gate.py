@@ -119,7 +119,7 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
 def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Record]]:
     """The ranks of a gang once all are prepared; none if it does not wait, or took too long."""
     start = tools.now()
-    pause, said = 0.1, False
+    pause, reported = 0.1, False
     while True:
         ranks = waiting(state := tools.writer.state()).get(task, [])
         slow = [r for r in ranks if _is_preparing(state.ranks.get(r.address.name))]
@@ -128,9 +128,9 @@ def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Reco
         late = tools.now() - start
         if late > PREPARE_LIMIT:
             return state, []
-        if id and not said and late > 1:
+        if id and not reported and late > 1:
             tools.listener.wait(id, str(slow[0].address), PREPARING)
-            said = True
+            reported = True
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
@@ -181,8 +181,8 @@ def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     found: dict[str, str] = {}
 
     def one(node: Record, names: Mapping[str, str]) -> None:
-        said = _retried(lambda: tools.backends.get(node.backend).peers(node, sorted(names)), tools)
-        found.update({names[a]: f"{node.outputs['address']} {line}" for a, line in said.items()})
+        peers = _retried(lambda: tools.backends.get(node.backend).peers(node, sorted(names)), tools)
+        found.update({names[a]: f"{node.outputs['address']} {line}" for a, line in peers.items()})
 
     _at_nodes(ranks, state, one)
     return [found[r.address.name] for r in ranks if r.address.name in found]

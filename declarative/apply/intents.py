@@ -37,7 +37,7 @@ OUTCOMES = {
     "taken": ("had been done, and is taken up", "had been done, and are taken up"),
     "undone": ("had not been done", "had not been done"),
 }
-"""What is said of one thing that was begun, and of several."""
+"""Outcome of a call → its words for one call, and for several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Resolution:
     gone: bool = False
 
 
-def said_of(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
-    """What commands that were cut short had begun, and what is known of it now; one line for each outcome."""
+def resolution_notes(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
+    """What became of the calls of commands that were cut short; one line for each outcome."""
     outcomes: dict[str, list[str]] = {}
     for resolution in resolutions:
         intent = resolution.intent
@@ -65,11 +65,11 @@ def said_of(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     return [
         Diagnostic(
             code="taken-up",
-            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said[len(ids) > 1]}",
+            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {words[len(ids) > 1]}",
             hint="nothing has to be done; `fleetform state history` shows what was begun",
             severity=Severity.WARNING,
         )
-        for outcome, said in OUTCOMES.items()
+        for outcome, words in OUTCOMES.items()
         if (ids := outcomes.get(outcome))
     ]
 

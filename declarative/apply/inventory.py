@@ -16,9 +16,9 @@ from declarative.apply.drift import Orphan, each_once, orphan_drift
 from declarative.apply.hosts import host_offers, notes_on
 from declarative.apply.intents import (
     Resolution,
-    said_of,
+    resolution_notes,
 )
-from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus
+from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
 from declarative.apply.unreachable import hold_given_up, judged
 from declarative.model.resource import Host, LeftOut, Offer
 from declarative.model.state import State
@@ -56,18 +56,20 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     `patience` is for those that are slower than the others; see `answers`.
     """
-    found, hosts, told = BackendLook(), tuple(hosts), Told()
+    found, hosts, answers = BackendLook(), tuple(hosts), Answers()
     patience = min(patience, AT_LEAST) if backends.away.remembers else patience
     if not offline:
-        found = _asked(state, backends, hosts, told, every=every, offers=offers, patience=patience)
+        found = _asked(state, backends, hosts, answers, every=every, offers=offers, patience=patience)
     for name in backends.names() if offers and offline else ():
-        ask_offers(name, backends, told, offline=True)
+        ask_offers(name, backends, answers, offline=True)
     silent = judged(state, found.readiness, backends)
     hold_given_up(state, found.past, found.strays)
     known, left_out = (
         ({}, [])
         if not offers
-        else _offered(state, backends, hosts, told=told, found=found, patience=patience, offline=offline)
+        else _offered(
+            state, backends, hosts, answers=answers, found=found, patience=patience, offline=offline
+        )
     )
     drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
@@ -95,26 +97,26 @@ def _asked(
     state: State,
     backends: Backends,
     hosts: Sequence[Host],
-    told: Told,
+    answers: Answers,
     *,
     every: bool,
     offers: bool,
     patience: float,
 ) -> BackendLook:
-    """What is there in all backends that are looked at, and into `told` what they offer."""
+    """What is there in all backends that are looked at, and into `answers` what they offer."""
     names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
 
     def ask(name: str) -> BackendLook:
         seen = look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
         if offers and name in backends.names():
-            ask_offers(name, backends, told)
+            ask_offers(name, backends, answers)
         return seen
 
     found = BackendLook()
     for seen in side_by_side(sorted(names), ask).values():
         found.add(seen)
     found.compared.orphans = each_once(found.compared.orphans)
-    found.diagnostics += said_of(found.resolutions)
+    found.diagnostics += resolution_notes(found.resolutions)
     return found
 
 
@@ -123,13 +125,13 @@ def _offered(
     backends: Backends,
     hosts: Iterable[Host],
     *,
-    told: Told,
+    answers: Answers,
     found: BackendLook,
     patience: float,
     offline: bool,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
     """Backend → what nodes can be made of there, and the hosts that cannot be any."""
-    known, notes = known_offers(backends, backends.names(), told)
+    known, notes = known_offers(backends, backends.names(), answers)
     found.diagnostics += notes
     more, left_out = host_offers(
         hosts,

@@ -25,46 +25,46 @@ from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Member
 from declarative.retry import PATIENCE, Policy, call
 
-MOST_SAID = 1_000
+MOST_MESSAGE = 1_000
 """Characters of a provider's message."""
 
 MOST_OFFERS = 500_000
 """What the backends of a project may offer together: a stranger's few lines must not eat the machine."""
 
 
-Told = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
+Answers = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
 """Backend → what it says that it offers, and why it could not say so. None: nothing can be launched there."""
 
 
-def ask_offers(name: str, backends: Backends, told: Told, *, offline: bool = False) -> None:
-    """Ask a backend, unless those that have `told` have too many already; see `known_offers`."""
+def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool = False) -> None:
+    """Ask a backend, unless `answers` has too many offers already; see `known_offers`."""
     driver = backends.driver(name)
-    if driver in EXISTING or (offline and driver not in CATALOGUED) or _number(told) > MOST_OFFERS:
+    if driver in EXISTING or (offline and driver not in CATALOGUED) or _number(answers) > MOST_OFFERS:
         return
     try:
         provider = backends.catalogue(name) if offline else backends.get(name)
     except ProviderError as error:
-        told[name] = None, unreadable(name, error)  # what is declared cannot be launched either
+        answers[name] = None, unreadable(name, error)  # what is declared cannot be launched either
         return
     try:
         if offline:
-            told[name] = call(provider.offers, policy=PATIENCE), None
+            answers[name] = call(provider.offers, policy=PATIENCE), None
         else:
-            told[name] = backends.read(name, _offers_of, part=OFFERS), None
+            answers[name] = backends.read(name, _offers_of, part=OFFERS), None
     except ProviderError as error:
-        told[name] = (), unreadable(name, error)
+        answers[name] = (), unreadable(name, error)
 
 
 def _offers_of(provider: RenamedBackend, patience: Policy) -> tuple[Offer, ...]:
     return call(provider.offers, policy=patience)
 
 
-def _number(told: Told) -> int:
-    return sum(len(offers or ()) for offers, _ in list(told.values()))
+def _number(answers: Answers) -> int:
+    return sum(len(offers or ()) for offers, _ in list(answers.values()))
 
 
 def known_offers(
-    backends: Backends, names: Iterable[str], told: Told
+    backends: Backends, names: Iterable[str], answers: Answers
 ) -> tuple[dict[str, tuple[Offer, ...]], list[Diagnostic]]:
     """Declared and reported offers of each backend; which could not be read, and whether there are too many.
 
@@ -77,7 +77,7 @@ def known_offers(
         if backends.driver(name) in EXISTING:
             continue  # it launches nothing
         backend = backends.declared.get(name)
-        reported, fault = told.get(name, ((), None))
+        reported, fault = answers.get(name, ((), None))
         faults += [fault] if fault else []
         out[name] = merge_offers(catalog_offers(backend) if backend else (), reported or ())
         if reported is None or backends.away.of(name):
@@ -109,7 +109,7 @@ def _too_many(backend: str) -> Diagnostic:
 
 def _short(text: str) -> str:
     """What a provider says, which may quote what it was given."""
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
+    return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
 
 
 def unreadable(backend: str, error: ProviderError) -> Diagnostic:
@@ -123,7 +123,7 @@ def unreadable(backend: str, error: ProviderError) -> Diagnostic:
     )
 
 
-SAID = ("partition", "reservation")
+CLUSTER_FIELDS = ("partition", "reservation")
 """Fields of a fleet that its cluster may say to be wrong."""
 
 
@@ -196,7 +196,7 @@ def _by_model(entry: CatalogOffer, shape: Shape) -> float | None:
 
 def _fault(fleet: str, backend: str, error: ProviderError) -> Diagnostic:
     """A field of the fleet that is wrong, or that the cluster cannot be read."""
-    if not isinstance(error, PermanentError) or error.about not in SAID:
+    if not isinstance(error, PermanentError) or error.about not in CLUSTER_FIELDS:
         return unreadable(backend, error)
     return Diagnostic(
         code="no-partition",

@@ -40,21 +40,21 @@ def poll(
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     *,
-    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
     patience: Policy = PATIENCE,
 ) -> dict[str, RankStatus]:
     """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
 
     Ranks of a node that cannot be asked are left out. With `stray` all nodes are asked what runs on them, and
     it is told of each attempt that is neither recorded nor about to be; but `past` is told of those that were
-    given up. Nodes that have `told` already what runs on them are not asked once more.
+    given up. A node that has `reported` already what runs on it is not asked again.
     """
-    told = told or {}
-    ask, asked = _asking(state, provider, stray, past, told, patience)
+    reported = reported or {}
+    ask, asked = _asking(state, provider, stray, past, reported, patience)
     out: dict[str, RankStatus] = {}
     others: list[Record] = []
     for node in nodes:
-        if node.address.name in told:
+        if node.address.name in reported:
             out.update(ask(node))
         elif stray or node.address.name in asked:
             others.append(node)
@@ -70,7 +70,7 @@ def _asking(  # noqa: PLR0917 (those of `poll`)
     provider: RenamedBackend,
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
-    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+    reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
     patience: Policy = PATIENCE,
 ) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
     """How one node is asked for `poll`; and node → attempt → rank, of what it is asked for."""
@@ -83,8 +83,8 @@ def _asking(  # noqa: PLR0917 (those of `poll`)
         wanted = sorted({*ranks, *old})
         answers: Mapping[str, RankStatus | None]
         try:
-            if told and node.address.name in told:
-                answers = {**dict.fromkeys(wanted), **told[node.address.name]}
+            if reported and node.address.name in reported:
+                answers = {**dict.fromkeys(wanted), **reported[node.address.name]}
             elif stray is None:
                 answers = call(lambda: provider.poll(node, wanted), policy=patience)
             else:

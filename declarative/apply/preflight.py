@@ -51,8 +51,8 @@ def _joined(known: Iterable[Diagnostic], found: Sequence[Diagnostic]) -> tuple[D
     """That a backend cannot be read is said once: the same fault as an error says more."""
     refused = {d.address for d in found if d.severity is Severity.ERROR}
     known = [d for d in known if d.code != "backend-unreadable" or d.address not in refused]
-    said = {(d.code, d.address) for d in known}
-    more = [d for d in found if (d.code, d.address) not in said or d.severity is Severity.ERROR]
+    reported = {(d.code, d.address) for d in known}
+    more = [d for d in found if (d.code, d.address) not in reported or d.severity is Severity.ERROR]
     return in_order([*known, *more])
 
 
@@ -93,7 +93,7 @@ def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> lis
         faults = backends.read(name, lambda provider, _: _checked(provider, wanted))
     except ProviderError as error:
         faults = (error,)
-    return [_said(name, error, wanted) for error in faults]
+    return [_diagnostic(name, error, wanted) for error in faults]
 
 
 def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
@@ -103,7 +103,7 @@ def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequ
     return call(lambda: provider.check(asked), policy=PATIENCE)
 
 
-def _said(name: str, error: ProviderError, wanted: Mapping[Address, Inputs]) -> Diagnostic:
+def _diagnostic(name: str, error: ProviderError, wanted: Mapping[Address, Inputs]) -> Diagnostic:
     address = f"backend/{name}"
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"

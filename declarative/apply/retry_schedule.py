@@ -52,15 +52,15 @@ class Retries:
         tasks: Mapping[str, TaskWant],
         now: Callable[[], float],
         delays: tuple[float, ...] = DELAYS,
-        told: Callable[[str, Due], None] | None = None,
+        on_retry: Callable[[str, Due], None] | None = None,
     ) -> None:
-        """`told` hears of each time that a task is to run again."""
+        """`on_retry` hears of each time that a task is to run again."""
         self._own = frozenset(tasks)
         self._tasks = {name: want for name, want in tasks.items() if want.spec.retry.on_events}
         self.now = now
         self._delays = delays
-        self._told = told
-        self._said: dict[str, float] = {}
+        self._on_retry = on_retry
+        self._reported: dict[str, float] = {}
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
         self._silent: frozenset[str] = frozenset()
@@ -184,9 +184,9 @@ class Retries:
 
     def _tell(self, task: str, noticed: float, due: Due) -> None:
         """Once for each failure. The count of retries begins anew with each series."""
-        if self._told and self._said.get(task) != noticed:
-            self._said[task] = noticed
-            self._told(task, due)
+        if self._on_retry and self._reported.get(task) != noticed:
+            self._reported[task] = noticed
+            self._on_retry(task, due)
 
     def _place_due(self, task: str, waits: _Placeless, *, freed: bool) -> Due | None:
         """When a task without a place is tried again: at once where room was `freed`."""

@@ -238,11 +238,11 @@ def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
     def over(node: Record, attempt: str, status: RankStatus | None) -> bool:
         return attempt in going or _is_stopped(node, attempt, status, backends)
 
-    for name, said in sorted(seen.past.items()):
+    for name, statuses in sorted(seen.past.items()):
         node = state.get("node", name)
         if node is None:
             continue
-        left = [a for a in given_up(node) if a not in said or not over(node, a, said[a])]
+        left = [a for a in given_up(node) if a not in statuses or not over(node, a, statuses[a])]
         if len(left) < len(given_up(node)):
             writer.note({node.address: {GIVEN_UP: left}})
             kept = _still_held(seen.inventory.strays.get(name, {}), left)
@@ -277,10 +277,10 @@ def hold_given_up(
     it does not run.
     """
     for node in state.of("node"):
-        said = past.get(node.address.name, {})
+        statuses = past.get(node.address.name, {})
         for attempt in given_up(node):
-            status = said.get(attempt)
-            if attempt not in said or (status is not None and not status.state.ended):
+            status = statuses.get(attempt)
+            if attempt not in statuses or (status is not None and not status.state.ended):
                 _, held = blocks_of(node, attempt)
                 blocks = dict.fromkeys(held, _holder(attempt))
                 strays.setdefault(node.address.name, {}).update(blocks)

@@ -142,7 +142,7 @@ def follow(  # noqa: PLR0913 (keywords)
     names = tuple(tasks)
     rounds = PollRounds(backends)
     turn = due = fruitless = 0
-    told = retries.now()
+    reminded = retries.now()
     while True:
         state = store.read()
         if turn >= due and _to_settle(state, rounds.poll(state), retries.now()):
@@ -154,8 +154,8 @@ def follow(  # noqa: PLR0913 (keywords)
             due = turn + min(1 << fruitless, SELDOM)
         if _is_time(state, names, retries, idle) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
-        if retries.now() - told >= REMINDER:
-            told = retries.now()
+        if retries.now() - reminded >= REMINDER:
+            reminded = retries.now()
             remind(_waiting_for(state, names, retries))
         turn += 1
 
@@ -188,18 +188,18 @@ def _tell_silences(
 def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
     """`waiting for task/train (4 ranks: 3 running, 1 starting)`: the tasks that are not over."""
     due = retries.due(state)
-    said: list[str] = []
+    texts: list[str] = []
     for task in tasks:
         names = ranks_of(state, task)
         found = [status.state if (status := state.ranks.get(n)) else RankState.PENDING for n in names]
         counts = Counter(s.value for s in found if not s.ended)
         if task in due:
             seconds = max(0.0, due[task].when - retries.now())
-            said.append(f"task/{task} (runs again in {seconds:.0f} s: {due[task].cause})")
+            texts.append(f"task/{task} (runs again in {seconds:.0f} s: {due[task].cause})")
         elif counts:
             ranks = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-            said.append(f"task/{task} ({len(names)} {'rank' if len(names) == 1 else 'ranks'}: {ranks})")
-    return f"waiting for {and_more(said, MOST_NAMED)}"
+            texts.append(f"task/{task} ({len(names)} {'rank' if len(names) == 1 else 'ranks'}: {ranks})")
+    return f"waiting for {and_more(texts, MOST_NAMED)}"
 
 
 def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool:

@@ -94,11 +94,11 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, _say)
     announcer = Announcer(deliveries.tell)
     leads, over = threading.Event(), threading.Event()
-    said: set[Diagnostic] = set()
+    shown: set[Diagnostic] = set()
 
     def say(faults: tuple[Diagnostic, ...]) -> None:
-        session.say(tuple(f for f in faults if f not in said))
-        said.update(faults)
+        session.say(tuple(f for f in faults if f not in shown))
+        shown.update(faults)
 
     def observe(done: Round) -> None:
         (leads.set if done.held else leads.clear)()

@@ -99,12 +99,12 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     """
     from declarative.apply.retry_schedule import Retries
 
-    def told(task: str, due: Due) -> None:
+    def on_retry(task: str, due: Due) -> None:
         run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
 
     waiting = run.plan.unplaced.waiting if run.plan else ()
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
-    retries = Retries(run.desired.tasks, now, told=told)
+    retries = Retries(run.desired.tasks, now, on_retry=on_retry)
     retries.wait_for_place(waiting)
     lacking = {task: lack.what for task, lack in run.lacking.items()}
     retries.tried(lacking, (), lacking)

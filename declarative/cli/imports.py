@@ -213,7 +213,7 @@ def _of_hosts(
 
     def about(host: Mapping[str, Any]) -> str:
         look = looks.get(id(host))
-        return _told(look) if look else ""
+        return _facts(look) if look else ""
 
     drafts = [*backends, *hosts_of(groups, common, _names(desired, "fleet"), about)]
     return text_of(drafts, "\n".join(["Hosts, as they were when this was written", *hosts.notes]))
@@ -292,7 +292,7 @@ def _looked(
     return {int(key): look for key, look in looks.items()}
 
 
-def _told(look: Look) -> str:
+def _facts(look: Look) -> str:
     """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
     from declarative.model.spec.values import show_mib
     from declarative.model.status import NodeState

@@ -107,7 +107,7 @@ def _find(
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
     from declarative.apply.answers import side_by_side
-    from declarative.apply.offers import Told, ask_offers, known_offers, own_gpus
+    from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
     from declarative.model.diagnostic import in_order
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
@@ -122,9 +122,9 @@ def _find(
         uses = ", ".join(backends_of(desired, fleet, Asked()))
         raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
     backends = session.backends(desired, State())
-    told = Told()
-    side_by_side(names, lambda name: ask_offers(name, backends, told, offline=offline))
-    offers, faults = known_offers(backends, names, told)
+    answers = Answers()
+    side_by_side(names, lambda name: ask_offers(name, backends, answers, offline=offline))
+    offers, faults = known_offers(backends, names, answers)
     here = not offline and any(is_local(desired, name) for name in names)
     own = own_gpus(backends) if here else None
     found = offered(desired, fleet, wanted, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults)))

@@ -67,8 +67,8 @@ def reconcile_command(
     stop = Stop()
     rounds = Rounds(session, options, stop, _follow(session, url, branch, within), once=once)
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
-    with stopping(STOPPING, stop), at_it as shown, notifying(session) as told:
-        loop = Loop(rounds.step, (shown, told), clock=session.clock, wait=stop.wait)
+    with stopping(STOPPING, stop), at_it as page, notifying(session) as webhooks:
+        loop = Loop(rounds.step, (page, webhooks), clock=session.clock, wait=stop.wait)
         try:
             with Renewal(rounds.keep_lease, RENEWED_EVERY):
                 if once:

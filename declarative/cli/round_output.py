@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class RoundOutput:
-    """What was said already, and what is to be said now."""
+    """Prints what is new, and remembers what was printed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._said: dict[str, frozenset[object]] = {}
+        self._last: dict[str, frozenset[object]] = {}
         self._was_away: set[str] = set()
 
     def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
         """Of these items those that were not among the last ones of that kind."""
         now = frozenset(items)
-        before, self._said[what] = self._said.get(what, frozenset()), now
+        before, self._last[what] = self._last.get(what, frozenset()), now
         return now - before
 
     def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:

@@ -87,8 +87,8 @@ class RoundRun(Run):
             plan = super().make_plan(writer, requested, destroy=destroy)
             if refusals := refused(plan):
                 self.rounds.refused |= refusals
-                for group, said in refusals.items():
-                    self.rounds.backoff.failed(group, said.summary, self.now())
+                for group, refusal in refusals.items():
+                    self.rounds.backoff.failed(group, refusal.summary, self.now())
                 continue
             wanted = {action.backend for action in plan.actions if action.op == "create"} - before
             before |= {name for name in wanted if name and away.of(name)}
@@ -131,7 +131,7 @@ class RoundRun(Run):
         )
         self.rounds.lost = found.lost
         held = [wait.address for wait in found.waits]
-        self.rounds.refused = {g: said for g, said in self.rounds.refused.items() if g in held}
+        self.rounds.refused = {g: d for g, d in self.rounds.refused.items() if g in held}
         if found.noted:
             writer.let(found.noted)
         if {a.digest for a in self.store.approvals()} != found.approvals.keys():
@@ -185,7 +185,7 @@ class RoundRun(Run):
     # ---------------------------------------------------------------------------------- what is said
 
     def _show(self, plan: Plan) -> None:
-        new = self.rounds.told.new("plan", plan.diagnostics)
+        new = self.rounds.output.new("plan", plan.diagnostics)
         fresh = tuple(d for d in plan.diagnostics if d in new)
         if plan.actions or plan.scope.moved:
             super()._show(replace(plan, diagnostics=fresh))
@@ -229,8 +229,8 @@ class Rounds:
         self.stop = stop
         self.backoff = Backoff()
         self.away = session.away = Away(session.clock, PATIENT if once else None)
-        self.told = RoundOutput(session)
-        self.files = WatchedFiles(session, self.told, checkout)
+        self.output = RoundOutput(session)
+        self.files = WatchedFiles(session, self.output, checkout)
         self.lost: frozenset[str] = frozenset()
         """What is gone, and was not let through in the last round."""
         self.refused: dict[str, Diagnostic] = {}
@@ -312,7 +312,7 @@ class Rounds:
 
     @named("round")
     def step(self) -> Round:
-        """One round, and what is told of it."""
+        """Make one round; the result is what observers get."""
         from declarative.store import StateError
 
         self._again = self._known = None
@@ -324,7 +324,7 @@ class Rounds:
         desired = self.files.load()
         if desired is None:
             self.code = 1
-            return self._told_of(_nothing(self.files.wrong))
+            return self._with_checkout(_nothing(self.files.wrong))
         try:
             found = self._round(desired)
         except _NotLeadingError:
@@ -339,9 +339,9 @@ class Rounds:
                 found = _nothing((), held=True)
             else:
                 found = self._failed(of_state(error, self.session.directory).diagnostics)
-        return self._told_of(replace(found, errors=(*self.files.wrong, *found.errors)))
+        return self._with_checkout(replace(found, errors=(*self.files.wrong, *found.errors)))
 
-    def _told_of(self, found: Round) -> Round:
+    def _with_checkout(self, found: Round) -> Round:
         """With what is wrong with the repository, and with the commit that is checked out."""
         return replace(
             found,
@@ -362,9 +362,9 @@ class Rounds:
         if run.after:
             self._watch(desired, run.after)
         found = run.outcome(self._waits(run))
-        self.told.waits(run, found.waits)
-        self.told.returned(run, {found.backend for found in self.away.backends()})
-        self.told.errors(run.wrong)
+        self.output.waits(run, found.waits)
+        self.output.returned(run, {found.backend for found in self.away.backends()})
+        self.output.errors(run.wrong)
         return found
 
     def _waits(self, run: RoundRun) -> tuple[Wait, ...]:
@@ -378,13 +378,13 @@ class Rounds:
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
         self.code = 1
-        self.told.errors(diagnostics)
+        self.output.errors(diagnostics)
         return _nothing(diagnostics, held=self._leader is not None)
 
     def _step_back(self, holder: str) -> None:
         self.code = 1
         self._again = self.session.clock() + SOON
-        self.told.locked(holder)
+        self.output.locked(holder)
 
 
 def _nothing(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:

@@ -73,7 +73,7 @@ class Patience:
         from declarative.retry import Policy, call_on
         from declarative.store import UnreachableError
 
-        def told(error: UnreachableError, _wait: float) -> None:
+        def on_retry(error: UnreachableError, _wait: float) -> None:
             with self._lock:
                 first, self._since = self._since is None, self._since or time.monotonic()
             if first:
@@ -83,7 +83,7 @@ class Patience:
             UnreachableError,
             step,
             policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
-            on_retry=told,
+            on_retry=on_retry,
             stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,
         )
 
@@ -329,19 +329,19 @@ class StateAccess:
         if folder:
             project_copy.check(folder, note=True)
 
-        def told(info: LockInfo) -> None:
+        def on_wait(info: LockInfo) -> None:
             if info.doing != FOLLOWING:
                 sys.stderr.write(f"waiting for {info}\n")
 
         with contextlib.ExitStack() as stack:
             try:
-                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=told, **more))
+                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=on_wait, **more))
             except StateError as error:
                 waits = {FOLLOWING: PATIENCE, RECONCILING: LOOP_PATIENCE}
                 if timeout is not None or error.lock is None or error.lock.doing not in waits:
                     raise
                 patience = waits[error.lock.doing]
-                writer = stack.enter_context(store.lock(doing, patience, on_wait=told, **more))
+                writer = stack.enter_context(store.lock(doing, patience, on_wait=on_wait, **more))
             yield writer
 
     def fence(self) -> int | None:

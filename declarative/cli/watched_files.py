@@ -25,9 +25,9 @@ TRIES = 3
 class WatchedFiles:
     """What is declared, from round to round."""
 
-    def __init__(self, session: Session, told: RoundOutput, checkout: Checkout | None) -> None:
+    def __init__(self, session: Session, output: RoundOutput, checkout: Checkout | None) -> None:
         """`checkout` brings the files, where they follow a branch."""
-        self._session, self._told, self._checkout = session, told, checkout
+        self._session, self._output, self._checkout = session, output, checkout
         self.desired: Desired | None = None
         """What was declared when that was last without errors."""
         self.who: Who | None = None
@@ -52,7 +52,7 @@ class WatchedFiles:
             self.git_wrong = (error.diagnostic,)
         else:
             self.git_wrong = ()
-        self._told.git(self.git_wrong)
+        self._output.git(self.git_wrong)
 
     def load(self) -> Desired | None:
         """What is declared now; None if that never was without errors."""
@@ -74,7 +74,7 @@ class WatchedFiles:
         else:
             self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()
         self._mark = unchanged(mark, self._marked())
-        self._told.wrong(self.wrong, held=self.desired is not None)
+        self._output.wrong(self.wrong, held=self.desired is not None)
 
     def changed(self) -> bool:
         """Whether they were written since they were read."""

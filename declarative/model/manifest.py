@@ -86,6 +86,6 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
     return out
 
 
-def told(found: Mapping[str, str], most: int = 5) -> str:
+def changes_text(found: Mapping[str, str], most: int = 5) -> str:
     """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
     return and_more((f"{path} {what}" for path, what in found.items()), most)

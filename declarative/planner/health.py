@@ -182,7 +182,7 @@ def lasting(seconds: float) -> str:
 def silence_text(silence: Silence, now: float) -> str:
     """`has not answered for 3 min (timed out): it is given up in 7 min`; to be said of a node."""
     past = now - silence.since
-    said = f"has not answered for {lasting(past)}" if past >= 1 else "does not answer"
+    text = f"has not answered for {lasting(past)}" if past >= 1 else "does not answer"
     why = f" ({silence.why})" if silence.why else ""
     if silence.given_up:
         then = "it is given up"
@@ -194,7 +194,7 @@ def silence_text(silence: Silence, now: float) -> str:
         then = "it is never given up (`unreachable_duration: off`)"
     else:
         then = f"it is given up in {lasting(max(0.0, silence.until - now))}"
-    return f"{said}{why}: {then}"
+    return f"{text}{why}: {then}"
 
 
 DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)

@@ -230,13 +230,13 @@ def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str
     """How much work a plan of this is, at most: units by the address of what is declared."""
     out = _of_fleets(desired, inventory)
     for volume in desired.volumes.values():
-        out[volume.declared_by] += math.ceil(VOLUME + _told((), volume.inputs.tags))
+        out[volume.declared_by] += math.ceil(VOLUME + _text_units((), volume.inputs.tags))
     blocks = _most_blocks(desired, inventory)
     networks = _networks(desired, inventory)
     target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
     for name, want in desired.tasks.items():
         task = want.spec
-        rank = RANK + _told(task.env, task.tags, task.commands) + _held(task, blocks) / BLOCKS
+        rank = RANK + _text_units(task.env, task.tags, task.commands) + _held(task, blocks) / BLOCKS
         mounts = sum(MOUNT + len(mount.names) / ALTERNATIVES for mount in task.volumes)
         tries = networks * TRIED if task.nodes > 1 else 0
         pinned = len(task.instances) * target / PINNED
@@ -246,24 +246,26 @@ def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str
 
 
 def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
-    """What fleets cost: nodes and offers, and what the nodes are told that tasks may launch."""
+    """What fleets cost: nodes, offers, and the variables and tags of nodes that tasks may launch."""
     out: Counter[str] = Counter()
-    told = {name: _told(fleet.env, fleet.tags) for name, fleet in desired.fleets.items()}
+    units = {name: _text_units(fleet.env, fleet.tags) for name, fleet in desired.fleets.items()}
     left = sum(want.spec.nodes for want in desired.tasks.values())
-    for name in sorted(told, key=lambda name: (-told[name], name)):
+    for name in sorted(units, key=lambda name: (-units[name], name)):
         fleet, address = desired.fleets[name], f"fleet/{name}"
         hosts = len(declared_hosts(fleet))
         target = fleet.nodes.target if fleet.nodes else hosts
         most = left if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
         more = min(left, most) if fleet.nodes else 0
-        left -= more if told[name] else 0
+        left -= more if units[name] else 0
         offered = sum(len(inventory.offers.get(b, ())) for b in allowed_backends(desired, fleet))
-        out[address] += math.ceil(target * (NODE + told[name]) + more * told[name] + OFFERED * offered)
+        out[address] += math.ceil(target * (NODE + units[name]) + more * units[name] + OFFERED * offered)
     return out
 
 
-def _told(env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()) -> float:
-    """The units for what one node or rank is told."""
+def _text_units(
+    env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()
+) -> float:
+    """The units for the variables, tags and commands of one node or rank."""
     entries, characters = _size(env, tags, commands)
     return entries / ENTRIES + characters / CHARACTERS
 
@@ -329,7 +331,7 @@ def _too_many(what: str, hint: str) -> Diagnostic:
 
 
 def _too_much_text(desired: Desired) -> Diagnostic | None:
-    """The same for what each node and each rank is told: it is in the plan as often as there are of them."""
+    """The same for variables, tags and commands: the plan repeats them for each node and each rank."""
     texts = [(f.nodes.target, *_size(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
     tasks = (want.spec for want in desired.tasks.values())
     texts += [(task.nodes, *_size(task.env, task.tags, task.commands)) for task in tasks]

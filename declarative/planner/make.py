@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
 from declarative.model.inputs import NodeInputs, RankInputs
-from declarative.model.manifest import told
+from declarative.model.manifest import changes_text
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
@@ -166,7 +166,7 @@ def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
                 desired,
                 address,
                 "files-changed-later",
-                summary=f"{summary}: {told(decision.files)}",
+                summary=f"{summary}: {changes_text(decision.files)}",
                 hint=f"to run it with them: `--replace {address}`",
                 severity=Severity.WARNING,
             )

@@ -289,10 +289,10 @@ def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Nea
     asked = [str(word) for word in getattr(fleet, limit)]
     if limit == "regions":
         return f": none is in its `{limit}`", regions_hint(asked, offers, near)
-    return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in offers}, near)
+    return f": none is in its `{limit}`", names_hint(asked, {_value_of(o, limit) for o in offers}, near)
 
 
-def _said(offer: Offer, limit: str) -> str:
+def _value_of(offer: Offer, limit: str) -> str:
     return offer.instance_type if limit == "instance_types" else offer.zone or ""
 
 

@@ -184,14 +184,14 @@ def _is_protected(desired: Desired, record: Record) -> bool:
 
 def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecision:
     """What becomes of a recorded volume that is not declared any more."""
-    said = desired.project.removed.of(record.address.name)
+    removal = desired.project.removed.of(record.address.name)
     return VolumeDecision(
         name=record.address.name,
         record=record,
         after=None,
         reason=Reason.DESTROY if destroy else Reason.REMOVED,
         kept_back=destroy and _is_protected(desired, record),
-        forgotten=said is not None and not said.destroy and record.volume.volume_id is None,
+        forgotten=removal is not None and not removal.destroy and record.volume.volume_id is None,
     )
 
 

@@ -100,7 +100,7 @@ class Checkout:
             hint = "write https://…, ssh://…, user@host:path, or a folder"
             raise GitError(f"`{_SHOWN.sub('', url)}` is not a URL of a Git repository", hint)
         self._git("check-ref-format", f"refs/heads/{branch}", hint="write a branch, such as `main`", at=None)
-        if folder.exists() and self._said("config", "--local", "--get", _OURS) != url:
+        if folder.exists() and self._output("config", "--local", "--get", _OURS) != url:
             hint = "run this in another folder, or move that one away"
             raise GitError(f"`{folder}` exists, and is not a clone that follows this repository", hint)
 
@@ -108,7 +108,7 @@ class Checkout:
     def commit(self) -> str | None:
         """What is checked out; None before the first update."""
         return (
-            self._said("rev-parse", "--verify", "-q", "HEAD^{commit}") or None
+            self._output("rev-parse", "--verify", "-q", "HEAD^{commit}") or None
             if self.folder.exists()
             else None
         )
@@ -151,7 +151,7 @@ class Checkout:
             hint = f"`git rm -r --cached {STATE}`, and put `{STATE}/` into .gitignore"
             raise GitError(f"commit {commit[:12]} has the file `{inside}`, where the state is kept", hint)
 
-    def _said(self, *words: str) -> str:
+    def _output(self, *words: str) -> str:
         """What git prints, or nothing if it fails."""
         try:
             return self._git(*words)

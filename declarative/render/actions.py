@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
-from declarative.model.manifest import told as files_told
+from declarative.model.manifest import changes_text
 from declarative.model.state import Address
 from declarative.planner.types import Action, Op, Plan, Reason, adopted
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
-from declarative.render.values import FORCES, changes, differing, fields, told, where
+from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
 
 SYMBOLS = {
     "create": ("+", "green"),
@@ -73,7 +73,7 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     entries: list[ActionEntry] = []
     for action in plan.unplaced.starts:
         after, before = action.typed, action.before
-        made = told("task", after) if before is None else {}
+        made = shown_fields("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
         change = "create" if before is None else "replace"
         address = Address("task", str(action.task))
@@ -106,7 +106,7 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
 def _entry(action: Action) -> ActionEntry:
     """Of what is made, changed or deleted."""
     kind, before, after = action.address.kind, action.before, action.after
-    made = told(kind, after) if after and before is None and kind not in PLACED else {}
+    made = shown_fields(kind, after) if after and before is None and kind not in PLACED else {}
     changed = differing(kind, before, after, ()) if before and after else []
     at = where(action.typed) if action.op is Op.CREATE else ""
     return ActionEntry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
@@ -131,7 +131,7 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         before, after = old and old.before, action.after
         if isinstance(before, RankInputs) and isinstance(after, RankInputs) and _comparable(before, after):
-            out[after.task] = files_told(files_changed(before.file_sums or {}, after.file_sums or {}))
+            out[after.task] = changes_text(files_changed(before.file_sums or {}, after.file_sums or {}))
     return out
 
 

@@ -81,8 +81,8 @@ def _title(plan: Plan) -> str:
     lacking = (
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
-    told = ", ".join(text for text in (counts, lacking) if text)
-    return "Plan with errors" if plan.result == "error" else f"Plan: {told or 'no changes'}"
+    changes = ", ".join(text for text in (counts, lacking) if text)
+    return "Plan with errors" if plan.result == "error" else f"Plan: {changes or 'no changes'}"
 
 
 def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -96,8 +96,8 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     waiting = frozenset(plan.unplaced.waiting)
     refused = unplaced_lines(plan.unplaced.refusals, _PLAIN, waiting=waiting, whole=True)
     yield from _lines("unplaced", "Cannot be placed", refused[2:])
-    told = [line for group in grouped(entries) for line in group_lines(group, _PLAIN, None)]
-    yield from _lines("actions", f"Actions: {len(entries)}", told)
+    actions = [line for group in grouped(entries) for line in group_lines(group, _PLAIN, None)]
+    yield from _lines("actions", f"Actions: {len(entries)}", actions)
     if plan.actions:
         yield {"id": "graph", "title": "Order", "kind": "graph", **_graph(plan)}
     if plan.preview.nodes:
@@ -211,7 +211,7 @@ def _graph(plan: Plan) -> dict[str, Any]:
         boxes[key] = {
             "style": key[0],
             "text": texts[key],
-            "told": f"{key[0]} {_listed(names)}",
+            "label": f"{key[0]} {_listed(names)}",
             "x": at * (width + _COLUMN),
             "y": used[at] * _ROW + 2,
             "width": width,
@@ -223,7 +223,7 @@ def _graph(plan: Plan) -> dict[str, Any]:
         "lines": [_line(boxes[a], boxes[b]) for a, b in sorted(edges)],
         "width": len(order) * (width + _COLUMN) - _COLUMN + 2,
         "height": max(used.values()) * _ROW + 2,
-        "told": "; ".join(str(box["text"]) for box in boxes.values()),
+        "label": "; ".join(str(box["text"]) for box in boxes.values()),
     }
 
 

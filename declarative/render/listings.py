@@ -228,7 +228,7 @@ def _entry(entry: Operation) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- events
 
 _SHOWN = ("cause", "error", "reason", "summary", "exit_code", "backend", "actor")
-"""What people are told of an event's details, in this order."""
+"""The details of an event that people see, in this order."""
 
 
 def event_cells(event: Event) -> tuple[Cell, ...]:

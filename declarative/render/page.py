@@ -63,12 +63,12 @@ _COLORS = {"green": "good", "red": "bad", "yellow": "odd", None: ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the page shows. `told` are lines about the controller, with the style of each."""
+    """What the page shows. `notes` are lines about the controller, with the style of each."""
 
     title: str
     at: float
     view: StatusView
-    told: Sequence[tuple[str, str]] = ()
+    notes: Sequence[tuple[str, str]] = ()
     events: Sequence[Event] = ()
     """The newest first."""
     refusals: Sequence[Refusal] = ()
@@ -83,7 +83,7 @@ def page_html(page: Page, *, refresh: int | None = None) -> str:
     return rendered(
         "live.html.jinja",
         title=clean(page.title),
-        summary=[("", _counts(page.view)), *((style, clean(line)) for style, line in page.told)],
+        summary=[("", _counts(page.view)), *((style, clean(line)) for style, line in page.notes)],
         at=iso(page.at) or "",
         parts=list(_parts(page)),
         refresh=refresh,

@@ -275,8 +275,8 @@ class _Parts:
 
     def __init__(self, row: Sequence[Cell], loosely: str | None) -> None:
         """`loosely` is compared in the last column's stead."""
-        told = row if loosely is None else row[:-1]
-        parts = _NUMBER.split("\n".join([cell.text for cell in told]))
+        compared = row if loosely is None else row[:-1]
+        parts = _NUMBER.split("\n".join([cell.text for cell in compared]))
         self.numbers = parts[1::2]
         words = _BLANKS.sub(" ", "\0".join(parts[::2]))
         styles = [cell.style for cell in row]

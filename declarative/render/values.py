@@ -29,7 +29,7 @@ CONTEXT = 2
 EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
 """What is shown one by one, also where there was none of it."""
 FORCES = "forces replacement"
-TOLD_ELSEWHERE = {
+SHOWN_ELSEWHERE = {
     "task": frozenset({"task", "rank", RETRIES, SCHEDULED, SUMS}),
     "rank": frozenset({"task", "rank", "volumes", RETRIES, SCHEDULED, SUMS}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
@@ -124,9 +124,9 @@ def where(inputs: Inputs) -> str:
 # -------------------------------------------------------------------------------------------- of actions
 
 
-def told(kind: str, inputs: Inputs) -> dict[str, Any]:
-    """The fields of something that is made which no other part of the plan says."""
-    hidden = TOLD_ELSEWHERE.get(kind, frozenset())
+def shown_fields(kind: str, inputs: Inputs) -> dict[str, Any]:
+    """The fields of a new thing that no other part of the plan shows."""
+    hidden = SHOWN_ELSEWHERE.get(kind, frozenset())
     return {key: value for key, value in data_of(inputs).items() if key not in hidden}
 
 
@@ -153,7 +153,7 @@ def differing(
 ) -> list[tuple[str, Any, Any]]:
     """The fields that differ, each with its old and new value."""
     was, now = data_of(before), data_of(after)
-    hidden = TOLD_ELSEWHERE.get(kind, frozenset()) - set(forcing)
+    hidden = SHOWN_ELSEWHERE.get(kind, frozenset()) - set(forcing)
     keys = [*now, *(key for key in sorted(was) if key not in now)]
     pairs = ((key, was.get(key), now.get(key)) for key in keys if key not in hidden)
     return [(str(key), old, new) for key, old, new in pairs if old != new]

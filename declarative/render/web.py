@@ -78,9 +78,9 @@ def node_data(row: Row, colors: dict[str, int], *, warn: bool) -> dict[str, Any]
                 "style": "idle" if color < 0 else f"c{color % len(COLORS)}",
                 "size": last - first + 1,
                 "holder": holder,
-                "told": f"block {ranges(range(first, last + 1))}: {holder}",
+                "label": f"block {ranges(range(first, last + 1))}: {holder}",
             }
         )
-    told = "; ".join(str(piece["told"]) for piece in pieces) or "no blocks"
+    label = "; ".join(str(piece["label"]) for piece in pieces) or "no blocks"
     note, style = clean(row.note), "warn" if warn else "faint"
-    return {"name": clean(row.node), "pieces": pieces, "told": told, "note": note, "style": style}
+    return {"name": clean(row.node), "pieces": pieces, "label": label, "note": note, "style": style}

@@ -96,8 +96,8 @@ class LatestState:
             title=self._title(),
             at=self._clock(),
             view=found.view,
-            told=(
-                *(_told(last, self.not_ready()) if self._interval is not None else ()),
+            notes=(
+                *(_loop_notes(last, self.not_ready()) if self._interval is not None else ()),
                 *_spent(found.view),
             ),
             events=found.events,
@@ -115,7 +115,7 @@ def _spent(view: StatusView) -> tuple[tuple[str, str], ...]:
     return (("", f"Spent in {view.spent.month}: {view.spent.dollars:,.2f} USD"),)
 
 
-def _told(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
+def _loop_notes(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
     """Lines about the loop."""
     if last is None:
         return (("odd", "The controller has not ended a round yet"),)

@@ -275,7 +275,7 @@ class Deliveries:
         self._store: Store | None = None
         self._stopping = threading.Event()
         self._running: dict[str, threading.Thread] = {}
-        self._said: dict[str, str | None] = {}
+        self._reported: dict[str, str | None] = {}
         self._declared: AbstractSet[str] | None = None
 
     def tick(self, targets: Sequence[Webhook], declared: AbstractSet[str]) -> None:
@@ -333,7 +333,7 @@ class Deliveries:
 
     def _note(self, name: str, why: str | None) -> None:
         """Say what changed."""
-        before, self._said[name] = self._said.get(name), why
+        before, self._reported[name] = self._reported.get(name), why
         if why != before:
-            told = f"is not told of events: {why}" if why else "is told of events again"
-            self._say(f"notify {name} {told}")
+            text = f"is not told of events: {why}" if why else "is told of events again"
+            self._say(f"notify {name} {text}")

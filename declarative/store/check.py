@@ -101,10 +101,10 @@ def _reservations(state: State, held: Held) -> Iterator[str]:
         rows.setdefault(name, set()).add(place)
     for record in state.of("reservation"):
         name, node = record.address.name, str(record.inputs.get("node"))
-        said = {(node, block) for block in record.inputs.get("blocks", ())}
+        stated = {(node, block) for block in record.inputs.get("blocks", ())}
         has = rows.pop(name, set())
-        if said != has:
-            yield f"{record.address} says that it holds {_places(said)}, and holds {_places(has)}"
+        if stated != has:
+            yield f"{record.address} says that it holds {_places(stated)}, and holds {_places(has)}"
         if Address("node", node) not in record.needs:
             yield f"{record.address} is on node/{node} and does not need it"
     for name in rows:

@@ -56,8 +56,8 @@ class Event:
 
 def tell(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
     """Write an event, as a part of the transaction; what is None is left out."""
-    told = {name: value for name, value in detail.items() if value is not None}
-    connection.execute(_INSERT, at=now, type=type, address=str(address), detail=dumps(told))
+    given = {name: value for name, value in detail.items() if value is not None}
+    connection.execute(_INSERT, at=now, type=type, address=str(address), detail=dumps(given))
 
 
 def after(connection: Connection, cursor: int, limit: int = MOST) -> tuple[Event, ...]:
@@ -79,8 +79,8 @@ def _event(row: Row) -> Event:
 def prune(connection: Connection) -> None:
     """Drop the oldest beyond those that are kept, if everybody was told of them."""
     _, last = bounds(connection)
-    told = connection.execute("SELECT min(cursor) FROM hooks").scalar()
-    end = last - KEPT if told is None else min(last - KEPT, max(told, last - 10 * KEPT))
+    delivered = connection.execute("SELECT min(cursor) FROM hooks").scalar()
+    end = last - KEPT if delivered is None else min(last - KEPT, max(delivered, last - 10 * KEPT))
     connection.execute("DELETE FROM events WHERE id <= :its_end", its_end=end)
 
 

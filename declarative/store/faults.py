@@ -43,7 +43,7 @@ class ConstraintError(StateError):
 
 
 class Fault(NamedTuple):
-    """What is said of a fault that a database has a name for."""
+    """The error for a fault that a database has a name for."""
 
     code: str
     summary: str
@@ -187,7 +187,7 @@ def translated(where: object = None) -> Iterator[None]:
     try:
         yield
     except UnicodeError as error:  # in what SQLite says of a table whose name is damaged
-        raise _said(_DAMAGED, str(where or "")) from error
+        raise _state_error(_DAMAGED, str(where or "")) from error
     except OSError as error:
         place = where or error.filename or "the state"
         raise StateError("unreadable", f"{place}: {error.strerror}", _SEE) from error
@@ -221,31 +221,31 @@ def _fault(cause: Exception, where: object) -> StateError:
     name = str(getattr(cause, "sqlite_errorname", ""))
     for prefix, fault in _SQLITE.items():
         if name.startswith(prefix):
-            return _said(fault, str(where or ""))
+            return _state_error(fault, str(where or ""))
     return StateError("database", f"the state's database failed: {cause}")
 
 
 def _of_postgres(cause: BaseException, where: object) -> StateError:
-    state, said = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
+    state, message = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
     if state:
-        return _of_sqlstate(state, said)
+        return _of_sqlstate(state, message)
     # All tries are told (each host, with TLS and without): whatever says more than "away" counts.
     everything = str(cause).lower()
     fault = next((fault for words, fault in _WORDS if words in everything), None)
     if fault is None and type(cause).__name__ != "OperationalError":
-        return StateError("database", f"the state's database failed: {said}")
-    return _said(fault or _AWAY, "; ".join(filter(None, (str(where or ""), said))))
+        return StateError("database", f"the state's database failed: {message}")
+    return _state_error(fault or _AWAY, "; ".join(filter(None, (str(where or ""), message))))
 
 
-def _of_sqlstate(state: str, said: str) -> StateError:
+def _of_sqlstate(state: str, message: str) -> StateError:
     """By the five letters of a SQLSTATE, or by the two of its class."""
     fault = _STATES.get(state) or _STATES.get(state[:2])
     if fault is None or len(state) != 5:
-        return StateError("database", f"the state's database failed: {said} ({state})")
-    return _said(fault, said)
+        return StateError("database", f"the state's database failed: {message} ({state})")
+    return _state_error(fault, message)
 
 
-def _said(fault: Fault, detail: str) -> StateError:
+def _state_error(fault: Fault, detail: str) -> StateError:
     kind = UnreachableError if fault.passes else StateError
     return kind(fault.code, f"{fault.summary} ({detail})" if detail else fault.summary, fault.hint)
 
@@ -253,8 +253,8 @@ def _said(fault: Fault, detail: str) -> StateError:
 def primary(cause: BaseException) -> str:
     """What the database says without its DETAIL, which has values of rows; one line."""
     diagnosis = getattr(cause, "diag", None)
-    said = getattr(diagnosis, "message_primary", None) or str(cause)
-    return str(said).strip().partition("\n")[0]
+    message = getattr(diagnosis, "message_primary", None) or str(cause)
+    return str(message).strip().partition("\n")[0]
 
 
 T = TypeVar("T")

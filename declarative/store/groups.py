@@ -104,8 +104,8 @@ class WriteGroup:
                 if step.awaited and step is not own:
                     step.wake()
             # From then on, who has something done once it is committed does it at once.
-            told = [step.then for step in self.taken if step.then and not step.error]
-        for then in told:
+            callbacks = [step.then for step in self.taken if step.then and not step.error]
+        for then in callbacks:
             then()
 
 

@@ -77,11 +77,11 @@ class LockInfo:
     """
 
     def __str__(self) -> str:
-        told = f"`{self.doing}` on {self.host}, pid {self.pid}"
+        text = f"`{self.doing}` on {self.host}, pid {self.pid}"
         with suppress(ArithmeticError, OSError, TypeError, ValueError):  # of a stranger's row it is no time
             since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            told = f"{told}, since {since}"
-        return told
+            text = f"{text}, since {since}"
+        return text
 
     def lapsed(self, time: float) -> bool:
         """Whether the lease ended, or the holder can be seen to be dead."""
@@ -249,7 +249,7 @@ def acquire(
 ) -> LockInfo:
     """Take the lock, waiting up to `timeout` seconds; then a `StateError` that names the holder."""
     waited = 0.0  # what was slept: a clock that is set meanwhile changes nothing
-    told: str | None = None
+    announced: str | None = None
     owner = str(uuid.uuid4())
 
     def attempt() -> LockInfo | None:
@@ -270,8 +270,8 @@ def acquire(
                 "wait with `--lock-timeout 10m`; if its holder cannot be alive: `fleetform state unlock`",
                 lock=other,
             )
-        if told != other.owner:
-            told = other.owner
+        if announced != other.owner:
+            announced = other.owner
             if on_wait:
                 on_wait(other)
             if other.doing == RECONCILING:

@@ -342,6 +342,8 @@ def _made_as(lineage: str, record: Record, renamed: Record) -> dict[str, Any] | 
         "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),
         "inputs": {},
     }
-    told = record.inputs if record.address.kind in KNOWN_TO_BACKENDS else {}
-    was = {key: value for key, value in {**told, **old["inputs"]}.items() if renamed.inputs.get(key) != value}
+    known = record.inputs if record.address.kind in KNOWN_TO_BACKENDS else {}
+    was = {
+        key: value for key, value in {**known, **old["inputs"]}.items() if renamed.inputs.get(key) != value
+    }
     return {**old, "inputs": was} if was or old["address"] != str(renamed.address) else None

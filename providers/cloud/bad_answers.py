@@ -28,7 +28,7 @@ from providers.faults import from_data
 
 MOST_SHOWN = 300
 """Characters of a cloud's message: some quote the whole request."""
-MOST_TOLD = 1000
+MOST_MESSAGE = 1000
 """Characters of a message with all that is ours in it."""
 _LEAST_SECRET = 4
 """Characters: what is shorter is no secret, and would make holes in every message."""
@@ -78,11 +78,11 @@ class Scrub:
         text = _UNSEEN.sub(" ", self.hide(text)).strip()
         return text if len(text) <= most else text[: most - 2] + " …"
 
-    def told(self, text: str) -> str:
+    def message(self, text: str) -> str:
         """A message as it leaves: what a cloud says of a machine that failed comes with an answer that went
         well, and quotes what that was made with.
         """
-        return self(text, MOST_TOLD)
+        return self(text, MOST_MESSAGE)
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -173,8 +173,8 @@ def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
                 return method(self, *args, **more)
         except ProviderError as error:
             scrub = self.scrub
-            error.summary = scrub.told(error.summary)
-            error.hint = scrub.told(error.hint) if error.hint else error.hint
+            error.summary = scrub.message(error.summary)
+            error.hint = scrub.message(error.hint) if error.hint else error.hint
             error.args = (error.summary,)
             raise
 

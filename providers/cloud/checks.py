@@ -62,12 +62,12 @@ def check(
     `places`: by their field in the YAML, where it is to be and where it is: None where nobody says it.
     """
     asked = mark.volume
-    said: dict[str, tuple[object, object]] = {
+    compared: dict[str, tuple[object, object]] = {
         **places,
         "size": (gibibytes(mark.address, asked.size) if asked.size else size, size),
         "volume_type": (asked.volume_type or kind, kind),
     }
-    for field, (wanted, has) in said.items():
+    for field, (wanted, has) in compared.items():
         if wanted == has:
             continue
         unit = "GB" if field == "size" else ""

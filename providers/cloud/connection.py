@@ -27,7 +27,7 @@ from declarative.provider import (
     reads_only,
 )
 from providers.cloud.bad_answers import Pages, Scrub, taken
-from providers.cloud.faults import Answer, Said, classify
+from providers.cloud.faults import Answer, ErrorInfo, classify
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Connection:
         make: Callable[[], Any],
         limiter: Limiter,
         scrub: Scrub,
-        read: Callable[[Answer], Said | None],
+        read: Callable[[Answer], ErrorInfo | None],
         login: Callable[[], object] = lambda: None,
         *,
         fence: Fence = reads_only,

@@ -131,7 +131,7 @@ def kind_of(error: BaseException) -> Kind:
     return next((kind for kind in known if kind), TransientKind.AMBIGUOUS)
 
 
-def said_by_libcloud(error: BaseException) -> bool:
+def raised_by_libcloud(error: BaseException) -> bool:
     """Whether the class itself is libcloud's: then it was read out of an answer."""
     return f"{type(error).__module__}.{type(error).__qualname__}" in BY_CLASS and (
         type(error).__module__.startswith("libcloud.")
@@ -176,7 +176,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ErrorInfo:
     """What a cloud's error says, and what it means if its code is known."""
 
     kind: Kind | None
@@ -199,7 +199,7 @@ def classify(
     *,
     what: str,
     scrub: Scrub,
-    read: Callable[[Answer], Said | None] = lambda _: None,
+    read: Callable[[Answer], ErrorInfo | None] = lambda _: None,
     about: str | None = None,
 ) -> ProviderError:
     """The port's error for what came of a request. `what` names it, `read` knows the driver's own errors."""
@@ -208,25 +208,25 @@ def classify(
     if answer is not None and answer.status >= 300:
         # Before anything of it is cut off: half a secret would not be known for one.
         answer = replace(answer, text=scrub.hide(answer.text))
-        said = _elsewhere(answer) or read(answer) or _unknown(answer)
-        kind = said.kind or by_status(answer.status)
-        summary = scrub(f"{what}: {said.text}")
-        return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
+        info = _elsewhere(answer) or read(answer) or _unknown(answer)
+        kind = info.kind or by_status(answer.status)
+        summary = scrub(f"{what}: {info.text}")
+        return fault(kind, summary, about=about, hint=info.hint, after=_after(answer, kind))
     if answer is None:
         kind = by_class(error)
         return fault(kind, scrub(f"{what}: {_plain(error)}"), about=about, hint=_way(kind, _text(error)))
-    if said_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
+    if raised_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
         # GCE answers the question for an operation with 200, and says inside that the operation failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
     return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
 
 
-def _unknown(answer: Answer) -> Said:
+def _unknown(answer: Answer) -> ErrorInfo:
     """What an answer says that no driver can read."""
-    return Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
+    return ErrorInfo(kind=None, text=_visible(answer.text) or f"status {answer.status}")
 
 
-def _elsewhere(answer: Answer) -> Said | None:
+def _elsewhere(answer: Answer) -> ErrorInfo | None:
     """What an answer says that leads to another server, where nothing was sent: see `connection`."""
     if answer.status not in _LEADING or "location" not in answer.headers:
         return None
@@ -236,7 +236,7 @@ def _elsewhere(answer: Answer) -> Said | None:
     except ValueError:
         where = ""
     hint = "nothing was sent there: write it as the `endpoint`, if it is to be trusted"
-    return Said(kind=PermanentKind.INVALID, text=f"it leads to another server{where}", hint=hint)
+    return ErrorInfo(kind=PermanentKind.INVALID, text=f"it leads to another server{where}", hint=hint)
 
 
 def by_status(status: int) -> Kind:
@@ -333,7 +333,7 @@ _TEXTS = ("message", "error", "errors", "detail", "reason", "errortext", "descri
 _HINTS = {PermanentKind.AUTH: "check the variables that `credentials` names, and what they may do"}
 
 
-def said(answer: Answer) -> Said | None:
+def error_info(answer: Answer) -> ErrorInfo | None:
     """What an error says; None if it is no JSON, as the page of a gateway."""
     try:
         text = _text_in(json.loads(answer.text))
@@ -345,7 +345,7 @@ def said(answer: Answer) -> Said | None:
     if answer.status in _REFUSALS:
         kind = next((k for pattern, k in _WORDS if pattern.search(text)), kind)
     hint = _HINTS.get(kind) if isinstance(kind, PermanentKind) else None
-    return Said(kind=kind, text=text, hint=hint)
+    return ErrorInfo(kind=kind, text=text, hint=hint)
 
 
 def _text_in(found: object, depth: int = 0) -> str:

@@ -261,8 +261,8 @@ class Disks:
 
     def grow(self, volume: Record, disk: OnNode) -> None:
         """See that its filesystem has the size that its cloud says. BUSY as long as the node sees the old."""
-        said = self._mount(volume, disk, None)
-        if int(said["bytes"]) < (disk.size or 0) * _GIB:
+        answer = self._mount(volume, disk, None)
+        if int(answer["bytes"]) < (disk.size or 0) * _GIB:
             summary = f"{disk.node.address} does not see yet that {disk.id} has grown"
             raise TransientError(TransientKind.BUSY, summary, about=str(volume.address))
 
@@ -285,10 +285,10 @@ class Disks:
         try:
             adopted = disk.node.node.instance_id is not None
             command = _command(transport, adopted=adopted)
-            said = scripts.ask(transport, (*command, *arguments), seconds=seconds)
+            answer = scripts.ask(transport, (*command, *arguments), seconds=seconds)
         except RunnerError as error:
             raise _fault(error, disk, about, sudo=transport.host.user != "root") from None
-        return dict(line.partition("=")[::2] for line in scripts.lines(said, "FLEETFORM-DISK 1"))
+        return dict(line.partition("=")[::2] for line in scripts.lines(answer, "FLEETFORM-DISK 1"))
 
 
 def _command(transport: SshTransport, *, adopted: bool) -> Sequence[str]:

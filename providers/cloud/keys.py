@@ -63,21 +63,21 @@ def user_data(user: str, login: str, key: HostKey) -> str:
         "shell": "/bin/sh",
         "ssh_authorized_keys": [login],
     }
-    told: dict[str, object] = {
+    config: dict[str, object] = {
         "ssh_deletekeys": True,  # those of the image are everybody's
         "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
         "users": ["default", own],
     }
     if user == "root":
-        told["disable_root"] = False
+        config["disable_root"] = False
     else:
         own["sudo"] = f"ALL=(root) NOPASSWD: {PROGRAM}"
-        told["write_files"] = [
+        config["write_files"] = [
             {"path": PROGRAM, "owner": "root:root", "permissions": "0755", "content": program()}
         ]
     if user == USER:
         own["uid"] = UID
-    return "#cloud-config\n" + json.dumps(told, sort_keys=True) + "\n"
+    return "#cloud-config\n" + json.dumps(config, sort_keys=True) + "\n"
 
 
 FOLDER = Path(".fleetform") / "keys"
@@ -124,7 +124,7 @@ class Keys:
         return bool(os.environ.get(VARIABLE, "").strip() or self._account.options.get("identity_file"))
 
     @property
-    def said(self) -> str:
+    def source(self) -> str:
         """What the key is called in messages. What the variable holds is shown to nobody."""
         return VARIABLE if os.environ.get(VARIABLE, "").strip() else str(self.file)
 
@@ -154,11 +154,11 @@ class Keys:
         if self._login is None:
             if not os.path.isfile(self.file):  # noqa: PTH113 (of an odd name `Path` raises)
                 raise self._missing()
-            self._login = Login(self.file, self.said)
+            self._login = Login(self.file, self.source)
         return self._login
 
     def _missing(self, why: str = "") -> PermanentError:
-        found = f"{VARIABLE} names no file" if self.said == VARIABLE else f"there is no {self.file}"
+        found = f"{VARIABLE} names no file" if self.source == VARIABLE else f"there is no {self.file}"
         summary = f"the private key of this state's nodes is not here: {found}{why}"
         hint = f"take it from the machine that made the first node; so that all have it, {SHARE}"
         return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
@@ -302,7 +302,7 @@ class Pairs(Keys, ABC, Generic[R, T]):
 
     def _others(self, region: R, what: str) -> PermanentError:
         """The same, in words; `what` says of the pair what it has."""
-        summary = f"the nodes of this state in {region.name} have another key than {self.said}: {what}"
+        summary = f"the nodes of this state in {region.name} have another key than {self.source}: {what}"
         hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
         return PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 

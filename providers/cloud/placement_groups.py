@@ -65,9 +65,9 @@ class Groups(ABC):
         return self.name(inputs) if clusters else ""
 
     def _have(self, name: str, inputs: NodeInputs) -> None:
-        told = {"Name": name, marks.OWNER: self._account.owner, FLEET: inputs.fleet}
+        tags = {"Name": name, marks.OWNER: self._account.owner, FLEET: inputs.fleet}
         try:
-            self.make(name, inputs, told)
+            self.make(name, inputs, tags)
         except PermanentError as error:
             if error.kind is PermanentKind.AUTH:
                 off = f"write `options: {{{OPTION}: {OFF}}}` to do without"
@@ -125,7 +125,7 @@ class Groups(ABC):
         """What the group of a node is called: the same for all of its fleet in its zone."""
 
     @abstractmethod
-    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """Make it, with these tags; `PermanentError` if there is one of that name."""
 
     @abstractmethod

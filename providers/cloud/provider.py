@@ -260,7 +260,9 @@ class Cloud:
         asked = [n for n in nodes if _may_answer(seen[n.address.name])]
         there = self._hosts.readiness(asked, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
         found = {name: _together(s.readiness, there.get(name)) for name, s in seen.items()}
-        return {n: replace(r, reason=self.scrub.told(r.reason)) if r.reason else r for n, r in found.items()}
+        return {
+            n: replace(r, reason=self.scrub.message(r.reason)) if r.reason else r for n, r in found.items()
+        }
 
     def _public(self, node: Record) -> str | None:
         return self._nodes.readiness([node])[node.address.name].public

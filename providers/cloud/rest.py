@@ -22,7 +22,7 @@ from providers.cloud import settings
 from providers.cloud.account import Account
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
-from providers.cloud.faults import Answer, Said
+from providers.cloud.faults import Answer, ErrorInfo
 from providers.cloud.settings import Host
 
 SPARE = 300.0
@@ -132,7 +132,7 @@ class RestAccount(Account, ABC):
     def _make(self) -> tuple[Rest, str]:
         """The same, made."""
 
-    def _connection(self, url: str, read: Callable[[Answer], Said | None], *key: str) -> Connection:
+    def _connection(self, url: str, read: Callable[[Answer], ErrorInfo | None], *key: str) -> Connection:
         """To a host. `read` is what its errors say; `key` is what else its requests are counted by."""
         host = settings.host(url)
         own = limiter(self.CLOUD, self.config.backend, host.name, host.port, *key)

@@ -17,7 +17,7 @@ from providers.slurm.snapshot import Snapshot
 
 WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED", "DYNAMIC_NORM", "CLOUD", "PLANNED", "COMPLETING"})
 """The states of nodes on which a job can start now, as far as there is room."""
-_SAID: Mapping[str, str] = {
+_MEANINGS: Mapping[str, str] = {
     "DRAIN": "drained",
     "DRAINED": "drained",
     "DRAINING": "drained, and its jobs still run",
@@ -176,21 +176,21 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
         if node.name not in seen.reserved.get(str(only), frozenset()):
             return f"it is not in the reservation {only}"
         odd -= _RESERVED
-    return _said(seen, node, odd) if odd else None
+    return _state_text(seen, node, odd) if odd else None
 
 
-def _said(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
+def _state_text(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
     """What these states of a node mean, its reservations, and the reason that an administrator gave."""
-    said = ", ".join(meanings(odd))
+    text = ", ".join(meanings(odd))
     names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
     if names and odd & _RESERVED:
-        said += f" ({', '.join(names)})"
-    return f"{said}: {node.reason}" if node.reason else said
+        text += f" ({', '.join(names)})"
+    return f"{text}: {node.reason}" if node.reason else text
 
 
 def meanings(states: frozenset[str]) -> list[str]:
     """What states of a node mean, without `down` where another one says more of it."""
-    words = list(dict.fromkeys(_SAID.get(state, state.lower()) for state in sorted(states)))
+    words = list(dict.fromkeys(_MEANINGS.get(state, state.lower()) for state in sorted(states)))
     others = [word for word in words if word != "down"]
     return others if any("down" in word for word in others) else words
 

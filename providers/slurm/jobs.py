@@ -157,7 +157,7 @@ def _word(key: str, value: Any) -> str:
 
 
 def attempts_of(answer: bytes) -> list[Attempt]:
-    """What `seats` told."""
+    """The attempts in the output of `seats`."""
     _, start, text = answer.decode(errors="replace").partition("FLEETFORM-SEATS\n")
     text, end, _ = text.partition("FLEETFORM-END")
     if not start or not end:

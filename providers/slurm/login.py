@@ -319,9 +319,9 @@ _MEANINGS = (
 """The first one that matches counts."""
 
 
-def fault(said: str, host: str) -> ProviderError:
-    """The port's fault for what a command of Slurm said."""
-    low, text = said.lower(), said.strip() or "it said nothing"
+def fault(output: str, host: str) -> ProviderError:
+    """The port's fault for the output of a command of Slurm."""
+    low, text = output.lower(), output.strip() or "it said nothing"
     for meaning in _MEANINGS:
         if re.search(meaning.pattern, low, re.DOTALL):
             return meaning.fault(text, host)

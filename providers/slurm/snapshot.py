@@ -289,7 +289,7 @@ class Looks:
 
 
 def read(answer: bytes, host: str) -> Snapshot:
-    """What `look` told."""
+    """The snapshot in the output of `look`."""
     text = answer.decode(errors="replace")
     body, whole, _ = text.partition("\nFLEETFORM-END")
     if not whole or _MARK not in body:

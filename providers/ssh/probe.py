@@ -166,7 +166,7 @@ def visit(
         scripts.note(transport, root, replace(entered, cpus=cpus))
         return launched(attempts_in(checked(parts[1], f"a script on {transport.host}")))
 
-    return Visit(readiness=found.readiness, things=_if_told(things), attempts=_if_told(ranks))
+    return Visit(readiness=found.readiness, things=_if_readable(things), attempts=_if_readable(ranks))
 
 
 def _visited(transport: SshTransport, root: str | None, owner: str, node: str) -> list[Finished]:
@@ -186,7 +186,7 @@ def _visited(transport: SshTransport, root: str | None, owner: str, node: str) -
     return parts
 
 
-def _if_told(read: Callable[[], T]) -> T | None:
+def _if_readable(read: Callable[[], T]) -> T | None:
     try:
         return read()
     except RunnerError as error:

@@ -183,10 +183,10 @@ class SiteNodes:
         file.touch()
 
 
-def _machine(record: Record, said: Written) -> Machine:
+def _machine(record: Record, written: Written) -> Machine:
     """A machine that is known by its id and its mark alone."""
     made, region = str(record.outputs.get("id") or ""), record.node.region
-    return Machine(id=made, region=region, state=NodeState.NOT_READY, written=said)
+    return Machine(id=made, region=region, state=NodeState.NOT_READY, written=written)
 
 
 class AnyCloud(Cloud):

@@ -222,7 +222,9 @@ class DigitalOcean(JsonSite):
         except (KeyError, TypeError, ValueError):
             raise self._rest.strange(f"/v2/volumes/{made}", "has a volume that cannot be read") from None
         have = item.get("tags") or ()
-        return Found(id=made, region=region, size=size, said=labels.said(have, made), tags=labels.users(have))
+        return Found(
+            id=made, region=region, size=size, marks=labels.marks_of(have, made), tags=labels.users(have)
+        )
 
     def _volume(self, made: str) -> Mapping[str, Any] | None:
         path = f"/v2/volumes/{made}"
@@ -303,12 +305,12 @@ def _kind(thing: Machine | Disk) -> What:
     return "machine" if isinstance(thing, Machine) else "disk"
 
 
-def _gpus(told: Mapping[str, Any]) -> dict[str, Any]:
+def _gpus(info: Mapping[str, Any]) -> dict[str, Any]:
     """The GPUs of a size, as fields of a shape."""
-    count = int(told.get("count") or 0)
+    count = int(info.get("count") or 0)
     if not count:
         return {"gpus": 0}
-    name, vendor = gpu_model(str(told.get("model") or ""))
-    vram = (told.get("vram") or {}).get("amount")  # that of all of them is told
+    name, vendor = gpu_model(str(info.get("model") or ""))
+    vram = (info.get("vram") or {}).get("amount")  # that of all of them is told
     memory = int(vram) * 1024 // count if vram else None
     return {"gpus": count, "gpu_name": name, "gpu_memory_mib": memory, "gpu_vendor": vendor}

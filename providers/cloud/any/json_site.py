@@ -27,7 +27,7 @@ from providers.cloud.any.account import Account
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What
 from providers.cloud.bad_answers import Pages, value_at
 from providers.cloud.connection import Connection, limiter
-from providers.cloud.faults import said
+from providers.cloud.faults import error_info
 
 LOOKS = 5
 """How often a listing that changed while its pages were read is started anew."""
@@ -60,7 +60,7 @@ class Rest:
 
         key = (config.driver, config.backend, config.endpoint)
         self._rest = rest.Rest(
-            Connection(driver, limiter(*key), account.scrub, said, fence=config.fence), None
+            Connection(driver, limiter(*key), account.scrub, error_info, fence=config.fence), None
         )
 
     def ask(

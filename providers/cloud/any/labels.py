@@ -94,10 +94,8 @@ def owner_of(have: Iterable[str]) -> str | None:
     return next((tag[len(start) :] for tag in have if tag.lower().startswith(start)), None)
 
 
-def said(have: Iterable[str], thing: str) -> dict[str, str]:
-    """What the tags of `thing` (its id) say of whose it is and which, by the keys of `marks`; if it is
-    nobody's, the token of an unfinished mark.
-    """
+def marks_of(have: Iterable[str], thing: str) -> dict[str, str]:
+    """The marks in the tags of `thing` (an id), by the keys of `marks`. An unfinished one is only a token."""
     have = list(have)
     owner = owner_of(have)
     mark = written(owner, have, thing) if owner else None

@@ -22,7 +22,7 @@ from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written
 from providers.cloud.connection import Connection, limiter
-from providers.cloud.faults import said
+from providers.cloud.faults import error_info
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""
@@ -101,7 +101,9 @@ class LibcloudSite(Site):
                 raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
 
         key = (kind.driver, config.backend, config.endpoint, self._region)
-        self._connection = Connection(make, limiter(*key), account.scrub, said, fence=account.config.fence)
+        self._connection = Connection(
+            make, limiter(*key), account.scrub, error_info, fence=account.config.fence
+        )
 
     def _call(self, method: str, *args: Any, about: str | None = None, **more: Any) -> Any:
         return self._connection.call(
@@ -251,8 +253,8 @@ class LibcloudSite(Site):
     def ended(self, kind: What, made: str) -> str | None:
         """See `Site`: it is listed for some time after its end."""
         found = self._listed("list_nodes") if kind == "machine" else []
-        said = any(str(node.id) == made and str(node.state) == ENDED for node in found)
-        return f"it is {ENDED}" if said else None
+        gone = any(str(node.id) == made and str(node.state) == ENDED for node in found)
+        return f"it is {ENDED}" if gone else None
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""

@@ -181,14 +181,14 @@ class Disk:
 class Found:
     """A disk that somebody made, of `size` GiB.
 
-    `said`: whose it says that it is, by the keys of `marks`, and of which create where a mark is only begun.
+    `marks`: its marks, by the keys of the module `marks`; only the token where a mark is unfinished.
     `tags`: those that are no mark's, as users write them.
     """
 
     id: str
     region: str
     size: int
-    said: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
     tags: AbstractSet[tuple[str, str]] = frozenset()
 
 

@@ -33,9 +33,9 @@ class SiteVolumes:
 
     def listed(self, **narrow: str) -> list[Disk]:
         """All that are ours, at all sites, without those that were made twice."""
-        told = {marks.OURS + key: value for key, value in narrow.items()}
+        wanted = {marks.OURS + key: value for key, value in narrow.items()}
         found = first_of_each(self._account.each(At.disks))
-        return [disk for disk in found if told.items() <= disk.tags.items()]
+        return [disk for disk in found if wanted.items() <= disk.tags.items()]
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
         """See `volumes.Driver`."""
@@ -92,14 +92,14 @@ class SiteVolumes:
         found = self._account.at(mark.volume.region).site.found(str(mark.volume.volume_id))
         if found is None:
             return None
-        said, token = found.said, found.said.get(marks.TOKEN, "")
-        address = Address.parse(said[marks.ADDRESS]) if marks.ADDRESS in said else mark.address
+        has, token = found.marks, found.marks.get(marks.TOKEN, "")
+        address = Address.parse(has[marks.ADDRESS]) if marks.ADDRESS in has else mark.address
         unfinished = mark.token and token == mark.token
         return Disk(
             id=found.id,
             region=found.region,
             size=found.size,
-            written=Written(owner=said.get(marks.OWNER, ""), token=token, address=address),
+            written=Written(owner=has.get(marks.OWNER, ""), token=token, address=address),
             theirs={} if unfinished else dict(mark.tags.items() & found.tags),
         )
 
@@ -176,10 +176,10 @@ def _written(mark: Mark) -> Written:
     return Written(owner=mark.owner, token=mark.token, address=mark.address, inputs=mark.inputs)
 
 
-def _disk(record: Record, said: Written) -> Disk:
+def _disk(record: Record, written: Written) -> Disk:
     """A disk that is known by its id and its mark alone."""
     made = str(record.outputs.get("id") or "")
-    return Disk(id=made, region=record.volume.region, size=None, written=said)
+    return Disk(id=made, region=record.volume.region, size=None, written=written)
 
 
 class SiteAttachments:
@@ -280,13 +280,13 @@ class SiteAttachments:
 
 
 def _holder(volume: Disk, machine: str) -> attachment_driver.Holder:
-    told = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
+    serials = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
     return attachment_driver.Holder(
         machine=machine,
         device=volume.device or "",
         attached=not volume.busy,
         leaving=False,
-        serials=() if volume.device else tuple(told),
+        serials=() if volume.device else tuple(serials),
         links=(volume.device,) if volume.device else (),
     )
 

@@ -26,7 +26,7 @@ from providers.cloud.azure.answers import CODES
 from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body
 from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.named import Named
-from providers.cloud.named.api import Disk, Machine, Reserved, Told, Wanted
+from providers.cloud.named.api import Disk, FirstStart, Machine, Reserved, Wanted
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
@@ -178,10 +178,10 @@ class Api:
         outside = str(((there or {}).get("properties") or {}).get("ipAddress") or "")
         return replace(machine, address=address, public_address=outside)
 
-    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
         """See `named.Api`. Its address and its interface are made before it, under its own name and tags."""
         _check_tags(wanted.tags, wanted.address)
-        body, tags = partial(machine_body, self._account, wanted, told), self._beside(wanted)
+        body, tags = partial(machine_body, self._account, wanted, start), self._beside(wanted)
         where = wanted.inputs.zone or wanted.inputs.region
         ip = None
         if self._account.public_ip:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
-from providers.cloud.azure.answers import said
+from providers.cloud.azure.answers import error_info
 from providers.cloud.rest import Form, Rest, RestAccount, Tokens, listed, pages
 from providers.cloud.settings import write
 
@@ -74,7 +74,7 @@ class Account(RestAccount):
         self.scrub.learn((values["secret"], values["key"]))
         endpoint = (self.config.endpoint or ENDPOINT).rstrip("/")
         login = str(self.options.get("login_endpoint") or LOGIN)
-        door = Rest(self._connection(login, said, "login"), None)
+        door = Rest(self._connection(login, error_info, "login"), None)
         form = Form(
             grant_type="client_credentials",
             client_id=values["key"],
@@ -87,4 +87,4 @@ class Account(RestAccount):
             return door.ask("login at Azure", "POST", path, body=form, about="credentials")
 
         tokens = Tokens(enter, "Azure", self.scrub)
-        return Rest(self._connection(endpoint, said), tokens), values["subscription_id"]
+        return Rest(self._connection(endpoint, error_info), tokens), values["subscription_id"]

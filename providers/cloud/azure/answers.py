@@ -11,7 +11,7 @@ from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
 from providers.cloud.bad_answers import text_at, value_at
-from providers.cloud.faults import Answer, Kind, Said
+from providers.cloud.faults import Answer, ErrorInfo, Kind
 from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
@@ -160,7 +160,7 @@ def state(what: str, found: Mapping[str, Any]) -> str:
 def failure(found: Mapping[str, Any]) -> tuple[str, str]:
     """Code and message of an error within an answer."""
     error = found.get("error")
-    return told(error) if isinstance(error, dict) else ("", "")
+    return code_and_message(error) if isinstance(error, dict) else ("", "")
 
 
 _CODES: Mapping[Kind, str] = {
@@ -226,7 +226,7 @@ _HINTS: Mapping[str, str] = {
 }
 
 
-def said(answer: Answer) -> Said | None:
+def error_info(answer: Answer) -> ErrorInfo | None:
     """What an error of Azure says; None if it is none of Azure's, as the page of a gateway."""
     try:
         found = json.loads(answer.text)
@@ -235,16 +235,16 @@ def said(answer: Answer) -> Said | None:
     error = found.get("error", found) if isinstance(found, dict) else None
     if isinstance(error, str):  # that of a login
         text = f"{error}: {found.get('error_description') or ''}"
-        return Said(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
+        return ErrorInfo(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         return None
-    code, message = told(error)
+    code, message = code_and_message(error)
     if answer.status == 412:  # it was asked that there be none yet
-        return Said(kind=PermanentKind.CONFLICT, text=f"{code}: {message}")
-    return Said(kind=kind_of(code, message), text=f"{code}: {message}", hint=hint(code, message))
+        return ErrorInfo(kind=PermanentKind.CONFLICT, text=f"{code}: {message}")
+    return ErrorInfo(kind=kind_of(code, message), text=f"{code}: {message}", hint=hint(code, message))
 
 
-def told(error: Mapping[str, Any]) -> tuple[str, str]:
+def code_and_message(error: Mapping[str, Any]) -> tuple[str, str]:
     """Code and message of an error; those of its first detail if the error says only `Conflict`."""
     details = error.get("details")
     if error.get("code") in ("Conflict", "DeploymentFailed", "MultipleErrorsOccurred") and details:

@@ -12,7 +12,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of
 from providers.cloud.azure.offers import path_of
-from providers.cloud.named.api import Told, Wanted
+from providers.cloud.named.api import FirstStart, Wanted
 from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"
@@ -79,13 +79,15 @@ def _full(account: Account, name: str, kind: str) -> str:
     )
 
 
-def machine_body(account: Account, wanted: Wanted[NodeInputs], told: Told, interface: str) -> dict[str, Any]:
+def machine_body(
+    account: Account, wanted: Wanted[NodeInputs], start: FirstStart, interface: str
+) -> dict[str, Any]:
     """What makes a machine with its tags; `interface` is the id of its network interface.
 
     Its own disk, interface and address go with it, and no other disk.
     """
     user = str(account.options.get("admin_user") or ADMIN)
-    keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": told.login}]
+    keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": start.login}]
     disk: dict[str, Any] = {
         "name": wanted.name,
         "createOption": "FromImage",
@@ -103,7 +105,7 @@ def machine_body(account: Account, wanted: Wanted[NodeInputs], told: Told, inter
         "osProfile": {
             "computerName": wanted.name,
             "adminUsername": user,
-            "customData": base64.b64encode(told.user_data.encode()).decode(),
+            "customData": base64.b64encode(start.user_data.encode()).decode(),
             "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}},
         },
         "networkProfile": {

@@ -118,14 +118,14 @@ def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
     limits = found.get("restrictions") or ()
     if any(limit.get("type") == "Location" for limit in limits):
         return []
-    zones = _told_zones(found, region)
+    zones = _listed_zones(found, region)
     if not zones:
         return [None]
     closed = {zone for limit in limits for zone in value_at(limit, "restrictionInfo", "zones") or ()}
     return [f"{region}-{zone}" for zone in sorted(zones - closed)]
 
 
-def _told_zones(found: Mapping[str, Any], region: str) -> set[str]:
+def _listed_zones(found: Mapping[str, Any], region: str) -> set[str]:
     """The numbers of a region's zones that have a size at all."""
     zones: set[str] = set()
     for place in found.get("locationInfo") or ():

@@ -116,8 +116,8 @@ class Account(RegionalAccount[Region]):
         if key not in self._own:
             self._own[key] = own_disk(region, image)
         size = self.disk_size or max(settings.NODE_DISK, self._own[key].size)
-        told = {"VolumeSize": size, "VolumeType": self.options.get("disk_type")}
-        mapping = {"DeviceName": self._own[key].device, "Ebs": {**told, "DeleteOnTermination": True}}
+        disk = {"VolumeSize": size, "VolumeType": self.options.get("disk_type")}
+        mapping = {"DeviceName": self._own[key].device, "Ebs": {**disk, "DeleteOnTermination": True}}
         return {"BlockDeviceMapping": [mapping]}
 
     # -------------------------------------------------------------------------------------- marks

@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from declarative.provider import PermanentKind, TransientError, TransientKind
-from providers.cloud.faults import Answer, Kind, Said
+from providers.cloud.faults import Answer, ErrorInfo, Kind
 
 GONE = ("shutting-down", "terminated")
 """States of an instance that will not come back."""
@@ -297,7 +297,7 @@ def kind_of(code: str) -> Kind | None:
     return known or next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(code)), None)
 
 
-def said(answer: Answer) -> Said | None:
+def error_info(answer: Answer) -> ErrorInfo | None:
     """What an error of EC2 says; None if it is none of EC2's, as the page of a gateway."""
     try:
         found = plain(parsed(answer.text))
@@ -310,4 +310,4 @@ def said(answer: Answer) -> Said | None:
     if not isinstance(error, dict) or not isinstance(error.get("Code"), str):
         return None
     code = error["Code"]
-    return Said(kind=kind_of(code), text=f"{code}: {error.get('Message') or ''}", hint=HINTS.get(code))
+    return ErrorInfo(kind=kind_of(code), text=f"{code}: {error.get('Message') or ''}", hint=HINTS.get(code))

@@ -59,13 +59,13 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
             return False  # who may not look there has made nothing there
 
     def _send(self, region: Region, login: Login) -> None:
-        told = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
+        tags = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
         region.ask(
             "ImportKeyPair",
             self.name,
             KeyName=self.name,
             PublicKeyMaterial=base64.b64encode(f"{login.public} {self.name}".encode()).decode(),
-            TagSpecification=tagged("key-pair", told),
+            TagSpecification=tagged("key-pair", tags),
         )
 
     def _unsent(self, error: PermanentError) -> ProviderError:
@@ -232,14 +232,14 @@ class Groups(placement_groups.Groups):
         where = inputs.zone or inputs.region
         return f"fleetform-{self._account.owner}-{inputs.fleet}-{where}"
 
-    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """See `placement_groups.Groups`."""
         self._region(inputs).ask(
             "CreatePlacementGroup",
             name,
             GroupName=name,
             Strategy=Placement.CLUSTER.value,
-            TagSpecification=tagged("placement-group", told),
+            TagSpecification=tagged("placement-group", tags),
         )
 
     def tags(self, name: str, inputs: NodeInputs) -> dict[str, str] | None:

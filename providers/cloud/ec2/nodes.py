@@ -141,7 +141,7 @@ class Ec2Nodes:
         network, market, close = self.conditions(region, node)
         image = self._account.image(region.name)
         disk = self._account.own_disk(region, image)  # before anything is made: the image may be gone
-        own, told = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
+        own, user_data = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
         tags = {**self._account.tags(mark), **own}
         group = None if close else self._groups.bring(node)
         asked = dict(
@@ -154,7 +154,7 @@ class Ec2Nodes:
             **market,
             MetadataOptions={"HttpTokens": "required"},
             KeyName=self._account.options.get("key_name") or self._keys.name,
-            UserData=base64.b64encode(told.encode()).decode(),
+            UserData=base64.b64encode(user_data.encode()).decode(),
             **network,
             **disk,
             TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],

@@ -11,7 +11,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.answers import Instance, Volume, said
+from providers.cloud.ec2.answers import Instance, Volume, error_info
 from providers.cloud.settings import Host
 from providers.cloud.shared_looks import Looks
 
@@ -51,7 +51,7 @@ class Region:
             return _driver(name, host, held, timeout)  # as they were when it was found to be needed, or newer
 
         key = ("ec2", config.backend, host.name, host.port, name)
-        self._connection = Connection(make, limiter(*key), scrub, said, now, fence=config.fence)
+        self._connection = Connection(make, limiter(*key), scrub, error_info, now, fence=config.fence)
         self._launches = limiter(*key, LAUNCH, rate=LAUNCHES)
         self.starting = Looks(self.instances_by_id)
         self.appearing = Looks(self.volumes_by_id)

@@ -276,9 +276,9 @@ class Ec2Attachments(ClaimTags):
             if device is None:
                 summary = f"{machine} has {len(used)} disks, and takes no more"
                 raise PermanentError(PermanentKind.QUOTA, summary, about=about)
-            told = {"VolumeId": disk.id, "InstanceId": machine, "Device": device}
+            asked = {"VolumeId": disk.id, "InstanceId": machine, "Device": device}
             try:
-                region.ask("AttachVolume", about, **told)
+                region.ask("AttachVolume", about, **asked)
             except ProviderError as error:
                 if TAKEN not in error.summary:
                     raise

@@ -30,7 +30,7 @@ from providers.cloud.gce.answers import (
 )
 from providers.cloud.gce.offers import Policies, Reservations, path_of
 from providers.cloud.named import Named
-from providers.cloud.named.api import Disk, Machine, Phase, Reserved, Told, Wanted
+from providers.cloud.named.api import Disk, FirstStart, Machine, Phase, Reserved, Wanted
 from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 
@@ -124,14 +124,14 @@ class Api:
         """See `named.Api`."""
         return machine
 
-    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
         """See `named.Api`. Its operation is followed, since what went wrong stands there alone.
 
         No `requestId`: the answer to one that was used before is the operation of then, a failed one
         included, and the name keeps a second instance away as well.
         """
         project, zone, name = wanted.id.split("/")
-        body = instance_body(self._account, wanted, told)
+        body = instance_body(self._account, wanted, start)
         what = f"create of {name} in {zone}"
         try:
             self._do(what, "POST", f"{project}/zones/{zone}/instances", zone, body=body)
@@ -239,13 +239,13 @@ def _name(made: str) -> str:
     return made.rpartition("/")[2]
 
 
-def instance_body(account: Account, wanted: Wanted[NodeInputs], told: Told) -> dict[str, Any]:
+def instance_body(account: Account, wanted: Wanted[NodeInputs], start: FirstStart) -> dict[str, Any]:
     """What makes an instance with its marks, in one request."""
     _, zone, name = wanted.id.split("/")
     inputs = wanted.inputs
     kind, accelerators = _kind(wanted.address, inputs.instance_type, zone)
     mine, text = instance_labels(wanted.tags, str(wanted.address))
-    items = {METADATA_ITEM: text, "user-data": told.user_data, "block-project-ssh-keys": "TRUE"}
+    items = {METADATA_ITEM: text, "user-data": start.user_data, "block-project-ssh-keys": "TRUE"}
     groups = list(account.config.network.security_groups)
     reserved = dict(wanted.reserved.body) if wanted.reserved else {}
     scheduling = _scheduling(inputs, bool(accelerators), grouped=bool(wanted.group))

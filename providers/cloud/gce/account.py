@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from declarative.model.inputs import Placed
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
-from providers.cloud.gce.answers import said
+from providers.cloud.gce.answers import error_info
 from providers.cloud.rest import Form, Rest, RestAccount, Tokens
 
 ENDPOINT = "https://compute.googleapis.com"
@@ -63,14 +63,14 @@ class Account(RestAccount):
         self.scrub.learn([who.key, *(line for line in who.key.splitlines() if "-----" not in line)])
 
         parts = urlsplit(who.token_uri)
-        door = Rest(self._connection(f"{parts.scheme}://{parts.netloc}", said, "login"), None)
+        door = Rest(self._connection(f"{parts.scheme}://{parts.netloc}", error_info, "login"), None)
 
         def enter() -> dict[str, Any]:
             form = Form(grant_type="urn:ietf:params:oauth:grant-type:jwt-bearer", assertion=assertion(who))
             return door.ask("login at Google", "POST", parts.path or "/", body=form, about="credentials.key")
 
         tokens = Tokens(enter, "GCE", self.scrub)
-        return Rest(self._connection(self.config.endpoint or ENDPOINT, said, project), tokens), project
+        return Rest(self._connection(self.config.endpoint or ENDPOINT, error_info, project), tokens), project
 
     def zone(self, inputs: Placed) -> str:
         """The zone of what is to be made."""

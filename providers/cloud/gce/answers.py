@@ -21,7 +21,7 @@ from typing import Any
 from declarative.provider import PermanentError, PermanentKind, TransientKind
 from providers.cloud import marks
 from providers.cloud.bad_answers import text_at, value_at
-from providers.cloud.faults import Answer, Kind, Said, by_status, fault
+from providers.cloud.faults import Answer, ErrorInfo, Kind, by_status, fault
 from providers.cloud.marks import packed, unpacked
 from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
@@ -223,7 +223,7 @@ def kind_of(code: str, message: str) -> Kind | None:
     return next(found, CODES.get(code))
 
 
-def said(answer: Answer) -> Said | None:
+def error_info(answer: Answer) -> ErrorInfo | None:
     """What an error of GCE says; None if it is none of Google's, as the page of a gateway."""
     try:
         found = json.loads(answer.text)
@@ -232,14 +232,14 @@ def said(answer: Answer) -> Said | None:
     error = found.get("error") if isinstance(found, dict) else None
     if isinstance(error, str):  # that of a login
         text = f"{error}: {found.get('error_description') or ''}"
-        return Said(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
+        return ErrorInfo(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
     if not isinstance(error, dict):
         return None
     code, message = first(error)
     # `required` is also what a field is called that was left out.
     required = code == "required" and answer.status == 400
     kind = PermanentKind.INVALID if required else kind_of(code, message)
-    return Said(kind=kind, text=f"{code}: {message}" if code else message, hint=_HINTS.get(code))
+    return ErrorInfo(kind=kind, text=f"{code}: {message}" if code else message, hint=_HINTS.get(code))
 
 
 def first(error: Mapping[str, Any]) -> tuple[str, str]:
@@ -327,11 +327,11 @@ def _written(item: str | None) -> dict[str, str]:
 def _tags(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
     found = _written(item)
     for key, label in ((marks.OWNER, OWNER_LABEL), (marks.TOKEN, TOKEN_LABEL)):
-        said = labels.get(label)
-        if said is None:
+        value = labels.get(label)
+        if value is None:
             found.pop(key, None)  # somebody took it away: nothing is found by it any more
-        elif key not in found or plain_label(found[key]) != said:
-            found[key] = said
+        elif key not in found or plain_label(found[key]) != value:
+            found[key] = value
     theirs = {k: v for k, v in labels.items() if not k.startswith("fleetform_")}
     return {**theirs, **found}
 

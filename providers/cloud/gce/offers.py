@@ -338,10 +338,10 @@ class Policies:
         if found is None:
             return None
         try:
-            told = json.loads(str(found.get("description") or "{}"))
+            tags = json.loads(str(found.get("description") or "{}"))
         except ValueError:
-            told = {}  # another's, in his own words
-        return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            tags = {}  # another's, in his own words
+        return {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """See `Sites`."""

@@ -47,8 +47,8 @@ class NamedVolumes:
         return self._ours(self._api.disks(), **narrow)
 
     def _ours(self, found: Iterable[Disk], **narrow: str) -> list[Disk]:
-        told = {marks.OWNER: self._account.owner, **{marks.OURS + k: v for k, v in narrow.items()}}
-        ours = [d for d in found if told.items() <= d.tags.items() and not d.gone]
+        wanted = {marks.OWNER: self._account.owner, **{marks.OURS + k: v for k, v in narrow.items()}}
+        ours = [d for d in found if wanted.items() <= d.tags.items() and not d.gone]
         return [d for d in ours if d.tags.get(marks.ADDRESS, "").startswith("volume/")]
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:

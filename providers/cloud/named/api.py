@@ -126,7 +126,7 @@ class Wanted(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class FirstStart:
     """What a machine gets for its first start: cloud-init's text, and the public key that may log in."""
 
     user_data: str
@@ -205,7 +205,7 @@ class Api(Protocol):
     def with_addresses(self, machine: Machine) -> Machine:
         """The same with its addresses."""
 
-    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
         """Make a machine and do not wait for it; `CONFLICT` if there is one of that name."""
 
     def end(self, machine: Machine) -> None:

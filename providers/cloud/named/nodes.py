@@ -29,7 +29,7 @@ from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.faults import Kind
 from providers.cloud.keys import SHARE, Keys
 from providers.cloud.marks import Mark
-from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
+from providers.cloud.named.api import Api, FirstStart, Machine, Phase, Reserved, Wanted, name_of
 from providers.cloud.nodes import ended, first_start
 from providers.cloud.placement_groups import OFF, OPTION
 from providers.ssh.key_pairs import Login
@@ -116,22 +116,22 @@ class NamedNodes:
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
         return self._running(machine)
 
-    def _asked(self, mark: Mark, made: str, node: NodeInputs) -> tuple[Wanted[NodeInputs], Told]:
+    def _asked(self, mark: Mark, made: str, node: NodeInputs) -> tuple[Wanted[NodeInputs], FirstStart]:
         """What the machine is made from. What it needs besides is there then."""
         login = self._login()
         own, user_data = first_start(self._account, self._keys, login, mark.token)
         tags = {**tags_of(mark), **own, FINGERPRINT: login.fingerprint}
-        told = Told(user_data=user_data, login=login.public)
+        start = FirstStart(user_data=user_data, login=login.public)
         reserved = self.reserved(node)
         group = self.groups.of_node(node, reserved)
         return Wanted(
             id=made, address=mark.address, inputs=node, tags=tags, group=group, reserved=reserved
-        ), told
+        ), start
 
-    def _run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
+    def _run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
         """The machine, made now or by another try."""
         try:
-            return self._api.run(wanted, told)
+            return self._api.run(wanted, start)
         except PermanentError as error:
             there = None
             if error.kind is PermanentKind.CONFLICT:
@@ -154,7 +154,7 @@ class NamedNodes:
                 have = machine.tags.get(FINGERPRINT, login.fingerprint)
                 if have != login.fingerprint:
                     summary = (
-                        f"the nodes of this state let in another key than {self._keys.said}: that of "
+                        f"the nodes of this state let in another key than {self._keys.source}: that of "
                         f"{machine.name} is {have}, ours is {login.fingerprint}"
                     )
                     hint = f"take it from the machine that made the first; so that all have it, {SHARE}"
@@ -359,9 +359,9 @@ class Groups(placement_groups.Groups):
         whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
         return name_of(Address("fleet", f"fleetform-{fleet}"), whose)
 
-    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """See `placement_groups.Groups`."""
-        self._sites.make(self._sites.id_of(name, inputs), inputs, told)
+        self._sites.make(self._sites.id_of(name, inputs), inputs, tags)
 
     def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
         """See `placement_groups.Groups`."""

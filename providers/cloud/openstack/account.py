@@ -128,8 +128,8 @@ class Account(RegionalAccount[Region]):
         }
 
     def _application(self, values: Mapping[str, str]) -> dict[str, Any]:
-        told = {"id": values["id"], "secret": values["secret"]}
-        return {"identity": {"methods": ["application_credential"], "application_credential": told}}
+        credential = {"id": values["id"], "secret": values["secret"]}
+        return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
         """See `account.Account`."""

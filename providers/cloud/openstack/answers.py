@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.provider import PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import text_at
-from providers.cloud.faults import Answer, Kind, Said
+from providers.cloud.faults import Answer, ErrorInfo, Kind
 
 GONE = ("DELETED", "SOFT_DELETED")
 """States of a server that does not come back."""
@@ -228,14 +228,14 @@ def of_fault(message: str) -> Kind | None:
     return kind_of(500, message) or kind_of(403, message)
 
 
-def said(answer: Answer) -> Said | None:
+def error_info(answer: Answer) -> ErrorInfo | None:
     """What an error of OpenStack says; None if it is none, as the page of a gateway."""
     text = message(answer.text)
     if text is None:
         return None
     whole = f"{answer.status} {text}".lower()
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, whole)), None)
-    return Said(kind=kind_of(answer.status, text), text=text, hint=hint)
+    return ErrorInfo(kind=kind_of(answer.status, text), text=text, hint=hint)
 
 
 def message(text: str) -> str | None:

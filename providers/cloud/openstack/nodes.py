@@ -166,13 +166,13 @@ class NovaNodes:
         image = names.image(region, self._account.image(region.name))
         network = names.network(region, options.get("network"))
         flavor = names.flavor(region, node.instance_type)
-        own, told = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
+        own, user_data = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
         asked: dict[str, Any] = {
             "name": mark.address.name,
             "flavorRef": flavor,
             "networks": [{"uuid": network}],
             "metadata": {**self._account.tags(mark), **own},
-            "user_data": base64.b64encode(told.encode()).decode(),
+            "user_data": base64.b64encode(user_data.encode()).decode(),
             "key_name": options.get("key_name") or self._keys.name,
             **self._disk(image),
         }

@@ -17,7 +17,7 @@ from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
-from providers.cloud.openstack.answers import Server, Volume, inside, listed, said, strange
+from providers.cloud.openstack.answers import Server, Volume, error_info, inside, listed, strange
 from providers.cloud.shared_looks import Lately
 
 PAGE = 1000
@@ -60,7 +60,7 @@ class Region:
             return _driver(timeout)
 
         key = ("openstack", login.endpoint, name)
-        self._connection = Connection(make, limiter(*key), scrub, said, fence=fence)
+        self._connection = Connection(make, limiter(*key), scrub, error_info, fence=fence)
         self._mine = threading.local()
         self.shared = Listings(
             Lately(lambda: {server.id: server for server in self.servers()}, RECENT),
@@ -84,7 +84,7 @@ class Region:
         query: Mapping[str, object] | None = None,
     ) -> Any:
         """The content of the answer to one request: JSON, or None. `what` names it in messages."""
-        told = f"{what} in {self.name}"
+        where = f"{what} in {self.name}"
         headers = {"OpenStack-API-Version": f"compute {NOVA}"} if api == "compute" else {}
         if version:
             headers = {"OpenStack-API-Version": version}
@@ -97,13 +97,13 @@ class Region:
         token = self._login.token()
         self._mine.refused = False
         try:
-            return self._send(told, api, path, token, about=about, **options)
+            return self._send(where, api, path, token, about=about, **options)
         except PermanentError:
             if not self._mine.refused:
                 raise
         # It was not carried out. A token may end before its time; a second one that is refused is a fault.
         self._login.refused(token)
-        return self._send(told, api, path, self._login.token(), about=about, **options)
+        return self._send(where, api, path, self._login.token(), about=about, **options)
 
     def _send(
         self, what: str, api: str, path: str, token: Token, *, about: str | None, **options: Any
@@ -311,7 +311,7 @@ class Login:
         def make() -> Any:
             return _Keystone(endpoint, timeout)
 
-        self._connection = Connection(make, limiter("openstack", endpoint), scrub, said)
+        self._connection = Connection(make, limiter("openstack", endpoint), scrub, error_info)
 
     def token(self) -> Token:
         """One that holds for some time to come."""

@@ -48,8 +48,8 @@ class CinderVolumes:
 
         A cinder that may not be asked for metadata leaves nothing out.
         """
-        told = {marks.OURS + key: value for key, value in narrow.items()}
-        found = region.volumes(**({"metadata": str(told)} if told else {}))
+        wanted = {marks.OURS + key: value for key, value in narrow.items()}
+        found = region.volumes(**({"metadata": str(wanted)} if wanted else {}))
         return [v for v in found if self._account.mine(v.tags, **narrow) and not v.gone]
 
     def candidates(self, address: Address, token: str) -> list[Volume]:
