@@ -180,6 +180,7 @@ def test_events_of_an_apply_and_what_comes_after_a_cursor(project):
     assert [json.loads(line) for line in after] == lines[lines.index(last) + 1 :]
     only = project.run("events", "--type", "task.*").out
     assert [line.split()[1] for line in only.splitlines()] == ["task.failed"]
+    assert project.run("events", "--type", "rank.failed").out.endswith("  exit code 3\n"), "said once"
 
 
 @pytest.mark.slow

@@ -227,14 +227,24 @@ def _entry(entry: Operation) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------- events
 
-_SHOWN = ("cause", "error", "reason", "summary", "exit_code", "backend", "actor")
-"""The details of an event that people see, in this order."""
+_SHOWN = {
+    "cause": "{}",
+    "error": "{}",
+    "reason": "{}",
+    "summary": "{}",
+    "exit_code": "exit code {}",
+    "backend": "{}",
+    "actor": "by {}",
+}
+"""The details of an event that people see, in this order, and how they are said."""
 
 
 def event_cells(event: Event) -> tuple[Cell, ...]:
     """When, what, of what, and why."""
-    found = (event.detail.get(name) for name in _SHOWN)
-    why = ", ".join(sentence(str(text)) for text in found if text is not None)
+    found = ((form, event.detail.get(name)) for name, form in _SHOWN.items())
+    # Each once: the cause of a failure often is its exit code.
+    texts = dict.fromkeys(sentence(form.format(value)) for form, value in found if value is not None)
+    why = ", ".join(texts)
     return (Cell(iso(event.at) or ""), Cell(clean(event.type)), Cell(clean(event.address)), Cell(why))
 
 
