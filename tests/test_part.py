@@ -107,6 +107,8 @@ def test_a_pattern_that_names_nothing(two):
     assert "`task/rad` names nothing in this project" in done.err
     assert "did you mean `task/red`" in done.err
     two.run("apply", "--auto-approve", "--exclude", "node/none-*", code=1)
+    done = two.run("destroy", "--auto-approve", "--target", "task/red", code=1)
+    assert "`task/red` names nothing that is recorded" in done.err
 
 
 def test_saved_and_approved_parts(two):

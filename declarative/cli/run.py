@@ -140,7 +140,8 @@ class Run(RunOutput):
         )
         plan = replace(plan, scope=Scope(moved=renames.moved))
         parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
-        plan = part_of(plan, self.desired, recorded, inventory, parts, spent=self.store.spent())
+        among = "that is recorded" if destroy else "in this project"
+        plan = part_of(plan, self.desired, recorded, inventory, parts, spent=self.store.spent(), among=among)
         plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         return foresee(plan, backends, self.desired.places, recorded)

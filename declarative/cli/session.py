@@ -335,9 +335,10 @@ def part_of(
     asked: tuple[tuple[str, ...], tuple[str, ...]],
     *,
     spent: Spent | None,
+    among: str = "in this project",
 ) -> Plan:
     """The part of a plan that `--target` and `--exclude` ask for, held against the project's limits; `Failed`
-    where one of them names nothing.
+    where one of them names nothing; `among` says of what.
     """
     from declarative.planner.limits import limited
 
@@ -356,18 +357,18 @@ def part_of(
         known |= {f"{kind}/{name}" for name in names}
     targets, excludes = asked
     for pattern in (*targets, *excludes):
-        _check_pattern(pattern, known)
+        _check_pattern(pattern, known, among)
     return limited(partial(plan, effective(state, inventory), targets, excludes), desired)
 
 
-def _check_pattern(pattern: str, known: set[str]) -> None:
+def _check_pattern(pattern: str, known: set[str], among: str) -> None:
     from fnmatch import fnmatchcase
 
     from declarative.model.diagnostic import suggest
 
     if not any(fnmatchcase(name, pattern) for name in known):
         hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
-        raise failed("unknown-address", f"`{pattern}` names nothing in this project", hint)
+        raise failed("unknown-address", f"`{pattern}` names nothing {among}", hint)
 
 
 def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
