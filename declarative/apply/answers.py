@@ -1,7 +1,6 @@
-"""Asking many hosts or backends at once. A host that is slow is waited for alone: the others' answers do not
-wait for it.
+"""Asking many hosts or backends at once. A slow host does not hold up the others' answers.
 
-The threads are daemons: at the end of the process nobody waits for answers that nobody wants any more.
+The threads are daemons: the process does not wait at its end for answers that nobody wants any more.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ BACKENDS = 8
 HURRIED = 2.0
 """Seconds for hosts that are slower than the others: the user is looking at the screen."""
 PATIENT = 20.0
-"""The same where a plan is made of the answers, or something is recorded. Longer than connecting may take, so
-that most hosts have said by then what is wrong.
+"""The same if the answers are planned with or recorded. It is longer than connecting may take, so that most
+hosts have reported their error by then.
 """
 TIMES_SLOWER = 3
 """A host is only left out if it takes so many times as long as half of the others."""

@@ -1,7 +1,7 @@
 """Backends and hosts that are down: a loop leaves them alone for a while, and asks again beside its rounds.
 
-Meanwhile what they have counts as unknown, and nothing else waits for them. Only what may pass is left alone:
-a backend that refuses what it is asked does so at once, and holds nobody up.
+Meanwhile their things count as unknown, and nothing else waits for them. Only passing faults count: a backend
+that refuses a request does so at once, and delays nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 DELAYS = (15.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds until a backend is asked again, after it failed once, twice, …; the last for all that follow."""
 AT_FIRST = 15.0
-"""Seconds that one is waited for of which it is not known yet how long it takes. One that takes longer is
-read once its answer has come.
+"""Seconds to wait for one whose usual time is not known yet. If it takes longer, its answer is read when it
+has come.
 """
 PATIENT = 90.0
-"""The same where there is one round alone."""
+"""The same if there is only one round."""
 AT_LEAST = 8.0
 """Seconds that any is waited for, and…"""
 TIMES_SLOWER = 3
@@ -46,7 +46,7 @@ HOST = "host/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """That a backend, or a part of it, cannot be read. Times are seconds since the epoch."""
+    """A backend, or a part of it, that cannot be read. Times are seconds since the epoch."""
 
     backend: str
     part: str = ""
@@ -60,7 +60,7 @@ class Absence:
     failures: int = 1
     """How many times in a row it was asked for nothing."""
     seen: Readiness | None = None
-    """Of a host: how it was seen; None if that is not known."""
+    """The last readiness of a host; None if unknown."""
 
     @property
     def of_host(self) -> bool:
@@ -89,7 +89,7 @@ class Away:
     """What is remembered of backends from round to round. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] | None = None, first: float | None = None) -> None:
-        """Without a `clock` nobody is left alone, and all are waited for. `first`: see `AT_FIRST`."""
+        """Without a `clock` no backend is left alone: all are waited for. `first`: see `AT_FIRST`."""
         self._clock = clock or time.time
         self._first = first
         self.remembers = clock is not None
@@ -108,7 +108,7 @@ class Away:
             return down.absence if down else None
 
     def check(self, backend: str, part: str = "") -> None:
-        """Raise why a backend is left alone, if it is. Nothing was asked: to try again at once is no use."""
+        """Raise an error if a backend is left alone. It was not asked, so an immediate retry is no use."""
         if found := self.of(backend, part):
             raise PermanentError(PermanentKind.CONFLICT, found.why, hint=found.hint)
 
@@ -140,8 +140,8 @@ class Away:
         least: float = 0.0,
         longest: float = DELAYS[-1],
     ) -> T:
-        """What a backend, or a part of it, answers. One that fails, or takes much longer than it did and than
-        `least` seconds, is left alone for at most `longest`, and asked `once` each time that it is due.
+        """The answer of a backend, or of a part of it. If it fails, or takes much longer than before and than
+        `least` seconds, it is left alone for at most `longest`, and asked `once` each time that it is due.
         """
         key = backend, part
         with self._turn:
@@ -164,8 +164,8 @@ class Away:
     def read_host(
         self, name: tuple[str, str], ask: Callable[[], T], seen: Callable[[T], Readiness], longest: float
     ) -> T | Readiness:
-        """What one host of a backend answers; `seen` is how it is by that. One that is silent is left alone:
-        then it is as it was when it was asked last.
+        """The answer of one host of a backend; `seen` reads the host's readiness from it. A silent host is
+        left alone, and keeps its last readiness.
         """
         if not self.remembers:
             return ask()
@@ -186,7 +186,7 @@ class Away:
     def let_rest(
         self, name: tuple[str, str], seen: Readiness, ask: Callable[[], Readiness], longest: float
     ) -> None:
-        """Leave a node alone of which its backend has said that it does not answer."""
+        """Leave a node alone if its backend has reported that it does not answer."""
         if self.remembers:
             key = name[0], HOST + name[1]
             self._failed(key, _SilentError(seen), lambda: self._check_heard(ask()), longest=longest)
@@ -197,7 +197,7 @@ class Away:
             raise _SilentError(seen)
 
     def rests(self, backend: str, host: str) -> Readiness | None:
-        """How a host was when it was asked last that is left alone; None if it is not."""
+        """The last readiness of a host that is left alone; None if it is not left alone."""
         found = self.of(backend, HOST + host)
         if found is None:
             return None

@@ -81,7 +81,7 @@ class BackendLook:
         self.readiness.update({node: visit.readiness for node, visit in visits.items()})
 
     def there(self, nodes: Iterable[Record]) -> list[Record]:
-        """Those that are not gone."""
+        """The records that are not gone."""
         return [node for node in nodes if node.address not in self.compared.gone]
 
     def fresh(self, backend: str) -> list[Record]:
@@ -89,7 +89,7 @@ class BackendLook:
         return [r for a, r in self.recovered.items() if a.kind == "node" and r.backend == backend]
 
     def answering(self, nodes: Iterable[Record], silent: Collection[NodeState]) -> list[Record]:
-        """Those that are in none of these states, as far as they were seen."""
+        """The records that were not seen in one of these states."""
         unseen = Readiness(state=NodeState.READY)
         return [n for n in nodes if self.readiness.get(n.address.name, unseen).state not in silent]
 
@@ -110,9 +110,9 @@ def look_at(
     offers: bool,
     patience: float,
 ) -> BackendLook:
-    """One backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its open
-    intents. Where nodes may be wanted, what this state made in one of which nothing is recorded is looked for
-    as well: it was forgotten, or its record lost.
+    """Look at one backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its
+    open intents. If nodes may be wanted, a backend without records is searched as well for things of this
+    state: their records may have been forgotten or lost.
     """
     found = BackendLook()
     found.existing, found.diagnostics = standing((h for h in hosts if h.backend == name), state, backends)
@@ -136,7 +136,7 @@ def _may_have_more(state: State, name: str, backends: Backends) -> bool:
 
 
 def _look_at_all(state: State, name: str, backends: Backends, found: BackendLook, patience: float) -> None:
-    """One backend of which something is recorded, or may be there."""
+    """Look at one backend that has records, or may have things."""
     nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
     try:
         backends.get(name)
@@ -197,7 +197,7 @@ def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
     provider: RenamedBackend,
     patience: Policy,
 ) -> BackendLook:
-    """What nodes say of themselves and of their ranks. A loop leaves those alone that do not answer."""
+    """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
     found = BackendLook(readiness=dict(known))
     resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, machine_name(n)))}
     asked = [n for n in nodes if n.address.name not in resting]
@@ -222,7 +222,7 @@ def _let_rest(
     provider: RenamedBackend,
     backends: Backends,
 ) -> None:
-    """Leave those alone for a while that do not answer us."""
+    """Leave nodes that do not answer us alone for a while."""
     for node in nodes:
         seen = readiness.get(node.address.name)
         if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
@@ -286,9 +286,9 @@ def _compare(
     unlisted: Collection[str] = (),
     recall: RenamedBackend | None = None,
 ) -> None:
-    """What is recorded against what is listed; what is on hosts that are `unlisted` is left as it is.
+    """Compare the records with the listing. Records on `unlisted` hosts are left as they are.
 
-    `at` says whom to ask for a thing: of hosts the one that it is on, for others may be silent.
+    `at` gives the provider to ask for a thing. For a thing on a host that is this host: others may be silent.
     """
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
     pending = {i.address for i in state.intents}

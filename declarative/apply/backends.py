@@ -1,5 +1,5 @@
-"""The configured backends of one run: each provider is made once, when it is first needed. What the project
-asks for is checked against what the operator allows, before anything is contacted or read.
+"""The configured backends of one run: each provider is made once, when it is first needed. The operator's
+policy is checked before anything is contacted or read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _check_files(config: Config, policy: OperatorPolicy, hosts: Iterable[Mapping
     for name, text in dict.fromkeys(_files(config.options, hosts)):  # hosts mostly name the same few
         path = Path(os.path.realpath(config.project_dir.absolute() / Path(text).expanduser()))
         if not _is_allowed(path, config.project_dir, policy):
-            # In the summary as well: where a host is left out of a plan, that is all that is said.
+            # In the summary as well: for a host that is left out of a plan only the summary is shown.
             why = (
                 f"`{name}` is neither in the project nor in ~/.ssh: {text} (`--allow-path {text}` allows it)"
             )
@@ -133,7 +133,7 @@ T = TypeVar("T")
 BRIEF = Policy(deadline=5.0, longest=2.0)
 """The patience of a loop, which has another one: it asks again later, beside its rounds."""
 ONCE = Policy(deadline=0.0)
-"""The patience with a backend of which nothing is wanted."""
+"""The patience with a backend that is not needed."""
 HOST_REST = 60.0
 LOOKS = 20
 """So often at least a node is asked within the time after which it is given up (`unreachable_duration`)."""
@@ -161,14 +161,13 @@ class Backends:
         policy: OperatorPolicy | None = None,
         away: Away | None = None,
     ) -> None:
-        """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
-        by its digest.
+        """`state` names the hosts and regions where things are, or may be. `files` is digest → files of
+        ranks.
 
-        `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
-        counts, and not what was recorded when they were reached last. `shared`: see `Config`. `changing` and
-        `learn`: see `Renamed`. `limits` is fleet → seconds after which nodes that do not answer are given up,
-        None for never. `policy` is what the operator allows; without one nobody is asked. `away` are those
-        that a loop leaves alone.
+        `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
+        way. `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet → seconds after
+        which silent nodes are given up, None for never. `policy` is what the operator allows; without one all
+        is allowed. `away` are the backends and hosts that a loop leaves alone.
         """
         self.declared = declared
         self._policy = policy
@@ -188,7 +187,7 @@ class Backends:
         self._turn = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
-        """The declared backends, or `local` where there is none."""
+        """The declared backends, and `local`."""
         return tuple(sorted({*self.declared, LOCAL}))
 
     def driver(self, name: str) -> str:
@@ -213,8 +212,8 @@ class Backends:
         part: str = "",
         least: float = 0.0,
     ) -> T:
-        """What a backend, or a part of it, answers; `ask` is told with which patience. A loop leaves one
-        alone that cannot be read: see `Away.read`.
+        """The answer of a backend, or of a part of it; `ask` gets the patience to use. A loop leaves a
+        backend alone that cannot be read: see `Away.read`.
         """
         provider = self.get(name)
         if not self.away.remembers:
@@ -223,7 +222,7 @@ class Backends:
         return self.away.read(name, brief, once, part=part, least=least)
 
     def host_rest(self, fleet: str) -> float:
-        """Seconds for which a loop leaves a silent host of a fleet alone at most."""
+        """Seconds for which a loop leaves a silent host of a fleet alone, at most."""
         return min(HOST_REST, (self.limits.get(fleet) or HOST_REST * LOOKS) / LOOKS)
 
     def hosts(self, name: str) -> Hosts:
@@ -231,7 +230,7 @@ class Backends:
         return self._hosts.get(name, {})
 
     def on(self, name: str, node: str) -> Provider:
-        """A provider that looks for its things on the host of one node alone."""
+        """A provider that looks for its things only on the host of one node."""
         return self._make(name, {node: self.hosts(name)[node]})
 
     def catalogue(self, name: str) -> Provider:
@@ -317,7 +316,7 @@ def volumes_on(state: State) -> list[VolumeInputs]:
 
 
 def host_name(state: State, volume: VolumeInputs) -> str:
-    """By which name the host of a volume is known: that of its node, or a name that no node has."""
+    """The name of a volume's host: that of its node, or a name that no node has."""
     where = (volume.backend, volume.zone)
     for record in state.of("node"):
         if record.node.host and (record.backend, record.node.instance_type) == where:

@@ -88,7 +88,7 @@ class Packed:
 
 
 class _Hashing:
-    """What a tar archive is written to."""
+    """The stream that a tar archive is written to."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -157,7 +157,7 @@ def _is_planned(found: os.stat_result, entry: Entry) -> bool:
 
 
 def changed_files(root: Path, manifest: Manifest) -> list[str]:
-    """Those of the files that are not as they were planned, by their names in the project."""
+    """The files that differ from the plan, by their names in the project."""
     return [entry.source for entry in manifest.entries if _differs(root, entry)]
 
 

@@ -1,7 +1,7 @@
-"""What is recorded, held against what is there: gone, changed, orphaned.
+"""Comparing records with what is there: gone, changed, orphaned.
 
-Nothing counts as gone because one listing lacks it. It is asked for once more by its token and, where the
-backend can do that, by its id: whoever removed what is written on a thing has not removed the thing.
+A thing is not gone because one listing lacks it. It is looked up once more by its token and, if the backend
+can do that, by its id: somebody may have removed its tags, and not the thing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """What carries this state's owner, and is neither recorded nor about to be."""
+    """A thing with this state's owner mark that is neither recorded nor about to be."""
 
     backend: str
     thing: Thing
     node: str = ""
-    """Of a rank: the node that it runs on…"""
+    """For a rank: the node that it runs on…"""
     blocks: tuple[int, ...] = ()
     """…and the blocks that it holds there."""
 
@@ -47,11 +47,11 @@ class Compared:
 
     gone: set[Address] = field(default_factory=set)
     unsure: set[Address] = field(default_factory=set)
-    """Of those, what the backend knows nothing of, while nothing says that it is the right one to ask."""
+    """Gone things for which it is not sure that the right backend was asked."""
     ended: dict[Address, str] = field(default_factory=dict)
-    """Of those, what the backend itself says to have ended, and why."""
+    """Gone things that the backend itself has ended, with its reason."""
     altered: dict[Address, Mapping[str, Any]] = field(default_factory=dict)
-    """What was changed by others, and how it is now: see `Thing.actual`."""
+    """Things that others changed, with their values now: see `Thing.actual`."""
     drift: list[Drift] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
 
@@ -109,13 +109,13 @@ def compare(
 
 
 def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address, str]]) -> list[Orphan]:
-    """Of what a backend lists, all whose address and token nobody knows."""
+    """The listed things whose address and token are not recorded."""
     lost = (t for t in things if (t.address, t.token) not in known)
     return [Orphan(backend=name, thing=t) for t in sorted(lost, key=lambda t: (t.address, t.token))]
 
 
 def each_once(found: Iterable[Orphan]) -> list[Orphan]:
-    """Of those that several backends list, the one of the backend that made it."""
+    """Each orphan once: if several backends list it, the one of the backend that made it."""
     out: dict[object, Orphan] = {}
     for orphan in found:
         thing = orphan.thing
@@ -128,7 +128,7 @@ def each_once(found: Iterable[Orphan]) -> list[Orphan]:
 
 
 def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
-    """How orphans are shown: by their ids as well, where the address alone does not say which one it is."""
+    """How orphans are shown: with their ids if the address is ambiguous."""
     times = Counter([*(o.thing.address for o in orphans), *state.records])
     out: list[Drift] = []
     for orphan in orphans:
@@ -150,7 +150,7 @@ def _look_for(
     recall: RenamedBackend | None,
     alone: bool,
 ) -> None:
-    """What the listing lacks. `alone`: it was empty, so that it shows nothing of whose place was asked."""
+    """Note records that the listing lacks. `alone`: an empty listing does not show whose place was asked."""
     asked = sorted(missing, key=_is_attachment)
     known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
     if known is None:  # who cannot tell by ids says of an attachment no more than that its rank has ended
@@ -185,7 +185,7 @@ def _by_token(
 def _note(
     record: Record, thing: Thing | None, recalled: Thing | Ended | None, found: Compared, *, unsure: bool
 ) -> None:
-    """What is known of a thing that the listing lacks: it is there, its backend ended it, or it is gone."""
+    """Find out about a thing that the listing lacks: it is there, its backend ended it, or it is gone."""
     if thing is None and isinstance(recalled, Thing):
         thing = recalled
     if thing is not None:

@@ -41,7 +41,7 @@ NEVER_UP = frozenset({NodeState.FAILED, *BOOTING})
 """The states of a node that is no longer waited for, and that nothing ever ran on."""
 
 SAY_SECONDS = 15.0
-"""How long nothing more is said of what an action waits for, once something was."""
+"""Seconds between two messages about what an action waits for."""
 
 LATE = (
     "it is deleted, and made anew by the next try; if SSH never gets there, look at the backend's `network`, "
@@ -70,7 +70,7 @@ class NotLeftError(Exception):
 
 def execute(action: Action, tools: Tools) -> Ending | None:
     """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `NotLeftError` or
-    `InterruptedApplyError`. What is left of it is to commit its end, if that is not done.
+    `InterruptedApplyError`. The result is its end, if that is still to be committed.
     """
     kind = action.address.kind
     with span(f"action.{action.op.value}", address=str(action.address)):
@@ -162,8 +162,8 @@ def _delete(action: Action, tools: Tools) -> Ending | None:
 def _create(
     action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]
 ) -> Ending:
-    """A token of which the backend says that it is used up leads to that of the next generation: the state
-    was brought back from a backup, and what was made since then is gone.
+    """If the backend says that a token is used up, the next generation's token is tried: the state was
+    restored from a backup, and the thing that was made since then is gone.
     """
     provider = tools.backends.get(action.backend)
     left = MOST_USED
@@ -221,7 +221,7 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
 
 
 def _made_so_far(action: Action, tools: Tools, intent: Intent) -> Record | None:
-    """What a create that has not ended has made so far."""
+    """The thing that an unfinished create has made so far; None if there is none."""
     provider = tools.backends.get(action.backend)
     thing = call(partial(provider.find, action.address, intent.token), policy=tools.policy)
     if thing is None:
@@ -230,7 +230,7 @@ def _made_so_far(action: Action, tools: Tools, intent: Intent) -> Record | None:
 
 
 def _reservation(action: Action, tools: Tools) -> None:
-    """Blocks are rows of the state alone; the node's readiness is observed once more before they are used."""
+    """Blocks are only rows of the state. The node's readiness is observed again before they are used."""
     if action.op is Op.DELETE:
         tools.writer.release(action.address, tools.now())
         return
@@ -287,7 +287,7 @@ def _readiness(record: Record, tools: Tools) -> Readiness:
 
 
 def _places(inputs: RankInputs) -> list[Address]:
-    """The reservations of the whole gang: a rank is told where its siblings are."""
+    """The reservations of the whole gang: a rank gets its siblings' addresses."""
     return [Address("reservation", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
 
 

@@ -1,10 +1,10 @@
-"""Nodes whose offers cannot be had take the next ones of the plan, the members of a cluster together.
+"""Nodes whose offers have no capacity take the next offers of the plan, the members of a cluster together.
 
-Decides what the walk does with a node's create once it has ended; it is asked by the walk's own thread alone.
-What was made where its cluster does not stay is deleted before any is made where that goes, and before that
-it is known what came of the others: whenever the process is killed, there are none in two places. Until all
-members of a cluster have ended nothing is put on any of them, so that nothing has to be taken off again. What
-was there before goes last: not before it is certain that the others can be had.
+This decides what the walk does with a node's create once it has ended. Only the walk's own thread calls it.
+A cluster moves in this order: the results of all its creates are known, then the nodes in the old place are
+deleted, then nodes are made in the new place. So a killed process leaves no cluster in two places. Nothing is
+put on a node until all members have ended, so that nothing has to be taken off again. Nodes that existed
+before move last, once it is certain that the others can be had.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 MOST_NAMED = 4
 """Offers that were tried and are named; more are counted."""
 ERROR_LENGTH = 160
-"""How much is repeated of what was said of each."""
+"""How many characters of each error are repeated."""
 
 HINT = "apply again later, or let the fleet choose from more `regions`, zones or `instance_types`"
 
@@ -45,7 +45,7 @@ class NoOfferError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """That nodes go elsewhere. `refused` and `taken` are offers, `taken` None where none is left."""
+    """Nodes that move elsewhere. `refused` and `taken` are offers; `taken` is None if no offer is left."""
 
     nodes: tuple[str, ...]
     refused: str
@@ -60,7 +60,7 @@ class FailoverVerdict:
     error: BaseException | None = None
     """What it failed of, if it did."""
     note: str | None = None
-    """What is to be said of it although it is done."""
+    """A remark about it, although it is done."""
     again: tuple[str, ...] = ()
     """Actions to do again, itself or others."""
     more: tuple[Action, ...] = ()
@@ -84,13 +84,13 @@ class _Group:
     way: int = 0
     """0 is as planned, then the fallback's own from 1."""
     open: set[str] = field(default_factory=set)
-    """Those whose creates have not ended for good."""
+    """Members whose creates have no final result."""
     made: set[str] = field(default_factory=set)
-    """Those that this apply has made where the group is now."""
+    """Members that this apply has made where the group is now."""
     leaving: dict[str, Action] = field(default_factory=dict)
     """The deletes of those that it has made where the group was before."""
     later: set[str] = field(default_factory=set)
-    """Those that were there before, and have not followed yet."""
+    """Members that existed before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
     """Node → the way for which its create was started, while it is under way."""
     full: set[Key] = field(default_factory=set)
@@ -100,7 +100,7 @@ class _Group:
     over: bool = False
 
     def spare(self, name: str) -> Spare | None:
-        """What a member takes where the group is now; None for what is planned."""
+        """The offer that a member takes where the group is now; None for the planned one."""
         return self.fallback.ways[self.way - 1][self.members[name]] if self.way else None
 
     def offer(self, name: str) -> OfferInputs:
@@ -198,7 +198,7 @@ class Failover:
             group.open.discard(name)
 
     def ended(self, action: Action, error: BaseException | None) -> FailoverVerdict | None:
-        """What becomes of a create that has ended; None where that is nothing special."""
+        """The verdict on a create that has ended; None if its result stands."""
         name = action.address.name
         group = self._groups.get(name) if _is_node(action) else None
         if group is None:
@@ -244,7 +244,7 @@ class Failover:
     def _late(
         self, group: _Group, name: str, error: BaseException | None, way: int
     ) -> FailoverVerdict | None:
-        """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
+        """A create whose cluster was given up meanwhile. A fault of a spare offer counts as no offer."""
         if error is None:
             group.made.add(name)
             return self._undo(group, {name})
@@ -297,7 +297,7 @@ class Failover:
         return tuple(f"create:node/{n}" for n in sorted(again))
 
     def _next(self, group: _Group) -> int | None:
-        """The next way that has room, as far as that is known without asking."""
+        """The next way that is not known to be full."""
         for number in range(group.way + 1, len(group.fallback.ways) + 1):
             way = group.fallback.ways[number - 1]
             if all(self._has_room(group, way, spare) for spare in way):
@@ -333,7 +333,7 @@ def is_scarce(action: Action, error: BaseException) -> bool:
 
 
 def _offer_name(offer: OfferInputs) -> str:
-    """What an offer is called: `p5.48xlarge in us-east-1a as spot`."""
+    """The name of an offer in messages: `p5.48xlarge in us-east-1a as spot`."""
     return f"{offer.instance_type} in {offer.zone or offer.region}{' as spot' if offer.spot else ''}"
 
 

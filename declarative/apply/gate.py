@@ -1,14 +1,14 @@
 """The gate of a gang: its ranks are prepared, each on its node, and run only when all of them can. Before the
 first one is prepared, the nodes are asked whether they reach rank 0's: they meet there.
 
-A rank is recorded as soon as it is prepared, and `starting` until it is released. So whatever cuts a command
-short, the next one knows what waits: it prepares what is missing and releases all, or stops them. What nobody
-releases ends by itself, and none of its commands ran.
+A rank is recorded as soon as it is prepared, and `starting` until it is released. So if a command is cut
+short, the next one knows what waits: it prepares the missing ranks and releases all, or stops them. A rank
+that is not released ends by itself, without running a command.
 
-What no rule can end without asking the siblings: a command dies between two releases of a gang, and
-nobody follows it for GATE_SECONDS. Then the ranks that were released run without the rest, until the next
-command that may act stops them: their task is lost, and runs again as `retry` says. All ranks are
-released at once, unless `startup_order` wants otherwise, so that this is a matter of moments.
+One gap remains: a command dies between two releases of a gang, and no command follows for GATE_SECONDS. Then
+the released ranks run without the rest, until the next command that may act stops them. Their task is lost,
+and runs again as `retry` says. All ranks are released at once, unless `startup_order` wants otherwise, so the
+gap lasts only moments.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Tools:
 
 
 def is_gang(inputs: RankInputs) -> bool:
-    """Whether a rank has siblings: one that is alone waits for nobody."""
+    """Whether a rank has siblings. A rank without siblings waits for nothing."""
     return inputs.nodes > 1
 
 
 def waiting(state: State) -> dict[str, list[Record]]:
-    """The gangs of which all ranks are recorded, none has ended, and some were not released; by rank."""
+    """The gangs with all ranks recorded, none ended, and some not released; their ranks in order."""
     gangs = sorted(state.gangs().items())
     return {task: sorted(ranks, key=_number) for task, ranks in gangs if _waits(ranks, state)}
 
@@ -104,8 +104,8 @@ def _is_preparing(status: RankStatus | None) -> bool:
 def release(task: str, tools: Tools, id: str | None = None) -> None:
     """Let a gang run if it is whole, once all its ranks are prepared; the action `id` says what it waits for.
 
-    Raises `ProviderError`, `StateError` or `InterruptedApplyError`. Of a gang of which a rank ended meanwhile
-    none is released: whoever looks next stops the others.
+    Raises `ProviderError`, `StateError` or `InterruptedApplyError`. If a rank of the gang has ended
+    meanwhile, none is released: the next look stops the others.
     """
     state, ranks = _prepared(task, tools, id)
     if not ranks:
@@ -153,7 +153,7 @@ def release_all(tools: Tools) -> dict[str, str]:
 
 
 def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
-    """Who is released together, in the task's `startup_order`."""
+    """The ranks that are released together, in the task's `startup_order`."""
     match ranks[0].rank.startup_order:
         case StartupOrder.MASTER_FIRST.value:
             return (ranks[:1], ranks[1:])
@@ -234,9 +234,9 @@ class PeerError(Exception):
 
 
 def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Known) -> None:
-    """`PeerError` if a node of the gang cannot reach rank 0's address, as far as anybody can tell.
+    """`PeerError` if a node of the gang is known not to reach rank 0's address.
 
-    `inputs` are those of one of its ranks. What is `known` already is not asked again.
+    `inputs` are those of one of its ranks. `known` answers are not asked for again.
     """
     if not is_gang(inputs) or not tells_others(inputs):
         return

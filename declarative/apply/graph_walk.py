@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
-    """What came of one action, and why if it is not done."""
+    """The result of one action, and why it is not done."""
 
     id: str
     address: str
@@ -53,7 +53,7 @@ class ActionResult:
     error: str | None = None
     hint: str | None = None
     note: str | None = None
-    """What is to be said of it although it is done."""
+    """A remark about it, although it is done."""
     scarce: bool = False
     """It is not done for want of capacity or of quota, its own or its cluster's."""
     code: str | None = None
@@ -93,7 +93,7 @@ class Listener(Protocol):
     """Hears how an apply goes on; called from many threads."""
 
     def together(self) -> AbstractContextManager[object]:
-        """What is heard until its end may be told in one piece."""
+        """Events until the end of this context may be shown together."""
 
     def begin(self, id: str) -> None:
         """An action begins."""
@@ -195,8 +195,8 @@ class _Workers:
                 started, left = self._do(started, left)
 
     def _do(self, started: Started, left: Left | None) -> tuple[Started | None, Left | None]:
-        """Perform an action; what the worker goes on with, and what it leaves. What was `left` before is
-        committed with this one's intent, unless this one had none.
+        """Perform an action. The result is the action that the worker goes on with, and the one that it
+        leaves uncommitted. The one that was `left` before is committed with this one's intent, if it has one.
         """
         end, following, error = None, None, None
         try:
@@ -256,12 +256,12 @@ class _Walk:
                 self.follow[need].append(key)
         self.ready: list[str] = []
         self.held: list[str] = []
-        """Those that `failover` lets wait, although all that they need is done."""
+        """Actions that `failover` lets wait, although all that they need is done."""
         self.found: dict[str, ActionResult] = {}
         self.listener = listener
         self.failover = failover
         self.turn = threading.Lock()
-        """Of who has actions begin or end: the walk, or a worker that goes on with another one."""
+        """Held by the thread that starts or ends actions: the walk, or a worker that goes on with another."""
         self.running = 0
         """How many were started and have not ended."""
         self._free(a.id for a in actions if not self.waiting[a.id])
@@ -288,7 +288,7 @@ class _Walk:
         self._free(held)
 
     def _free(self, keys: Iterable[str]) -> None:
-        """Those may begin, unless they have been skipped meanwhile."""
+        """Make these actions ready, unless they have been skipped meanwhile."""
         for key in keys:
             if key in self.found:
                 continue

@@ -1,9 +1,8 @@
-"""Looking at hosts that exist: those that may become nodes, what is there on those that are, and instances
-that a fleet names by their ids.
+"""Looking at existing hosts: hosts that may become nodes, things on hosts that are nodes, and instances that
+a fleet names by their ids.
 
-One that is silent hides nothing of the others. What is recorded of it stays as it is: it is unreachable, and
-not gone. Instances of one backend are looked at together, page by page; nothing is asked of the machines
-themselves.
+A silent host hides nothing of the others. Its records stay as they are: it is unreachable, and not gone.
+Instances of one backend are looked at together, page by page, without asking the machines themselves.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from declarative.retry import Policy, call
 def instances(
     hosts: Sequence[Host], name: str, backends: Backends, known: Sequence[Offer], *, offline: bool
 ) -> tuple[list[Offer], list[LeftOut]]:
-    """Those that can be adopted, as what their nodes are made of, and why the others cannot.
+    """The offers of instances that can be adopted, and why the others cannot.
 
-    `known` is what the backend launches: the shape and the price of a type.
+    `known` are the backend's offers: the shape and the price of a type.
     """
     if offline:
         return [], [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
@@ -71,7 +70,7 @@ def _types(known: Sequence[Offer]) -> dict[Type, Offer]:
 def _adopted(
     host: Host, each: Existing | None, types: Mapping[Type, Offer], name: str, lineage: str
 ) -> Offer | str:
-    """What the node of an instance is made of, or why the instance is left out."""
+    """The offer of an instance, or why the instance is left out."""
     if each is None:
         return f"backend {name} has no such instance"
     if each.lineage not in (None, lineage):
@@ -96,9 +95,9 @@ ASK = "name CPUs and memory in the host's `resources`, or plan without `--offlin
 def visited(
     name: str, nodes: Sequence[Record], backends: Backends, patience: float, recorded: Mapping[str, Readiness]
 ) -> dict[str, Visit]:
-    """Node of a backend → what its host said. Of those that are not waited for nothing is known.
+    """Node of a backend → the answer of its host. Hosts that were not waited for are left out.
 
-    That is no sign that they are away; one that was `recorded` to be away still has not answered.
+    That does not mean that they are away. But a host that was `recorded` as away still has not answered.
     """
     provider = backends.get(name)
 

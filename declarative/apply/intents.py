@@ -42,8 +42,8 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What came of an intent whose result was not recorded. Those whose backend could not be asked have none:
-    they stay open.
+    """The result of an intent that was cut short. An intent whose backend could not be asked has none, and
+    stays open.
     """
 
     intent: Intent
@@ -85,7 +85,7 @@ def asked_as(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | No
 
 
 def about(state: State, intent: Intent) -> Record:
-    """What an intent is about, as far as it is known."""
+    """The subject of an intent, as far as it is known."""
     record = state.records.get(intent.address)
     return record or Record(address=intent.address, backend=intent.backend, inputs=intent.inputs)
 

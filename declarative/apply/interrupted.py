@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def unwanted(plan: Plan, state: State) -> list[Intent]:
-    """Those of nodes that the plan does not make any more."""
+    """Open creates of nodes that the plan does not make any more."""
     planned = {action.address for action in plan.actions if action.op is Op.CREATE}
     if plan.scope.part:
         planned |= {Address.parse(address) for address in plan.scope.part.left_out}

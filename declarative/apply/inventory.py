@@ -52,9 +52,9 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
 ) -> Seen:
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
 
-    With `every`, backends of which nothing is recorded are looked at, too; with `gpus`, this machine's GPUs.
-    `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
-    `patience` is for those that are slower than the others; see `answers`.
+    With `every`, backends without records are looked at, too; with `gpus`, this machine's GPUs. `hosts` are
+    the declared hosts: those that are not nodes yet are looked at together with the offers. `patience` is for
+    backends that are slower than the others; see `answers`.
     """
     found, hosts, answers = BackendLook(), tuple(hosts), Answers()
     patience = min(patience, AT_LEAST) if backends.away.remembers else patience

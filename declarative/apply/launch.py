@@ -105,7 +105,7 @@ def launch_of(
 
 
 def _memory_mib(shape: Shape, total: int, blocks: int) -> int | None:
-    """Who has the whole node shares it with nobody but its own system, which knows best what it needs."""
+    """A rank with the whole node shares it only with the node's system, which knows best what it needs."""
     return share(shape, total, blocks).memory_mib if blocks < total else None
 
 
@@ -210,7 +210,7 @@ def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -
 
 
 def tells_others(inputs: RankInputs) -> bool:
-    """Whether a rank is told about other nodes: with `placement: any` they need not be reachable."""
+    """Whether a rank gets other nodes' addresses: with `placement: any` they need not be reachable."""
     return inputs.nodes == 1 or inputs.placement in (None, "cluster")
 
 
@@ -228,7 +228,7 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
 
 
 def gang_env(state: State, rank: Record) -> dict[str, str]:
-    """`NODE_RANK`, `NODES_NUM` and, for a cluster task, what it is told about its siblings."""
+    """`NODE_RANK`, `NODES_NUM` and, for a cluster task, the variables about its siblings."""
     values = {"NODE_RANK": str(rank.rank.rank), "NODES_NUM": str(rank.rank.nodes)}
     if tells_others(rank.rank):
         gang = _siblings(state, rank)
@@ -248,7 +248,7 @@ def gang_env(state: State, rank: Record) -> dict[str, str]:
 def _hostfile(state: State, rank: Record) -> str:
     """The MPI host file: a line for each node, with as many slots as its ranks have GPUs.
 
-    A node whose ranks have none is its bare address, of which Open MPI takes a slot for each of its cores.
+    A node whose ranks have no GPU is its bare address: Open MPI then takes a slot for each of its cores.
     Open MPI refuses a file in which a host has slots twice.
     """
     slots: dict[str, int] = {}

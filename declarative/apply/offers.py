@@ -1,6 +1,6 @@
-"""What backends have to offer: what is declared, what they themselves tell, and which nodes partitions have.
+"""The offers of backends: declared ones, those that backends report, and the nodes of partitions.
 
-A partition that cannot be read hides nothing: what is recorded of it stays, and its nodes are unknown.
+A partition that cannot be read hides nothing: its records stay, and its nodes are unknown.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def standing(
 ) -> tuple[dict[str, tuple[Standing, ...]], list[Diagnostic]]:
     """Fleet → the nodes of its partition, under the names that they have or get.
 
-    Of hosts that are named, as by a saved plan, only those are told of.
+    If hosts are named, as by a saved plan, the result has only those.
     """
     asked: dict[tuple[str, str], list[Host]] = {}
     for host in filter(of_partition, hosts):
@@ -150,7 +150,7 @@ def standing(
 def _nodes_of(
     fleet: str, backend: str, wanted: Sequence[Host], state: State, backends: Backends
 ) -> tuple[Standing, ...]:
-    """The nodes of a fleet's partition of which `wanted` are hosts."""
+    """The nodes of a fleet's partition; `wanted` are hosts of it."""
     settings = {key: value for key, value in wanted[0].fields.items() if key != "slurm"}
     found = backends.read(backend, partial(_members, settings))
     given = {h.key: h.name for h in wanted if not h.whole}

@@ -83,7 +83,7 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], intent: Intent, state: Stat
 
 
 def protected(orphan: Orphan) -> bool:
-    """Whether it was made to be kept; a disk of which that is not known counts as one."""
+    """Whether it was made to be kept. A disk counts as kept if that is not known."""
     kind, asked = orphan.thing.address.kind, orphan.thing.typed
     if not orphan.thing.known:
         return kind == "volume"
@@ -127,7 +127,7 @@ def delete_orphans(
 def _delete(orphan: Orphan, state: State, backends: Backends) -> None:
     thing, provider = orphan.thing, backends.get(orphan.backend)
     if thing.address.kind == "rank":
-        # How long it may take to end, its task said; that is not known.
+        # Its task declared how long it may take to end; that is not known here.
         provider.stop(state.records[Address("node", orphan.node)], orphan.id, GRACE_SECONDS)
         return
     made = Record(address=thing.address, backend=orphan.backend, inputs=thing.inputs, outputs=thing.outputs)
@@ -135,5 +135,5 @@ def _delete(orphan: Orphan, state: State, backends: Backends) -> None:
 
 
 def matching(orphans: Sequence[Orphan], address: Address, made: str | None) -> list[Orphan]:
-    """Those of an address, or the one with an id."""
+    """The orphans of an address, or the one with an id."""
     return [o for o in orphans if o.thing.address == address and made in (None, o.id)]

@@ -19,7 +19,7 @@ from declarative.retry import PATIENCE, Policy, call
 OFTEN, SELDOM = 0.5, 10.0
 """Seconds between two polls of a node: after a change, and when nothing has changed there for long."""
 GROWS = 1.2
-"""By so much they grow: what ends is noticed late by at most a fifth of the time since the last change."""
+"""The growth of pauses: an end is noticed late by at most a fifth of the time since the last change."""
 AT_MOST = 1.0
 """Seconds that a round waits for nodes that it asks."""
 
@@ -45,9 +45,9 @@ def poll(
 ) -> dict[str, RankStatus]:
     """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
 
-    Ranks of a node that cannot be asked are left out. With `stray` all nodes are asked what runs on them, and
-    it is told of each attempt that is neither recorded nor about to be; but `past` is told of those that were
-    given up. A node that has `reported` already what runs on it is not asked again.
+    Ranks of a node that cannot be asked are left out. With `stray` all nodes are asked what runs on them:
+    `stray` gets each attempt that is neither recorded nor about to be, and `past` those that were given up. A
+    node whose ranks were `reported` already is not asked again.
     """
     reported = reported or {}
     ask, asked = _asking(state, provider, stray, past, reported, patience)
@@ -127,8 +127,8 @@ class _Pace:
 class PollRounds:
     """Polls of nodes, each at its own pace: seldom while nothing changes there, and often after a change.
 
-    One that is slow is waited for alone, and is not asked again before it answers. Until then, and as long as
-    it is not due, what is recorded of its ranks holds.
+    A slow node holds up no other, and is not asked again before it answers. Until then, and as long as it is
+    not due, the recorded statuses of its ranks hold.
     """
 
     def __init__(self, backends: Backends, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Looking ahead: what a plan would fail with, as far as its backends can tell before anything is made."""
+"""Looking ahead: errors of a plan that its backends can foresee before anything is made."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _to_make(plan: Plan) -> dict[str, dict[Address, Inputs]]:
 
 
 def _joined(known: Iterable[Diagnostic], found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """That a backend cannot be read is said once: the same fault as an error says more."""
+    """Each unreadable backend is reported once: as an error rather than as a warning."""
     refused = {d.address for d in found if d.severity is Severity.ERROR}
     known = [d for d in known if d.code != "backend-unreadable" or d.address not in refused]
     reported = {(d.code, d.address) for d in known}
@@ -70,7 +70,7 @@ def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Que
 
         return replace(item, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
     except ProviderError:
-        return item  # what is wrong is said when it is submitted
+        return item  # its submission reports the error
 
 
 def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
@@ -107,7 +107,7 @@ def _diagnostic(name: str, error: ProviderError, wanted: Mapping[Address, Inputs
     address = f"backend/{name}"
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"
-        # What is wrong with one thing is mended where that is declared: its summary begins with it.
+        # An error about one thing is fixed where the thing is declared: the summary begins with its address.
         subject = next((a for a in wanted if error.summary.startswith(f"{a}: ")), None)
         if subject is not None:
             inputs = wanted[subject]

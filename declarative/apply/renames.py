@@ -101,7 +101,7 @@ def record_token(state: State, record: Record) -> str:
 def to_make(
     address: Address, inputs: Mapping[str, Any], its_token: str, held: Mapping[Address, Record]
 ) -> dict[str, Any] | None:
-    """What an attachment of renamed things is made as (the value of `MADE_AS`); None if none is renamed."""
+    """The names that an attachment was made with (the value of `MADE_AS`); None if nothing is renamed."""
     names: dict[str, str] = {}
     for kind in ("volume", "node") if address.kind == "attachment" else ():
         record = held.get(Address(kind, str(inputs.get(kind))))

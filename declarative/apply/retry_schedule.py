@@ -1,7 +1,7 @@
 """Tasks that run again by themselves while somebody follows them: which, and when.
 
-What `retry` means, `plan.retries` says; here is the waiting. Failures are waited out longer each time, and so
-are tasks that find no place: those also try when blocks were given back.
+`planner.tasks` decides what `retry` means; this module only waits. It waits longer after each failure, and
+for tasks without a place. Those also try again when blocks were given back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_STARTED = "it did not start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """That a task is to run again at `when`, seconds since the epoch, and why."""
+    """When a task is to run again (`when`, seconds since the epoch), and why."""
 
     when: float
     cause: str
@@ -45,7 +45,7 @@ class _Placeless:
 
 
 class Retries:
-    """The tasks that one command follows, as far as their `retry` says anything. `now` is our clock."""
+    """The retries of the tasks that one command follows. `now` is our clock."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Retries:
         self._held: frozenset[tuple[str, int]] = frozenset()
         self._silent: frozenset[str] = frozenset()
         self.heard: Mapping[str, bool] = {}
-        """The nodes of which was said that they do not answer; whether also that they are not given up."""
+        """Node → whether the message that it does not answer also said that it is not given up."""
         self._left: dict[str, dict[str, RankInputs]] = {}
 
     def leave(self, state: State) -> None:
@@ -75,8 +75,8 @@ class Retries:
     def overtaken(self, state: State, among: Collection[str] | None = None) -> str | None:
         """The first task that another command has declared anew, added or removed since `leave`; or None.
 
-        What is declared here is out of date then: to plan by it would take back what the other one did.
-        With `among` no other tasks are looked at.
+        Then the declaration here is out of date: a plan from it would undo what the other command did.
+        With `among`, only these tasks are looked at.
         """
         found = _by_task(state)
         every = found.keys() | self._left.keys()
@@ -101,7 +101,7 @@ class Retries:
 
     @property
     def without_place(self) -> dict[str, str]:
-        """The tasks that still have none, and why. What failed of other things is not among them."""
+        """The tasks that still have no place, and why. Tasks that failed for other reasons are left out."""
         return {t: p.due.cause for t, p in self._placeless.items() if p.due.cause != NOT_STARTED}
 
     def knew(self, task: str) -> bool:
@@ -123,11 +123,10 @@ class Retries:
     def tried(
         self, tasks: Iterable[str], started: Collection[str], failed: Mapping[str, str | None] | None = None
     ) -> None:
-        """What came of a try: those that were not `started` are tried later, as long as their `retry` lasts.
+        """Note the result of a try. Tasks that were not `started` are tried later, as long as `retry` lasts.
 
-        `failed` are those that had a place and were not started there, and what could not be had for want of
-        capacity; None if it failed of something else, which is no reason to try again for who waits for
-        capacity alone.
+        `failed` are tasks that had a place and were not started there, each with what lacked capacity. None
+        means another failure: then a task that only waits for capacity does not try again.
         """
         for task in tasks:
             if task in started:
@@ -226,7 +225,7 @@ def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
 
 
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
-    """Of a plan the actions that start `tasks`, and what those need: nobody asked for the rest."""
+    """The actions of a plan that start `tasks`, and what those need. Nobody asked for the rest."""
     actions = {action.id: action for action in plan.actions}
     wanted = _with_needs(actions, (a.id for a in plan.actions if a.task in tasks))
     return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
@@ -234,7 +233,7 @@ def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """That a task was not started for want of capacity or of quota, and of nothing else."""
+    """A task that was not started only because capacity or quota was lacking."""
 
     what: str
     """What could not be had: `node/gpu-1 and 2 more`."""
@@ -286,7 +285,7 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
 
 
 def _scarce(undone: Sequence[ActionResult]) -> str | None:
-    """What could not be had, if that is all that these failed of."""
+    """What lacked capacity, if these failed for no other reason."""
     scarce = [r for r in undone if r.scarce]
     failed = [r for r in undone if r.outcome is Outcome.FAILED]
     if not scarce or not all(r.scarce for r in failed):

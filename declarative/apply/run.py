@@ -1,7 +1,7 @@
-"""One apply: walk the plan's actions, take back gangs of which a part could not start, remove old attempts.
+"""One apply: walk the plan's actions, stop gangs that could not start as a whole, remove old attempts.
 
-Logs and folders of an attempt go once its rank has two newer ones, or is forgotten. What a rank runs now and
-the attempt before it stay, for that is where people look why it was started anew.
+An attempt's logs and folders are removed once its rank has two newer attempts, or is forgotten. The running
+attempt and the one before it stay: people look there to see why the rank was started anew.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ def _delete(
 
 
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:
-    """A gang of which one rank could not start is stopped: a task never runs with fewer ranks than declared.
+    """Stop gangs with a rank that could not start: a task never runs with fewer ranks than declared.
 
-    Not after an interruption: then the next apply starts the ranks that are missing.
+    After an interruption they run on, and the next apply starts the missing ranks.
     """
     ended = _ended(tools)
     outcome = {r.id: r for r in results}
@@ -221,7 +221,7 @@ def oldest_kept(state: State) -> dict[str, int]:
 
 
 def _tidy(done: Iterable[Action], tools: Tools) -> None:
-    """Where ranks were started, their old attempts go, as far as that can be done: it is tried again."""
+    """Remove old attempts of ranks that were started. What cannot be removed now is tried again later."""
     ranks = {a.address for a in done if a.address.kind == "rank"}
     if not ranks:
         return

@@ -1,7 +1,7 @@
 """Recording what happened by itself: calls that were cut short, ranks that ended, gangs that have to stop.
 
-Every command that writes does this first. It needs nobody's consent: none of it is a change that the
-user asked for, and what is released here counts as released since it was observed.
+Every command that writes does this first. It needs no consent, since the user asked for none of these
+changes. What is released here counts as released since it was observed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LONGEST_CALL = 3600.0
 
 
 def _unheard(rank: str, status: RankStatus) -> None:
-    """Nobody is told."""
+    """Notify nobody."""
 
 
 class VanishedError(StateError):

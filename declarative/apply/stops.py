@@ -123,9 +123,9 @@ def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) ->
 
 
 def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None], note: Note) -> None:
-    """Stop ranks side by side; `note` hears of each once it has ended: a status that is told is true.
+    """Stop ranks side by side. `note` gets each rank's status once it has ended.
 
-    Those whose backend could not be asked are left as they are.
+    Ranks whose backend could not be asked are left as they are.
     """
 
     def stop(rank: str) -> None:
@@ -140,8 +140,8 @@ def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None
 
 @contextmanager
 def watched(writer: Writer, backends: Backends, touched: Collection[str], ended: Note) -> Iterator[None]:
-    """Meanwhile stop gangs of which a rank fails, but not those of the tasks that are `touched`: an apply may
-    wait for minutes until a node is up, and nobody else looks. `ended` records how a rank has ended.
+    """Meanwhile stop gangs with a failed rank, but not those of `touched` tasks: an apply may wait for
+    minutes until a node is up, and no other command looks. `ended` records how a rank has ended.
     """
     over, polls = threading.Event(), PollRounds(backends)
 

@@ -1,6 +1,7 @@
 """Nodes that do not answer: asked once more before they are given up, and ended where a cloud can do that.
 
-What counts as lost with a host is stopped when that comes back. What is to be given up, `plan.silence` says.
+Ranks that count as lost with a host are stopped when the host comes back. `planner.health` decides what is
+given up.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
 
 
 def _due(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]:
-    """Those whose time has come."""
+    """The nodes whose time is over."""
     return [r for r in nodes if (s := silent.get(r.address.name)) and s.given_up]
 
 
@@ -120,7 +121,7 @@ def _live(state: State, node: str) -> list[Record]:
 
 
 def _starts(state: State, node: str) -> list[Intent]:
-    """Starts of ranks on a node of which it is not known whether they came to pass."""
+    """Open starts of ranks on a node: it is not known whether they ran."""
     asked = (i for i in state.intents if i.op == "create" and i.address.kind == "rank")
     places = ((i, state.node_of_rank(i.address.name)) for i in asked)
     return [i for i, place in places if place and place.address.name == node]
@@ -130,7 +131,7 @@ def _starts(state: State, node: str) -> list[Intent]:
 
 
 def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Mapping[str, Silence]) -> None:
-    """Since when nodes do not answer. Of one whose backend cannot be read nothing new is known."""
+    """When nodes stopped answering. A node whose backend cannot be read keeps what is recorded."""
     state = writer.state()
     notes: dict[Address, Mapping[str, object]] = {}
     for record in state.of("node"):
@@ -264,7 +265,7 @@ _GIVEN_UP = " (given up)"
 
 
 def _holder(attempt: str) -> str:
-    """Who holds the blocks of an attempt that was given up."""
+    """The holder of an attempt's blocks after the attempt was given up."""
     return f"rank/{rank_of_attempt(attempt)[0]}{_GIVEN_UP}"
 
 
@@ -273,7 +274,7 @@ def hold_given_up(
     past: Mapping[str, Mapping[str, RankStatus | None]],
     strays: dict[str, dict[int, str]],
 ) -> None:
-    """Note in `strays` that the blocks of what was given up are nobody's, until its node says (`past`) that
+    """Note in `strays` that the blocks of a given-up attempt stay held, until its node reports (`past`) that
     it does not run.
     """
     for node in state.of("node"):

@@ -1,8 +1,8 @@
 """Following tasks to their end: `apply --wait` and `stop`; and idle nodes that a command gives back
 meanwhile.
 
-The lock is held only while something is written, so that `stop` in another terminal gets its turn. What
-`idle_duration` means, the planner decides (`planner.fleets`); this module decides when a plan for it is worth
+The lock is held only while something is written, so that `stop` in another terminal gets its turn. The
+planner decides what `idle_duration` means (`planner.fleets`); this module decides when a plan for it is worth
 making.
 """
 
@@ -39,7 +39,7 @@ AGAIN = 60.0
 
 
 class Idle:
-    """The nodes above their fleets' targets, as far as `fleets` declare what becomes of them."""
+    """The nodes above their fleets' targets. Only declared `fleets` count."""
 
     def __init__(self, fleets: Mapping[str, Fleet], now: Callable[[], float]) -> None:
         self._fleets = {name: fleet for name, fleet in fleets.items() if fleet.nodes is not None}
@@ -95,7 +95,7 @@ SELDOM = 32
 """Looks after which something that could not be settled is tried again at the latest."""
 
 REMINDER = 60.0
-"""Seconds after which it is said once more what is waited for."""
+"""Seconds between two reminders of what is waited for."""
 MOST_NAMED = 5
 
 
@@ -135,9 +135,8 @@ def follow(  # noqa: PLR0913 (keywords)
 ) -> dict[str, RankState]:
     """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
 
-    It goes on as long as one of them is to run again, until its time has come, and until `idle` is ready.
-    `settled` is `refresh`, with what its caller has to say to it; `remind` is told each minute what is waited
-    for.
+    If one of them is to run again, it returns when that is due; and when `idle` is ready. `settled` is
+    `refresh` with its caller's arguments. `remind` gets a text each minute: what is waited for.
     """
     names = tuple(tasks)
     rounds = PollRounds(backends)
@@ -169,8 +168,8 @@ def _is_time(state: State, tasks: Iterable[str], retries: Retries, idle: Idle | 
 def _tell_silences(
     state: State, heard: Mapping[str, bool], now: float, say: Callable[[str], None]
 ) -> Mapping[str, bool]:
-    """Say which nodes do not answer any more, and which answer again: of each that was `heard` of, whether it
-    was said that it is not given up.
+    """Say which nodes do not answer any more, and which answer again. `heard` and the result: see
+    `Retries.heard`.
     """
     for name, silence in state.silent.items():
         if name not in heard or (silence.kept and not heard[name]):

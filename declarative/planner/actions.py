@@ -44,8 +44,8 @@ def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> 
 
 
 def _fence(steps: Steps, recorded: State) -> None:
-    """What a rank held on a node that was given up is free when the cloud has ended that node, not before:
-    until then the rank may run. Nothing of its task starts that may be in vain.
+    """A node that was given up may still run its ranks until the cloud has ended it. So other steps of these
+    tasks wait for the node's deletion.
     """
     for name, silence in steps.state.silent.items():
         ends = f"delete:node/{name}"
@@ -60,7 +60,7 @@ def _fence(steps: Steps, recorded: State) -> None:
 
 
 def _is_gone(steps: Steps, recorded: State, address: Address) -> bool:
-    """Whether it is recorded, and is not there any more."""
+    """Whether an address is recorded, and its thing is not there any more."""
     return address in recorded.records and address not in steps.state.records
 
 
@@ -80,7 +80,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorde
 
 
 def _node_actions(steps: Steps, fleets: Fleets) -> None:
-    """What is done to nodes that are there."""
+    """Create, update and delete recorded nodes."""
     for decision in fleets.decisions.values():
         record = decision.record
         if decision.fresh:
@@ -124,8 +124,8 @@ def _make_room(steps: Steps, fleets: Fleets, outcome: PlacementOutcome) -> None:
 
 
 def _counted_by(node: Node, *, limited: bool, replaced: bool) -> list[object]:
-    """What counts a node: the limit of its offer, if there is one, and its fleet, unless the number of nodes
-    there stays the same.
+    """The limits that count a node: its offer's, if it has one, and its fleet's, unless the fleet's number of
+    nodes stays the same.
     """
     keys: list[object] = [_kind_of(node)] if limited else []
     return keys if replaced else [*keys, node.fleet]
@@ -160,7 +160,7 @@ def _task_actions(
 
 
 def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
-    """The old gang ends where a new one starts; without a place for it, what is left of one stops too."""
+    """Stop the old gang if a new one starts. Without a place for that, stop only an incomplete gang."""
     for record in decision.have.values():
         if placed:
             steps.delete(record, decision.reason, decision.because)
@@ -169,7 +169,7 @@ def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
 
 
 def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -> None:
-    """Fields that change while the rank runs on. One that has to restart and cannot is left as it is."""
+    """Change fields while the rank runs on. If it would have to restart, nothing is changed."""
     before = record.rank
     after = decision.want.rank_inputs(rank) if rank < decision.want.spec.nodes else before
     after = replace(after, retries=before.retries)
@@ -180,7 +180,7 @@ def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -
 
 
 def attached(state: State) -> dict[str, dict[str, str]]:
-    """Rank → path → the volume that it has there."""
+    """Rank → path → the volume mounted there."""
     out: dict[str, dict[str, str]] = {}
     for record in state.of("attachment"):
         found = record.attachment
@@ -195,10 +195,10 @@ def _starts(
     replaced: set[int],
     nodes: Mapping[str, Node],
 ) -> None:
-    """Start actions of a gang: of each rank its volumes by their paths, and its node.
+    """Start actions of a gang. `places` is rank → its volumes by their paths, and its node.
 
-    The first rank to start waits for every place of the gang, the others for it. So no rank runs before all
-    have their places, with edges that grow with the ranks, not their square.
+    The first rank to start waits for every place of the gang, and the other ranks wait for the first. So no
+    rank runs before all have their places, and the edges grow with the number of ranks, not its square.
     """
     keys = {rank: f"create:rank/{rank_name(decision.name, rank)}" for rank in sorted(places)}
     gate = _gate(steps, keys, decision.want.spec.startup_order)
@@ -206,14 +206,14 @@ def _starts(
         volumes, node = places[rank]
         holds = _start(steps, decision, rank, volumes, nodes.get(node))
         steps.after(gate, (f"create:{address}" for address in holds))
-        # Its ranks are told addresses of nodes, and those may change with how a host is reached.
+        # Ranks get the addresses of nodes, which change if a host is reached in another way.
         steps.after(gate, (f"update:node/{node}",))
     # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
     steps.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
 
 
 def _gate(steps: Steps, keys: Mapping[int, str], order: StartupOrder) -> str:
-    """The start that all others wait for."""
+    """The id of the start action that all others wait for."""
     workers = [key for rank, key in keys.items() if rank != 0]
     workers_first = order is StartupOrder.WORKERS_FIRST and len(keys) > 1
     gate = workers[0] if workers_first else next(iter(keys.values()))
@@ -228,7 +228,7 @@ def _gate(steps: Steps, keys: Mapping[int, str], order: StartupOrder) -> str:
 def _start(
     steps: Steps, decision: TaskDecision, rank: int, volumes: Mapping[str, str], node: Node | None
 ) -> tuple[Address, ...]:
-    """Start one rank; what it holds."""
+    """Start one rank; the addresses that it holds."""
     name = rank_name(decision.name, rank)
     attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
     holds = (Address("reservation", name), *attachments)
@@ -239,7 +239,7 @@ def _start(
 
 
 def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -> None:
-    """The blocks and the volumes of one rank: kept as they are where nothing about them changed."""
+    """Reserve the blocks and attach the volumes of one rank. Unchanged ones are kept."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
     reservation = Action(
@@ -275,7 +275,7 @@ def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -
 
 
 def _put(steps: Steps, wanted: Action) -> None:
-    """Create it, or replace it if it differs or what it holds on to is made anew; else it is kept."""
+    """Create it. Replace it if it differs, or if something that it holds is made anew. Else keep it."""
     record = steps.state.records.get(wanted.address)
     if record is None:
         steps.add(wanted)
@@ -285,7 +285,7 @@ def _put(steps: Steps, wanted: Action) -> None:
     if renewed:
         reason, because = Reason.CASCADE, renewed
     elif wanted.reason in (Reason.RETRY, Reason.SCHEDULE):
-        # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
+        # A gang is stopped before it runs again, and then gives back what it held.
         reason, because = wanted.reason, ()
     elif changed:
         reason, because = Reason.CHANGED, changed
@@ -296,7 +296,7 @@ def _put(steps: Steps, wanted: Action) -> None:
 
 
 def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
-    """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
+    """Delete what removed tasks hold, and what a task that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in steps.state.of(kind):
             decision = found.tasks.get(str(record.task))
@@ -311,6 +311,6 @@ def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
 
 
 def _kept(steps: Steps, record: Record) -> bool:
-    """Whether the new rank holds the very same thing."""
+    """Whether the new rank holds the same thing."""
     start = steps.actions.get(f"create:rank/{rank_of(record)}")
     return start is not None and record.address in start.holds

@@ -1,8 +1,8 @@
-"""The facts of the inventory that a saved plan relies on, and what to say when one of them is no more.
+"""The facts of the inventory that a saved plan relies on, and the message when one of them has changed.
 
-Only facts that were used: a node that the plan gives no work may fall ill, and a rank that runs may end,
-without making the plan stale. What is recorded needs no facts, the serial stands for all of it; these are
-what changes by itself, or by a command that was cut short before it could count the serial up.
+Only facts that were used count: if a node that gets no work fails, or a running rank ends, the plan is not
+stale. Records need no facts, since the serial stands for all of them. A fact is what changes by itself, or
+by a command that was cut short before it could raise the serial.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class OfferFact:
 
     price: float | None = None
     room: int | None = None
-    """How many there may be, as far as the plan needs them; None if there is no limit."""
+    """How many there may be, counted up to what the plan needs; None if there is no limit."""
     shape: Mapping[str, Any] | None = None
-    """None where the node takes the shape that is asked for."""
+    """None if the node takes the shape that is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a plan relies on."""
+    """The facts that a plan relies on."""
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     """Recorded nodes that are to take work."""
     gone: tuple[str, ...] = ()
-    """Recorded nodes and volumes that are not there."""
+    """Recorded nodes and volumes that are missing."""
     found: Mapping[str, str] = field(default_factory=dict)
-    """What commands that were cut short had made, by a digest of it."""
+    """A digest of what commands that were cut short had made."""
     able: Mapping[str, bool] = field(default_factory=dict)
-    """Whether nodes can do, as far as is known, what ranks on them ask of a host: an image, hard limits."""
+    """Whether nodes are known to support what their ranks ask of a host: an image, hard limits."""
     ranks: Mapping[str, bool] = field(default_factory=dict)
-    """Whether a rank lets go of its blocks by itself: those that do, and those beside which others start."""
+    """Rank → whether it gives its blocks back by itself, for ranks on which other actions depend."""
     offers: Mapping[str, OfferFact | None] = field(default_factory=dict)
-    """What nodes are launched from; None for one that is not there."""
+    """The offers that nodes are launched from; None for a missing one."""
 
 
 def canonical(data: Any) -> str:
@@ -75,7 +75,7 @@ def used(plan: Plan, state: State, inventory: Inventory) -> Facts:
 
 
 def again(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
-    """The facts on which `before` says that the plan relies, as they are now."""
+    """The facts that `before` names, as they are now."""
     return _facts(plan, state, inventory, before.ranks)
 
 
@@ -98,7 +98,7 @@ def _print(record: Record) -> str:
 
 
 def _working(plan: Plan, known: State) -> set[str]:
-    """Nodes that get a rank, or on which one is started in a place that it holds already."""
+    """Nodes that get a rank, or start one in a place that it holds already."""
     out: set[str] = set()
     for action in plan.actions:
         if action.op is not Op.CREATE:
@@ -126,7 +126,7 @@ def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
 
 
 def _can(inventory: Inventory) -> dict[str, frozenset[str] | None]:
-    """Node → what its host can do."""
+    """Node → what its host supports."""
     can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
     return can | {name: seen.can for name, seen in inventory.readiness.items()}
 
@@ -141,7 +141,7 @@ def _places(plan: Plan, known: State) -> dict[str, str]:
 
 
 def _freed(plan: Plan, state: State, known: State) -> set[str]:
-    """Ranks that let go by themselves of something that the plan gives to others, changes or deletes."""
+    """Ranks that give back by themselves what the plan gives to others, changes or deletes."""
     touched = {address for a in plan.actions for address in (a.address, *a.holds)}
     holders = (*state.of("reservation"), *state.of("attachment"))
     freed = {name for r in holders if r.address not in known.records and (name := rank_of(r))}
@@ -149,7 +149,7 @@ def _freed(plan: Plan, state: State, known: State) -> set[str]:
 
 
 def _beside(plan: Plan, known: State) -> set[str]:
-    """Ranks that go on, of tasks of which the plan starts others: alone those would be no task."""
+    """Running ranks of tasks whose other ranks the plan starts: a gang runs with all ranks or not at all."""
     starts = plan.of(Op.CREATE, "rank")
     tasks = {a.task for a in starts}
     touched = {a.address for a in (*starts, *plan.of(Op.DELETE, "rank"))}
@@ -158,7 +158,7 @@ def _beside(plan: Plan, known: State) -> set[str]:
 
 
 def _stayed(plan: Plan, known: State) -> set[str]:
-    """Ranks that run anew in the place that they hold: it goes by itself when the old one ends."""
+    """Ranks that run anew in the place that they hold. The place is given back when the old rank ends."""
     created = [a for a in plan.actions if a.op is Op.CREATE]
     held = {h for a in created for h in a.holds} - {a.address for a in created}
     names = {rank_of(known.records[address]) for address in held & known.records.keys()}
@@ -166,7 +166,7 @@ def _stayed(plan: Plan, known: State) -> set[str]:
 
 
 def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
-    """What tells offers of one backend apart."""
+    """The key by which offers of one backend differ."""
     return node.backend, node.region, node.effective_zone, node.instance_type, node.spot
 
 
@@ -203,7 +203,7 @@ def _offer(offer: Offer | None, wanted: int) -> OfferFact | None:
 
 
 def record_difference(plan: Plan, state: State) -> Diagnostic | None:
-    """Whether the plan was made of another state, or of this one as it was before."""
+    """Whether the plan was made from another state, or from an earlier serial of this one."""
     if plan.basis.lineage is not None and plan.basis.lineage != state.lineage:
         mine = f"lineage {state.lineage}" if state.lineage else "nothing in it yet"
         return Diagnostic(
@@ -223,7 +223,7 @@ def record_difference(plan: Plan, state: State) -> Diagnostic | None:
 def differences(
     before: Facts, after: Facts, reasons: Mapping[str, Readiness] | None = None
 ) -> tuple[Diagnostic, ...]:
-    """What is not any more as the plan relies on it; `reasons` may say why a node is not ready."""
+    """The facts that have changed since the plan; `reasons` may say why a node is not ready."""
     return (
         *_gone(before, after),
         *_found(before, after),

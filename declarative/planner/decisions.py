@@ -1,7 +1,7 @@
-"""What becomes of everything: nodes, volumes and tasks decide on one another, so they are judged together.
+"""The decisions about nodes, volumes and tasks. They depend on one another, so they are made together.
 
-A task that has to run anew frees what it holds, so its nodes count as idle; a node that goes makes the tasks
-on it run anew. And a task that runs and has no other place goes on as it is, with all that it holds.
+A task that has to run anew frees what it holds, so its nodes count as idle. A node that is deleted makes the
+tasks on it run anew. A running task without another place runs on, and keeps all that it holds.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from declarative.planner.volumes import VolumeDecision, cleaned
 class Question:
     """What a plan is asked for.
 
-    `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
-    are to run again, and of nodes that are to be made anew, although nothing about them changed. With
-    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
-    `effort` says how many times as long as usual to look for the cheapest launches. `about` is the task that
-    the plan is to be explained to: see `place`.
+    `now` is seconds since the epoch, for idle times and retries. `requested` holds the addresses of tasks to
+    run again and of nodes to make anew, although nothing about them changed. `destroy` leaves protected
+    things alone. With `reuse`, tasks launch no nodes. `effort` multiplies the search for the cheapest
+    launches. `about` is the task that the plan explains: see `place`.
     """
 
     desired: Desired
@@ -59,7 +58,7 @@ class Question:
     effort: int = 1
     about: str | None = None
     state: State = field(init=False, repr=False)
-    """The recorded and the observed put together."""
+    """The records, with what was observed."""
 
     def __post_init__(self) -> None:
         observed = effective(self.recorded, self.inventory)
@@ -68,7 +67,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """What becomes of everything, and where what has to run goes."""
+    """The decisions of all fleets, volumes and tasks, and the places of the tasks that run."""
 
     fleets: Fleets
     volumes: Mapping[str, VolumeDecision]
@@ -78,13 +77,13 @@ class Decisions:
     queued: tuple[Queued, ...] = ()
 
     def nodes(self) -> dict[str, Node]:
-        """Every node as it will be, those that are launched instead of those whose names they have."""
+        """Every node as it will be. A launched node replaces the one of the same name."""
         found = {name: decision.planned for name, decision in self.fleets.decisions.items()}
         return found | {node.name: node for node in self.outcome.launches}
 
 
 def decide(asked: Question) -> Decisions:
-    """Decide. A task that runs and cannot be placed anew goes on as it is: then all is decided again."""
+    """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again."""
     stuck: dict[str, Refusal] = {}
     while True:
         found = _judge(asked, frozenset(stuck))
@@ -97,7 +96,7 @@ def decide(asked: Question) -> Decisions:
 
 
 def _goes_on(state: State, decision: TaskDecision) -> bool:
-    """Whether it runs, and with all of its ranks: what is left of a gang is no task."""
+    """Whether it runs with all of its ranks: an incomplete gang does not count."""
     runs = any(not state.has_ended(r.address.name) for r in decision.have.values())
     return runs and not decision.incomplete
 
@@ -132,7 +131,7 @@ def _with_cascades(
     volumes: Mapping[str, VolumeDecision],
     pinned: frozenset[Address],
 ) -> tuple[Fleets, frozenset[str]]:
-    """The fleets, and the ranks whose blocks are given back, when no replacement lets more tasks run anew."""
+    """The fleets, and the ranks whose blocks are freed, once no replacement makes more tasks run anew."""
     more = _freed(asked.state, decisions)
     while True:
         freed = more
@@ -156,7 +155,7 @@ def _with_cascades(
 def _placed(
     asked: Question, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
 ) -> tuple[Board, Placed]:
-    """Places for all that has to run. What goes may make room below a fleet's maximum: then once more."""
+    """Places for all tasks that have to run. If deleted nodes make room in a fleet, they are placed again."""
     while True:
         nodes = [decision.planned for decision in fleets.staying()]
         board = Board([_ask(asked, f) for f in runs], nodes, fleets.rules(), volumes)
@@ -170,7 +169,7 @@ def _placed(
 def _may_queue(
     asked: Question, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> dict[str, Ask]:
-    """The refused tasks that may wait in a queue. One that runs goes on instead."""
+    """The refused tasks that may wait in a queue. A running task goes on instead."""
     refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
     return {f.name: _ask(asked, f) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
 
@@ -181,8 +180,8 @@ def _ask(asked: Question, decision: TaskDecision) -> Ask:
 
 
 def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:
-    """Tasks that might run twice at once if they were started: a rank of theirs runs that is not recorded, as
-    after a restore; or its start was cut short, and its node does not answer since. That one keeps its place.
+    """Tasks that might run twice at once if they were started. A rank of theirs runs without a record, as
+    after a restore; or its start was cut short, and its node has not answered since. Then it keeps its place.
     """
     strays = _strays(state)
     unknown = _unknown_starts(state)
@@ -209,7 +208,7 @@ def _strays(state: State) -> dict[str, str]:
 
 
 def _unknown_starts(state: State) -> dict[str, str]:
-    """Ranks of which it is not known whether they were started, with their nodes, which do not answer."""
+    """Ranks that may have been started on nodes that do not answer, with these nodes."""
     out = {}
     for intent in state.intents:
         rank = intent.address
@@ -222,7 +221,7 @@ def _unknown_starts(state: State) -> dict[str, str]:
 
 
 def _is_out_of_reach(state: State, node: str) -> bool:
-    """Whether a node does not answer, and was not given up either."""
+    """Whether a node does not answer, and was not given up."""
     seen, silence = state.readiness.get(node), state.silent.get(node)
     answers = seen is not None and seen.state in ANSWERS
     given_up = silence is not None and silence.given_up
@@ -258,13 +257,13 @@ def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
 
 
 def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
-    """The ranks whose blocks and volumes are given back: of tasks that run anew, or are not declared."""
+    """The ranks whose blocks and volumes are freed: those of tasks that run anew, or are not declared."""
     kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
     return frozenset(r.address.name for r in state.of("reservation") if r.reservation.task not in kept)
 
 
 def _spare_protected(fleets: Fleets) -> None:
-    """`destroy` leaves protected nodes alone. What was adopted is let go, and stays as it is."""
+    """`destroy` leaves protected nodes alone, and only forgets adopted ones."""
     for decision in fleets.decisions.values():
         record = decision.record
         theirs = record.node.instance_id is not None
@@ -273,7 +272,7 @@ def _spare_protected(fleets: Fleets) -> None:
 
 
 def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:
-    """Nodes and volumes that will not be what they are now."""
+    """Nodes and volumes that are replaced or deleted."""
     nodes = {f.record.address for f in fleets.decisions.values() if f.goes}
     going = {v.name for v in volumes.values() if v.replaced or (v.after is None and not v.kept_back)}
     return frozenset(nodes | {Address("volume", name) for name in going})
@@ -303,7 +302,7 @@ def _volumes(
 # ---------------------------------------------------------------- behind others, in a cluster's own queue
 
 MOST_STEPS = 8
-"""Moments at which it is looked what has become free by then."""
+"""How many moments are tried to see what is free by then."""
 
 
 def _behind_others(
@@ -312,11 +311,10 @@ def _behind_others(
     outcome: PlacementOutcome,
     seen: Inventory,
 ) -> tuple[PlacementOutcome, tuple[Queued, ...]]:
-    """The outcome with places for those of the refused tasks `waiting` that fit once others have let go: such
-    a task (`queue: true`) is planned on nodes as if others' jobs had ended, those that have to end first.
+    """The outcome, with places for refused tasks of `waiting` (`queue: true`) that fit once others' jobs have
+    ended. Such a task is planned as if the jobs that end first were over.
 
-    What ranks of this project hold is not waited for here, but by `retry`. Who comes first is the cluster's
-    decision.
+    A task waits for ranks of this project by its `retry`, not here. The cluster decides who comes first.
     """
     taken = {found.host.name: found.taken for nodes in seen.existing.values() for found in nodes}
     taken |= seen.taken
@@ -352,14 +350,14 @@ def _with_places(
 
 
 def _moments(taken: Collection[Sequence[Taken]]) -> list[float]:
-    """When something is given back at the latest, earliest first; at the last of them everything is."""
+    """The latest times at which something is given back, earliest first. By the last one everything is."""
     ends = sorted({one.until for held in taken for one in held if one.until is not None})
     step = max(1, -(-len(ends) // (MOST_STEPS - 1)))
     return [*ends[step - 1 :: step], float("inf")]
 
 
 def _at(node: Node, moment: float, taken: Mapping[str, Sequence[Taken]], choices: Sequence[Choice]) -> Node:
-    """A node as it will be when everything has ended that has to end by then."""
+    """A node as it will be when all jobs have ended that have to end by then."""
     held = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
     for choice in choices:
         if choice.node == node.name:
@@ -371,7 +369,7 @@ def _at(node: Node, moment: float, taken: Mapping[str, Sequence[Taken]], choices
 
 
 def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) -> dict[str, VolumeAt]:
-    """The volumes, those that the choices take included."""
+    """The volumes, including those that the choices take."""
     holders = {name: f"rank/{rank_name(c.task, c.rank)}" for c in choices for name in c.volumes.values()}
     return {name: replace(at, holder=holders.get(name, at.holder)) for name, at in volumes.items()}
 

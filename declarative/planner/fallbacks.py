@@ -1,8 +1,8 @@
-"""Where nodes go whose offers cannot be had after all: other offers that keep every promise of the plan.
+"""Other offers for nodes whose own offers turn out to have no capacity. They keep every promise of the plan.
 
-What is promised: the limits and prices of the fleet and of the tasks on it, how the node is split and how
-many of its blocks each rank gets, the places of the volumes. A cluster goes as a whole, and where it lay in
-one zone it lies in one zone again; nodes that stay where they are hold it there.
+The promises are: the limits and prices of the fleet and of its tasks, how the node is split, how many blocks
+each rank gets, the places of the volumes. A cluster moves as a whole. If it was in one zone, it goes to one
+zone again. Nodes that cannot move hold it where it is.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions
 
 MOST_WAYS = 16
-"""Ways that are kept for one node or cluster, besides the first that differ from all of these in their place
-or in being on demand.
+"""Ways that are kept for one node or cluster. Beside these, the first ways are kept that differ from all of
+them in place, or in being on demand.
 """
 
 MOST_LOOKS = 1_000_000
-"""Offers that are looked at for one plan. Nodes that come after that have none but their own."""
+"""Offers that are looked at for one plan. Nodes after that keep only their own offer."""
 
 MOST_MORE = 2_000
-"""Offers after those that are kept, among which others are looked for."""
+"""How many offers beyond the kept ones are searched for different ones."""
 
 DEAR = 1e9
 """USD an hour that an unknown price counts as."""
@@ -43,14 +43,14 @@ DEAR = 1e9
 
 @dataclass(frozen=True, slots=True)
 class _Guest:
-    """What a rank holds a node to."""
+    """What a rank requires of its node."""
 
     task: Task
     blocks: int
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Guests that are alike turn down the same offers."""
+        """Guests with the same key refuse the same offers."""
         task = self.task
         where = (task.backends, task.regions, task.spot_policy, task.max_price)
         size = (task.resources, task.whole_nodes, one_vendor(task), self.blocks)
@@ -68,7 +68,7 @@ class _Member:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Members that are alike may take the same offers."""
+        """Members with the same key may take the same offers."""
         node = self.node
         own = (node.backend, node.region, node.zone, node.instance_type, node.spot, node.total)
         return (*own, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
@@ -85,7 +85,7 @@ class _Member:
         return all(_serves(volume, place) for volume in self.tied)
 
     def may_take(self, kind: Kind) -> bool:
-        """Whether nothing that its tasks ask for is against it."""
+        """Whether all its tasks accept the offer."""
         return all(place_reason(guest.task, kind) is None for guest in self.guests)
 
 
@@ -99,7 +99,7 @@ class _Search:
     kinds: dict[str, list[tuple[Kind, Offer]]] = field(default_factory=dict)
 
     def of(self, fleet: str) -> list[tuple[Kind, Offer]]:
-        """What a fleet may launch. A host is no choice: it is one node alone."""
+        """The kinds that a fleet may launch, without hosts: each of those is one node only."""
         if fleet not in self.kinds:
             rule = self.fleets[fleet]
             found = [(Kind(*of_offer(o, rule)), o) for o in self.offers.get(fleet, ()) if o.host is None]
@@ -132,7 +132,7 @@ class _Bounds:
     zone: tuple[str | None] | None = None
 
     def hold(self, place: Place) -> bool:
-        """Whether a place is within."""
+        """Whether a place is among them."""
         backend, region, zone = place
         if self.homes is not None and (backend, region) not in self.homes:
             return False
@@ -164,7 +164,7 @@ def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
 
 
 def _there(fleets: Fleets, name: str, state: State) -> tuple[list[Node], list[Node]]:
-    """The nodes of a cluster that are there: those that may go with it, and those that stay."""
+    """The existing nodes of a cluster: those that may move with it, and those that stay."""
     held = {address for record in state.records.values() for address in record.needs}
     idle: list[Node] = []
     staying: list[Node] = []
@@ -177,7 +177,7 @@ def _there(fleets: Fleets, name: str, state: State) -> tuple[list[Node], list[No
 
 
 def _members(found: Decisions) -> Callable[[Node], _Member]:
-    """What makes members of nodes."""
+    """A function that makes members from nodes."""
     on_node: dict[str, list[Choice]] = defaultdict(list)
     for choice in found.outcome.choices:
         on_node[choice.node].append(choice)
@@ -194,14 +194,14 @@ def _members(found: Decisions) -> Callable[[Node], _Member]:
 
 
 def _may_move(decision: NodeDecision, held: Container[Address]) -> bool:
-    """Whether a node that is there may go with its cluster: nothing is on it, nobody protects it."""
+    """Whether an existing node may move with its cluster: nothing is on it, and it is not protected."""
     protected = decision.changed or decision.mended or decision.record.node.prevent_destroy
     free = decision.idle and not decision.node.closed and decision.record.address not in held
     return free and not protected
 
 
 def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wanted: bool) -> list[Fallback]:
-    """Nodes that go each their own way."""
+    """The ways of nodes that move one by one."""
     out: list[Fallback] = []
     for alike in _alike(members):
         fleet = search.fleets[alike[0].node.fleet]
@@ -220,7 +220,7 @@ def _beside(staying: Sequence[Node], place: Place) -> _Bounds:
 def _cluster(
     search: _Search, new: Sequence[_Member], idle: Sequence[_Member], staying: Sequence[Node], *, wanted: bool
 ) -> list[Fallback]:
-    """The nodes of a cluster: all the same way, unless all ways lead to where they are."""
+    """The ways of a cluster's nodes: all go the same way, unless all ways lead to where they are."""
     fleet = search.fleets[new[0].node.fleet]
     by_place: dict[Place, list[_Member]] = defaultdict(list)
     for member in new:
@@ -243,7 +243,7 @@ def _names(alike: Sequence[_Member]) -> tuple[str, ...]:
 
 
 def _ways(search: _Search, kinds: Sequence[Sequence[_Member]], bounds: _Bounds) -> list[tuple[Offer, ...]]:
-    """Ways that all kinds of a cluster's members can go, each to one place, cheapest first."""
+    """Ways that all kinds of a cluster's members can take, each to one place, cheapest first."""
     by_place: dict[Place, list[list[Offer]]] = defaultdict(lambda: [[] for _ in kinds])
     for i, alike in enumerate(kinds):
         for offer in _few(search.fitting(alike[0], bounds)):
@@ -271,7 +271,7 @@ def _ways_to(
 
 
 def _few(found: Iterable[Offer]) -> list[Offer]:
-    """The cheapest, and of those that differ from all of them in where or what they are the cheapest each."""
+    """The cheapest ways, and the cheapest of each other place and kind."""
     out: list[Offer] = []
     seen: set[object] = set()
     more = MOST_MORE

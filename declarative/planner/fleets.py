@@ -25,7 +25,7 @@ NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
 
 
 class _Misfit(NamedTuple):
-    """That a node is not any more what its fleet may have."""
+    """A node does not fit its fleet's limits any more."""
 
     reason: Reason
     field: str
@@ -46,8 +46,8 @@ class Fleets:
         pinned: frozenset[Address] = frozenset(),
         requested: frozenset[str] = frozenset(),
     ) -> None:
-        """`freed` are ranks whose blocks are given back; `pinned` nodes have to stay for those on them, and
-        those that are `requested` (`node/gpu-0`) are made anew whatever is on them.
+        """`freed` are ranks whose blocks are given back. `pinned` nodes stay for the ranks on them.
+        `requested` nodes (`node/gpu-0`) are made anew, whatever runs on them.
         """
         self.desired = desired
         self.now = now
@@ -79,12 +79,12 @@ class Fleets:
         return [f for f in self.decisions.values() if f.node.fleet == fleet]
 
     def staying(self, fleet: str | None = None) -> list[NodeDecision]:
-        """Those of all nodes that stay, or of the nodes of one fleet."""
+        """The decisions of nodes that stay, of all fleets or of one."""
         found = self.decisions.values() if fleet is None else self.of(fleet)
         return [f for f in found if not f.goes]
 
     def _look_at(self, fleet: Fleet) -> None:
-        """What a fleet may launch, or which hosts it has."""
+        """The offers that a fleet may launch, or its hosts."""
         if not fleet.exists:
             self.offers[str(fleet.name)], found = fleet_offers(self.desired, fleet, self.inventory)
             self.diagnostics += found
@@ -95,7 +95,7 @@ class Fleets:
                 self.found[_key(host)] = offer
 
     def _decision(self, record: Record, held: Mapping[int, str], *, pinned: bool) -> NodeDecision:
-        """A node that stays as it is, until it is judged."""
+        """The decision to keep a node as it is, before it is judged."""
         seen = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
         decision = NodeDecision(
             record=record, node=node_of(record, seen, held), after=record.node, pinned=pinned
@@ -122,7 +122,7 @@ class Fleets:
             self._keep(decision, fleet)
 
     def _knows_hosts(self, fleet: Fleet) -> bool:
-        """Whether a fleet has hosts, and it is known which."""
+        """Whether a fleet has hosts, and the hosts are known."""
         return fleet.exists and (fleet.partition is None or str(fleet.name) in self.inventory.existing)
 
     def _make_anew(self, decision: NodeDecision) -> None:
@@ -135,7 +135,7 @@ class Fleets:
             decision.leave(Reason.REQUESTED, again=True)
 
     def _changed(self, decision: NodeDecision, fleet: Fleet) -> bool:
-        """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
+        """Make a node anew if its fleet changed a field that cannot change on a node. Whether it did."""
         marks = fleet_marks(fleet)
         fixed = (key for key in marks if key not in in_place(Fleet))
         changed = tuple(key for key in fixed if getattr(decision.record.node, key) != marks[key])
@@ -146,7 +146,7 @@ class Fleets:
         return bool(changed)
 
     def _keep(self, decision: NodeDecision, fleet: Fleet) -> None:
-        """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
+        """Change it in place. If it does not keep the limits any more, make it anew once it is idle."""
         sick = self._sick(decision)
         if sick and not self.desired.protects(decision.address, decision.record.node):
             decision.leave(Reason.UNFIT, sick, again=True)
@@ -165,8 +165,8 @@ class Fleets:
 
     def _change_in_place(self, decision: NodeDecision, fleet: Fleet) -> None:
         marks, host = fleet_marks(fleet), decision.host
-        # What is declared of a host's shape changes with its node alone. What was seen not to do as it is
-        # declared now stays as it is: the change would fail.
+        # A host's declared shape changes together with its node. If the host was seen not to have that shape,
+        # nothing changes: the change would fail.
         if host and decision.declared == host.declared and _key(host) not in self.left_out:
             marks["host"] = dict(host.fields)
         decision.after = replace(decision.after, **marks)
@@ -181,9 +181,7 @@ class Fleets:
         return unfit(decision.record, decision.node.readiness, since, self.now, silence)
 
     def _misfit(self, decision: NodeDecision, fleet: Fleet) -> _Misfit | None:
-        """The limit that a node does not keep, or what others changed about it and cannot be put back: it is
-        not what was planned with.
-        """
+        """The limit that a node does not keep, or the field that others changed for good."""
         off = self._off(decision, fleet)
         if off:
             return _Misfit(Reason.MISMATCH, off, f"it does not keep the fleet's `{off}` any more")
@@ -192,7 +190,7 @@ class Fleets:
         return _Misfit(Reason.DRIFT, other, f"somebody else changed its `{other}`") if other else None
 
     def _off(self, decision: NodeDecision, fleet: Fleet) -> str | None:
-        """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
+        """The limit that a node does not keep. For a host, only its declared shape may differ."""
         host = decision.host
         if host is not None:
             anew = decision.declared != host.declared and _key(host) in self.found
@@ -203,7 +201,7 @@ class Fleets:
         return limits(fleet, allowed_backends(self.desired, fleet), offer_of(decision.record))
 
     def _let_go(self, decision: NodeDecision) -> None:
-        """Its host is not declared any more: it goes when nothing runs on it, and when it can."""
+        """Delete a node whose host is not declared any more, once nothing runs on it and it can go."""
         adopted = decision.record.node.instance_id is not None
         why = f"its {'instance' if adopted else 'host'} is not declared any more"
         if decision.pinned or not decision.idle:
@@ -218,7 +216,7 @@ class Fleets:
             decision.leave(Reason.REMOVED, "instance_ids" if adopted else host_field)
 
     def _offer_hosts(self) -> None:
-        """To fleets that have hosts: those that are no nodes, or whose nodes are made anew."""
+        """Give fleets their hosts that are not nodes yet, or whose nodes are made anew."""
         offers = dict(self.found)
         for decision in self.decisions.values():
             if decision.again and decision.host and (offer := decision.offer_again()):
@@ -231,7 +229,7 @@ class Fleets:
                 self._check_split(fleet)
 
     def _host_offers(self, fleet: Fleet, offers: Mapping[tuple[str, str, str], Offer]) -> tuple[Offer, ...]:
-        """Those of the offers that are hosts of a fleet and can be split as it says."""
+        """The offers that are hosts of a fleet and can be split as the fleet says."""
         out: list[Offer] = []
         for key, host in self.hosts.items():
             offer = offers.get(key)
@@ -248,7 +246,7 @@ class Fleets:
         return tuple(out)
 
     def _check_split(self, fleet: Fleet) -> None:
-        """The error of nodes of a partition that cannot be split as the fleet says: once for each shape."""
+        """One error for each shape of a partition's nodes that cannot be split as the fleet says."""
         for shape in dict.fromkeys(f.shape for f in self.inventory.existing.get(str(fleet.name), ())):
             if split(shape, fleet.blocks.number) is None:
                 what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
@@ -257,14 +255,14 @@ class Fleets:
                 )
 
     def _tell_drained(self, decision: NodeDecision) -> None:
-        """Every plan names it: whoever drained it may have forgotten."""
+        """A warning in every plan: whoever drained the node may have forgotten."""
         drain = drain_of(decision.record)
         if drain and not decision.goes:
             hint = f"once it is well: `fleetform undrain {decision.node.name}`"
             self._note(decision, "drained", f"takes no new work: {drain}", hint)
 
     def _stays(self, decision: NodeDecision, why: str, then: str) -> None:
-        """It has to go, but ranks run on it or it waits: it takes no new work, and goes later."""
+        """A node that has to go, but ranks run on it or it waits. It takes no new work, and goes later."""
         when = "once undrained" if decision.idle and decision.waits else "once idle"
         decision.node = replace(decision.node, closed=f"{why}; it is {then} {when}")
         hint = f"it takes no new work, and is {then} {when}"
@@ -297,7 +295,7 @@ class Fleets:
             decision.leave(Reason.SURPLUS, "nodes")
 
     def rules(self) -> dict[str, FleetRule]:
-        """What placement may launch for each fleet."""
+        """The offers that placement may launch, for each fleet."""
         return {name: self._rule(name, fleet) for name, fleet in self.desired.fleets.items()}
 
     def _rule(self, name: str, fleet: Fleet) -> FleetRule:
@@ -318,11 +316,11 @@ class Fleets:
         )
 
     def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> Mapping[str, int]:
-        """Let unused nodes above the target go that were idle for long enough: by fleet, how many."""
+        """Delete unused nodes above the target that were idle for long enough. Fleet → how many."""
         retired: dict[str, int] = {}
         for name, fleet in self.desired.fleets.items():
             if fleet.nodes is None:
-                continue  # hosts are there, whatever is idle
+                continue  # hosts exist, idle or not
             staying = self.staying(name)
             spare = max(0, len(staying) + launched.get(name, 0) - fleet.nodes.target)
             unused = [f for f in staying if f.node.name not in used]
@@ -334,8 +332,8 @@ class Fleets:
         return retired
 
     def _idle_too_long(self, fleet: Fleet, unused: list[NodeDecision]) -> list[NodeDecision]:
-        """Those that go, as far as they are not wanted. Where one has to go, one that can do no work goes in
-        its place, however short it was idle.
+        """The nodes to delete, without those that are wanted. A node that can do no work goes in place of one
+        that can, however short it was idle.
         """
         wait = fleet.idle_duration.seconds
         idle = [f for f in unused if f.idle]
@@ -344,7 +342,7 @@ class Fleets:
         return least_useful_first(may_go)[: len(due)]
 
     def makes_room(self, retired: Mapping[str, int], launched: Mapping[str, int], refused: int) -> bool:
-        """Whether nodes that go may leave their place to some of so many ranks that have none."""
+        """Whether deleted nodes may make room for some of the `refused` ranks."""
         if not refused or not retired:
             return False
         if any(offer.limit is not None for offers in self.offers.values() for offer in offers):
@@ -352,7 +350,7 @@ class Fleets:
         return any(self._lacks(name, n + launched.get(name, 0), refused) for name, n in retired.items())
 
     def _lacks(self, name: str, count: int, wanted: int) -> bool:
-        """Whether a fleet, with so many nodes beside those that stay, may not launch what is wanted."""
+        """Whether a fleet with `count` nodes beside those that stay cannot launch all that are wanted."""
         fleet = self.desired.fleets[name]
         staying = len(self.staying(name))
         most = fleet.nodes.max if fleet.nodes else None
@@ -373,5 +371,5 @@ class Fleets:
 
 
 def _key(host: Host) -> tuple[str, str, str]:
-    """What tells one host of a fleet from others."""
+    """The key by which hosts of a fleet differ."""
     return host.fleet, host.backend, host.key

@@ -1,12 +1,12 @@
-"""How well nodes are: which need somebody, which do not answer and are given up, which are made anew. Pure.
+"""The health of nodes: which need somebody, which do not answer and are given up, which are made anew. Pure.
 
-A node that does not answer takes no new work from the first moment on, and is given up after its fleet's
-`unreachable_duration`. It is given up only where that is safe. A cloud's node is ended by its cloud before
-anything of it counts as lost; a host is no more than out of reach, so that others have to show that it is
-not our own line. Several nodes that fall silent at once are our own line as well, if none is left that
-answers. That is believed for no longer than `SURE` times the limit, while their cloud answers: its API is
-reached by another way than the machines, so that it proves nothing of the line; but machines that are dead
-while their cloud says that they run would hold their gang and be paid for without end.
+A node that does not answer takes no new work, and is given up after its fleet's `unreachable_duration`, if
+that is safe. A cloud ends its node before anything of the node counts as lost. A host is only out of reach:
+other hosts have to answer, to show that our own line is not the fault. Our line also counts as the fault if
+several nodes fall silent at once, and none is left that answers. While their cloud answers, that is believed
+for at most `SURE` times the limit. Its API is reached by another way than the machines, so it proves nothing
+about the line. But dead machines that their cloud reports as running would hold their gang, and cost money,
+without end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declarative.model.state import Record, State, drain_of, natural, silent_sin
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
-"""States of nodes that need somebody. The others are ready, on their way, or nobody looked."""
+"""States of nodes that need somebody. The others are ready, starting, or unobserved."""
 LEFT_OUT, UNREADABLE = "left_out", "unreadable"
 UNREAD = "backend-unreadable"
 """The code of the warning about a backend that does not answer."""
@@ -31,17 +31,17 @@ HOST_HINT = "the next `apply` that finds it ready makes it a node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """One thing that is not well. Times are seconds since the epoch, by our clock."""
+    """One unhealthy thing. Times are seconds since the epoch, by our clock."""
 
     address: str
-    """`node/NAME`, `backend/NAME`; of a declared host that is no node, `fleet/NAME`."""
+    """`node/NAME`, `backend/NAME`, or `fleet/NAME` for a declared host that is not a node."""
     state: str
-    """A node's, or `left_out` of a host, `unreadable` of a backend."""
+    """A node's state, `left_out` for a host, `unreadable` for a backend."""
     detail: str
     host: str | None = None
     """The host that is left out."""
     since: float | None = None
-    """Since when a node does not answer."""
+    """When a node stopped answering."""
     until: float | None = None
     """When it is given up, if it does not answer before."""
     hint: str | None = None
@@ -50,7 +50,7 @@ class Health:
 def of_nodes(
     seen: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
 ) -> tuple[Health, ...]:
-    """Of nodes that stay, by how they were seen; of those that do not answer, what comes of that."""
+    """The health of nodes that stay, by their last readiness, and what follows if they do not answer."""
     return tuple(
         Health(
             address=f"node/{name}",
@@ -66,7 +66,7 @@ def of_nodes(
 
 
 def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
-    """Of declared hosts that are no nodes."""
+    """The health of declared hosts that are not nodes."""
     return tuple(
         Health(
             address=f"fleet/{i.host.fleet}", state=LEFT_OUT, detail=i.reason, host=i.host.key, hint=HOST_HINT
@@ -76,7 +76,7 @@ def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
 
 
 def of_backends(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
-    """Of backends that did not answer as they should."""
+    """The health of backends that did not answer as they should."""
     return tuple(
         Health(address=d.address or "", state=UNREADABLE, detail=d.summary, hint=d.hint)
         for d in diagnostics
@@ -85,18 +85,18 @@ def of_backends(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
 
 
 LIMIT = 600.0
-"""Seconds after which a node is given up whose fleet is not declared."""
+"""Seconds after which a node is given up if its fleet is not declared."""
 AT_ONCE = 60.0
 """Seconds within which nodes fall silent `at once`."""
 SURE = 3
-"""How many times its limit all nodes of a backend may be silent that fell silent at once."""
+"""How many times the limit nodes of a backend may be silent if all fell silent at once."""
 ANSWERS = (NodeState.READY, NodeState.NOT_READY)
 
 
 def silences(
     state: State, readiness: Mapping[str, Readiness], limits: Mapping[str, float | None], now: float
 ) -> dict[str, Silence]:
-    """Those of the recorded nodes that did not answer when `readiness` was observed.
+    """The recorded nodes that did not answer when `readiness` was observed.
 
     `limits` is fleet → seconds after which its nodes are given up, None for never.
     """
@@ -111,7 +111,7 @@ def silences(
 
 
 def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -> Silence:
-    """Since when a node does not answer, and until when it is waited for."""
+    """When a node stopped answering, and until when it is waited for."""
     known = silent_since(record)
     since = known if known is not None else min(now, seen.observed_at or now)
     return Silence(since=since, until=None if limit is None else since + limit, why=seen.reason)
@@ -127,7 +127,7 @@ class _SilentNodes:
     now: float
 
     def judged(self, name: str) -> Silence:
-        """What comes of a node: once its time has come it is given up, now or later, or it is kept."""
+        """What follows for a silent node: it is given up, now or later, or it is kept."""
         node, silence = self.nodes[name], self.silent[name]
         if silence.until is None or self.now < silence.until:
             return silence
@@ -141,7 +141,7 @@ class _SilentNodes:
         return replace(silence, given_up=True)
 
     def _kept(self, node: Record) -> str | None:
-        """Why a node is not given up although it is time, however long that lasts."""
+        """Why a node is never given up, even after its time."""
         if not node.node.host:
             return "its fleet's `prevent_destroy` is true" if node.node.prevent_destroy else None
         fleet = node.node.fleet
@@ -151,7 +151,7 @@ class _SilentNodes:
         return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
 
     def _line(self, node: Record) -> str | None:
-        """Why a cloud's node is not given up yet although it is time: it may be our own line."""
+        """Why a cloud's node is not given up yet after its time: our own line may be the fault."""
         if node.node.host or self.readiness[node.address.name].down:
             return None
         others = [name for name, other in self.nodes.items() if other.backend == node.backend]
@@ -180,7 +180,7 @@ def lasting(seconds: float) -> str:
 
 
 def silence_text(silence: Silence, now: float) -> str:
-    """`has not answered for 3 min (timed out): it is given up in 7 min`; to be said of a node."""
+    """`has not answered for 3 min (timed out): it is given up in 7 min`, for a node."""
     past = now - silence.since
     text = f"has not answered for {lasting(past)}" if past >= 1 else "does not answer"
     why = f" ({silence.why})" if silence.why else ""
@@ -203,9 +203,9 @@ DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
 def unfit(
     record: Record, seen: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
 ) -> str | None:
-    """Why a node on which nothing runs is made anew; None if it is fit, or may still become it.
+    """Why an idle node is made anew; None if it is fit, or may still become fit.
 
-    One that was ready before is never starting again, and a host that exists is no better for another try.
+    A node that was ready before is never starting again. An existing host gains nothing from another try.
     """
     if record.node.host:
         return None
@@ -221,7 +221,7 @@ def unfit(
 
 
 def usefulness(record: Record, state: NodeState) -> int:
-    """How much a fleet loses with an idle node: `DRAINED` is the least, `WORKS` the most."""
+    """How much a fleet loses with an idle node, from `DRAINED` (least) to `WORKS` (most)."""
     if drain_of(record):
         return DRAINED
     if state is NodeState.FAILED:

@@ -1,8 +1,8 @@
 """Hosts that exist, and the nodes of partitions: which node each of them is or will be. Pure.
 
-A host keeps its node's name while others come and go; a new one gets the lowest number that is free.
-A partition's nodes are there without being made, and their engine gives shares of them to others, too. One
-that is not recorded yet is planned with as if it were: its record costs nothing.
+A host keeps its node's name while others come and go; a new host gets the lowest free number.
+A partition's nodes exist without being made, and their cluster gives shares of them to others, too. A node
+that is not recorded yet is planned as if it were: its record costs nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from declarative.planner.inventory import Inventory, Standing, busy
 from declarative.planner.types import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
-"""Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
+"""The keys of addresses: in the record of a host, and in the outputs of a node."""
 OF_JOBS = ("partition", "constraint", "account", "qos", "reservation")
-"""What is recorded of a partition's node: jobs there are submitted with it."""
+"""The recorded fields of a partition's node: jobs are submitted with them."""
 OF_NODES = ("internal_ip", "network", "resources")
-"""Of a host's fields, those that are no way to it."""
+"""The fields of a host that do not say how it is reached."""
 
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
-    """Every declared host with its node's name, by fleet and in the order of the hosts; and one for the nodes
-    of each partition, which `named` names.
+    """Every declared host with its node's name, by fleet and in the order of the hosts. Each partition has
+    one entry for all its nodes, which `named` names.
     """
     known, taken = _names(state)
     out: list[Host] = []
@@ -64,7 +64,7 @@ def _names(state: State) -> tuple[dict[tuple[str, str, str], str], set[str]]:
 
 
 def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
-    """The task with names of nodes for the addresses in its `instances`; one that no node has stays."""
+    """The task with names of nodes for the addresses in its `instances`. An unknown address stays."""
     pins = want.spec.instances
     if all(pin.host is None for pin in pins):
         return want
@@ -93,7 +93,7 @@ def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
 
 
 def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
-    """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
+    """The hosts of a fleet, without node names; none if the fleet launches its nodes."""
     host = partial(Host, fleet=str(fleet.name), name="", backend=backend_of(fleet))
     if fleet.partition is not None:
         settings = {name: value for name in OF_JOBS if (value := getattr(fleet, name)) is not None}
@@ -110,7 +110,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
 
 
 def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
-    """How each declared host is reached, by backend and key: what is recorded of the volumes on it."""
+    """How each declared host is reached, by backend and key. The volumes on it record that."""
     hosts = (h for fleet in desired.fleets.values() for h in declared_hosts(fleet) if not h.whole)
     return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in OF_NODES} for h in hosts}
 
@@ -122,12 +122,12 @@ def has_hosts(desired: Desired, backend: str) -> bool:
 
 
 def backend_of(fleet: Fleet) -> str:
-    """The backend that a fleet's hosts are nodes of."""
+    """The backend of a fleet's hosts."""
     return str(next(iter(fleet.backends), SLURM if fleet.partition is not None else SSH))
 
 
 def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
-    """What is recorded of a host; what it does not say itself is the fleet's."""
+    """The recorded fields of a host. The fleet supplies those that the host leaves out."""
     jump = host.proxy_jump or config.proxy_jump
     found = {
         "hostname": host.hostname,
@@ -145,11 +145,11 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
 
 
 WAY = ("hostname", "port", "user", "identity_file", "known_hosts", "host_keys", "proxy_jump")
-"""How a host is reached, of all that is recorded of it."""
+"""The recorded fields of a host that say how it is reached."""
 
 
 def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is recorded of a host, to be reached as `fields` say: a port that was mended counts at once."""
+    """The recorded fields of a host, reached as `fields` say: a corrected port counts at once."""
     return {
         **{key: value for key, value in recorded.items() if key not in WAY},
         **{key: value for key, value in fields.items() if key in WAY},
@@ -157,7 +157,7 @@ def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[s
 
 
 def _numbers(declared: Resources | None) -> dict[str, Any]:
-    """What is declared, as fields of `Shape`: of a range the least, which is certain."""
+    """The declared resources as fields of `Shape`. A range gives its least value, which is certain."""
     if declared is None:
         return {}
     sizes = {"cpu": declared.cpu, "memory_mib": declared.memory, "disk_mib": declared.disk}
@@ -174,16 +174,16 @@ def _numbers(declared: Resources | None) -> dict[str, Any]:
 
 
 def declared_shape(host: Host) -> Shape | None:
-    """The shape of a host as it is declared; None if CPUs or memory have to be read from it."""
+    """The declared shape of a host; None if its CPUs or memory have to be read from it."""
     if {"cpu", "memory_mib"} <= set(host.declared):
         return Shape(**host.declared)
     return None
 
 
 def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -> Offer:
-    """A host as what a node is made of: there is one of it, and nobody bills it.
+    """A host as an offer. It makes one node, and costs nothing.
 
-    It is a zone of its own: a volume on its disk can be had there alone.
+    It is a zone of its own: a volume on its disk exists only there.
     """
     return Offer(
         backend=host.backend,
@@ -201,8 +201,8 @@ def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -
 def unseen(
     fleet: Fleet, backends: Iterable[str], occupied: Collection[tuple[str, str]], inventory: Inventory
 ) -> tuple[Unseen, ...]:
-    """What a fleet may have beside its nodes (`occupied`: their backends and keys), once its hosts are ready
-    or its backends can be read.
+    """Offers that a fleet may get beside its nodes, once its hosts are ready or its backends can be read.
+    `occupied` are the backends and keys of its nodes.
     """
     if not fleet.exists:
         names = [f"backend/{name}" for name in backends]
@@ -227,7 +227,7 @@ def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
 
 
 def found_offer(inventory: Inventory, host: Host) -> Offer | None:
-    """What was found of a declared host, under the node's name that it was looked at for."""
+    """The observed offer of a declared host, with its node's name there."""
     for offer in inventory.offers.get(host.backend, ()):
         seen = offer.host
         if seen and (seen.fleet, seen.key) == (host.fleet, host.key):
@@ -239,8 +239,8 @@ def found_offer(inventory: Inventory, host: Host) -> Offer | None:
 
 
 def named(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[str, str]:
-    """The node's name of each of a partition's nodes: the recorded one, else by the number in its own name,
-    else the lowest that is free.
+    """The node name of each of a partition's nodes: the recorded one, else by the number in its own name,
+    else with the lowest free number.
     """
     known, taken = _names(state)
     out = {key: name for key in keys if (name := known.get((fleet, backend, key)))}
@@ -258,7 +258,7 @@ def named(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[s
 
 
 def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
-    """The state, were all nodes of the declared partitions recorded."""
+    """The state as if all nodes of the declared partitions were recorded."""
     records = dict(state.records)
     strays: dict[str, Mapping[int, str]] = dict(state.strays)
     for name, nodes in inventory.existing.items():
@@ -274,7 +274,7 @@ def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
 
 
 def _new(found: Standing, fleet: Fleet) -> Record | None:
-    """The record that a node would have; None if it cannot be split as the fleet says."""
+    """The record of such a node; None if the node cannot be split as the fleet says."""
     if split(found.shape, fleet.blocks.number) is None:
         return None
     host = found.host
@@ -293,5 +293,5 @@ def _new(found: Standing, fleet: Fleet) -> Record | None:
 
 
 def hosts_in(fleet: Fleet, inventory: Inventory) -> tuple[Host, ...]:
-    """The nodes of a fleet's partition, as they were seen."""
+    """The nodes of a fleet's partition, as they were observed."""
     return tuple(found.host for found in inventory.existing.get(str(fleet.name), ()))

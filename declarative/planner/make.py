@@ -58,7 +58,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
     effort: int = 1,
     max_work: int | None = None,
 ) -> Plan:
-    """What to do so that `desired` is there: see `Question`. Work beyond `max_work` units is refused."""
+    """The plan that makes `desired` true: see `Question`. Work beyond `max_work` units is refused."""
     asked = Question(
         desired=desired,
         recorded=recorded,
@@ -124,14 +124,14 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
 
 
 def basis_of(state: State) -> Basis:
-    """What a plan of this state is made from."""
+    """The basis of a plan made from this state."""
     seen = (state.readiness.get(r.address.name) for r in state.of("node"))
     oldest = min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
     return Basis(lineage=state.lineage, serial=state.serial, observed_at=oldest)
 
 
 def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
-    """What is to be said of fleets, nodes, volumes and tasks."""
+    """Warnings and errors about fleets, nodes, volumes and tasks."""
     staying = (decision.node for decision in found.fleets.staying())
     there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
     return [
@@ -146,7 +146,7 @@ def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[D
 
 
 def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
-    """Fleets that are too small, and regions that are not there. A fleet is found fault with once."""
+    """Fleets that are too small, and unknown regions. A fleet gets one finding at most."""
     errors = ("blocks-do-not-divide", "no-backend")
     faulty = {d.address for d in found.fleets.diagnostics if d.code in errors}
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in faulty]
@@ -157,7 +157,7 @@ def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[D
 
 
 def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
-    """Of tasks that stay ended although what lies in their folders changed."""
+    """A warning for each task that stays ended although files in its folders changed."""
     for name, decision in sorted(found.tasks.items()):
         if decision.course is Course.KEPT and decision.files:
             address = f"task/{name}"
@@ -192,9 +192,9 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
 
 
 def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
-    """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
+    """Nodes that stay and take no work, one line for all of a fleet with the same reason.
 
-    Of those that are `silent` it is said what comes of that.
+    For `silent` nodes the reason includes when they are given up.
     """
     noted = {d.address for d in fleets.diagnostics}
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
@@ -220,15 +220,15 @@ def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[st
 
 
 def _waiting(found: Decisions) -> tuple[str, ...]:
-    """Tasks that do not fit now, and whose `retry` says to wait, or to run again. What can never fit is not
-    waited for.
+    """Tasks that do not fit now, and whose `retry` says to wait or to run again. A task that never fits does
+    not wait.
     """
     refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
 
 
 def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
-    """Of each backend that says something of it: how it is reached, as whom, what its nodes start from."""
+    """How each backend is reached, as whom, and what its nodes start from, as far as it is declared."""
     out: dict[str, dict[str, Any]] = {}
     for name, backend in sorted(desired.backends.items()):
         values = encode(backend)
@@ -239,7 +239,7 @@ def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
 
 
 def _unstarted(found: Decisions) -> Iterator[Action]:
-    """What unplaced tasks would run: a later plan, or a retry, may start them with nobody looking."""
+    """The actions of unplaced tasks, to be shown: a later plan or a retry may start them unattended."""
     for refusal in found.outcome.refusals:
         decision = found.tasks[refusal.task]
         old = decision.have.get(0)
@@ -261,7 +261,7 @@ def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
 
 
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
-    """What is recorded and stands in a document that was not used: nobody said that it shall go."""
+    """Warnings about records whose document was not used: nobody asked to delete them."""
     have = {f"task/{r.rank.task}" for r in recorded.of("rank")}
     have |= {f"fleet/{r.node.fleet}" for r in recorded.of("node")}
     have |= {str(r.address) for r in recorded.of("volume")}
@@ -305,8 +305,8 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
 
 
 def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]:
-    """Patterns of `include` without a file, while things go that no file declares any more: nobody can tell
-    whether their declarations were deleted or only moved to where they are not read.
+    """Errors for patterns of `include` that match no file, if the plan deletes things that no file declares.
+    Their declarations may have been deleted, or only moved to where they are not read.
     """
     if not desired.unmatched:
         return []
@@ -353,7 +353,7 @@ def refreshed(recorded: State, inventory: Inventory, now: float) -> Plan:
 
 
 def _ended_badly(recorded: State, state: State) -> Iterator[Drift]:
-    """Ranks that ended since they were looked at last. That one succeeds is what was declared."""
+    """Ranks that failed or were lost since the last look. Success is not drift."""
     for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0])):
         before = recorded.ranks.get(name)
         if status.state.ended and status.state is not RankState.SUCCEEDED and before != status:

@@ -34,7 +34,7 @@ KEPT = ReservationStatus.KEPT
 
 
 def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable[str]) -> Plan:
-    """The part of the plan that is asked for. `state` is the recorded and the observed put together."""
+    """The part of the plan that is asked for. `state` is the records with what was observed."""
     targets, excludes = tuple(targets), tuple(excludes)
     groups = _groups(plan.actions)
     needs = _needs(plan.actions, groups)
@@ -42,7 +42,7 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
     barred = _meant(groups, excludes)
     held_up = closure(barred, _reverse(needs))
     wanted = closure(aimed, needs) if targets else aimed
-    # What needs something that is left out is left out, too, although it was aimed at.
+    # An action that needs something left out is left out, too, even if it is a target.
     chosen = wanted - held_up
     part = Part(
         targets=targets,
@@ -64,7 +64,7 @@ def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
 
 
 def needs_of(plan: Plan) -> dict[str, set[str]]:
-    """Group of actions → those that it needs, all of them: not only the direct ones."""
+    """Group of actions → all groups that it needs, directly or not."""
     needs = _needs(plan.actions, _groups(plan.actions))
     return {group: closure(found, needs) for group, found in needs.items()}
 
@@ -84,7 +84,7 @@ def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str
 
 
 def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...]) -> Preview:
-    """What comes of the chosen actions alone."""
+    """The preview after the chosen actions only."""
     made = {a.address.name for a in plan.of(Op.CREATE, "node") if group_of(a) in chosen}
     after = total_price(n.price for n in nodes if n.stays)
     return replace(
@@ -97,7 +97,7 @@ def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...])
 
 
 def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
-    """What is said of these tasks."""
+    """The unplaced part for these tasks."""
     return replace(
         whole,
         refusals=tuple(r for r in whole.refusals if r.task in tasks),
@@ -108,14 +108,14 @@ def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
 
 
 def addresses_of(plan: Plan) -> frozenset[str]:
-    """What can be aimed at in a plan."""
+    """The possible targets in a plan."""
     groups = _groups(plan.actions)
     tasks = (f"task/{r.task}" for r in plan.unplaced.refusals)
     return frozenset((*groups, *(name for names in groups.values() for name in names), *tasks))
 
 
 def group_of(action: Action) -> str:
-    """What an action cannot be told apart from: `task/train`, `node/gpu-0`, `volume/data-0`."""
+    """The group of an action, which is done as a whole: `task/train`, `node/gpu-0`, `volume/data-0`."""
     return str(action.address) if action.task is None else f"task/{action.task}"
 
 
@@ -127,7 +127,7 @@ def _group_of_id(action: str) -> str:
 
 
 def _groups(actions: Iterable[Action]) -> Groups:
-    """Of each group the names that mean it, beside its own."""
+    """Group → other names that mean it."""
     out: dict[str, set[str]] = defaultdict(set)
     for action in actions:
         group, found = group_of(action), action.typed
@@ -198,7 +198,7 @@ def _sorted(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _reservations(plan: Plan, state: State, chosen: Container[str]) -> tuple[Reservation, ...]:
-    """As they are after the chosen actions: what is left out keeps the place that it has."""
+    """The reservations after the chosen actions. What is left out keeps its place."""
     out: list[Reservation] = []
     touched = {group_of(a) for a in plan.actions}
     for item in plan.reservations:

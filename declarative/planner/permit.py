@@ -1,7 +1,7 @@
-"""What of a plan a loop may do without a person: by what each action is about, by budgets, by what is safe.
+"""The part of a plan that a loop may do without a person: by causes, by budgets, by what is safe.
 
-What cannot be told apart is permitted or held as a whole (`partial`). What an action needs goes with it, as
-far as that only makes or changes something: a delete is never let through by what needs it.
+A group of actions (`partial`) is permitted or held as a whole. What it needs goes with it if that only
+creates or updates: a delete is never permitted by what needs it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _GRAVITY = (
     Cause.RETRY,
     Cause.IDLE,
 )
-"""Of several causes the first counts."""
+"""If a group has several causes, the first counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """That something is not done now, and why. `until` is when it is tried at the latest."""
+    """Something that is not done now, and why. `until` is when it is tried at the latest."""
 
     group: str
     cause: Cause
@@ -69,7 +69,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """That something was let through earlier."""
+    """Something that was permitted earlier."""
 
     group: str
     cause: str
@@ -78,44 +78,44 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is permitted depends on, beside the plan."""
+    """What the permission depends on, beside the plan."""
 
     rules: Reconcile
     now: float
     scheduled: Collection[str] = ()
-    """The fleets and tasks that their schedule keeps from being there: `task/train`."""
+    """The fleets and tasks that are outside of their schedule: `task/train`."""
     approved: Collection[str] = ()
-    """The groups that a person let through."""
+    """The groups that a person approved."""
     later: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """Group → when it is tried again, and why not now."""
     desired: Desired | None = None
-    """What is declared, with the project's limits; None where they are not to be asked."""
+    """The declared project with its limits; None if the limits do not count."""
     lost: Collection[str] = ()
-    """The groups that are gone and were held so far: nothing is recorded of them any more."""
+    """The vanished groups that were held so far. They have no records any more."""
     before: Sequence[Done] = ()
-    """What was let through in the longest time that a budget counts, and in a day."""
+    """What was permitted within the longest period of a budget, and within a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permitted:
-    """The part of the plan that is done now, and what is not."""
+    """The part of the plan that is done now, and what waits."""
 
     plan: Plan
     causes: Mapping[str, Cause]
-    """Of each group of the whole plan."""
+    """The cause of each group of the whole plan."""
     held: tuple[Held, ...] = ()
 
 
 def causes_of(
     plan: Plan, state: State, scheduled: Collection[str] = (), lost: Collection[str] = ()
 ) -> dict[str, Cause]:
-    """What each group of actions is about. For `scheduled` and `lost` see `Circumstances`."""
+    """The cause of each group of actions. For `scheduled` and `lost` see `Circumstances`."""
     groups: dict[str, list[Action]] = defaultdict(list)
     for action in plan.actions:
         groups[group_of(action)].append(action)
     found = {group: _cause(group, actions, state, scheduled) for group, actions in groups.items()}
     found |= {group: Cause.REPLACE_LOST for group in lost if found.get(group) is Cause.CREATE}
-    for group, actions in groups.items():  # what is made anew since something else is has the cause of that
+    for group, actions in groups.items():  # a cascade has the cause of the replacement that it follows
         if any(a.reason is Reason.CASCADE for a in actions):
             because = {address for action in actions for address in action.because} - {group}
             found[group] = _gravest({found[b] for b in because if b in found}, Cause.REPLACE)
@@ -139,9 +139,9 @@ def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Colle
 
 
 def _cause_of_start(ops: Collection[Op], reasons: Collection[Reason]) -> Cause:
-    """What a task is about of which nothing is stopped."""
+    """The cause for a task of which nothing is stopped."""
     if all(op is Op.DELETE for op in ops):
-        return Cause.IDLE  # only records are left of it
+        return Cause.IDLE  # only its records are left
     again = Reason.RETRY in reasons or Reason.INCOMPLETE in reasons
     return Cause.RETRY if again else Cause.CREATE
 
@@ -162,7 +162,7 @@ def _stops_ranks(actions: Iterable[Action], state: State) -> bool:
 
 
 def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
-    """Which of the groups belong together, since one needs the other; in their order."""
+    """The groups in sets that need each other, in their order."""
     edges: dict[str, set[str]] = {group: set() for group in groups}
     for group, needs in needs_of(plan).items():
         for need in needs & edges.keys():
@@ -180,7 +180,7 @@ def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
 
 
 def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
-    """What of the plan is done now. `state` is the recorded and the observed put together."""
+    """The part of the plan that is done now. `state` is the records with what was observed."""
     causes = causes_of(plan, state, given.scheduled, given.lost)
     needs = needs_of(plan)
     deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
@@ -206,8 +206,8 @@ def _let(
     given: Circumstances,
     makes: Collection[str],
 ) -> set[str]:
-    """The groups that are allowed or approved, and what they need as far as that does no harm: `makes` are
-    those that make what is gone.
+    """The groups that are allowed or approved, and what they need if that is harmless. `makes` are the groups
+    that make vanished things.
     """
     let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
     return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS or n in makes}
@@ -220,10 +220,10 @@ def _not_needed(
     held: Mapping[str, Held],
     desired: Desired | None,
 ) -> dict[str, Held]:
-    """The new nodes that are for nothing but what is held, as far as their fleets have enough without them.
+    """The new nodes that only held groups need, if their fleets have enough nodes without them.
 
-    They would be idle until that is due. What waits for a budget is not asked about: of nodes that are
-    launched for one another a budget may let one after the other through.
+    They would be idle until the groups are done. Groups that wait for a budget do not count: a budget may
+    permit nodes that are launched for each other one after the other.
     """
     spare = Counter(node.fleet for node in plan.preview.nodes if node.stays)
     for name, fleet in desired.fleets.items() if desired else ():
@@ -246,7 +246,7 @@ def _not_needed(
 def _held_up(
     part: Plan, causes: Mapping[str, Cause], needs: Mapping[str, Collection[str]], held: Mapping[str, Held]
 ) -> dict[str, Held]:
-    """The groups that are left out since they need one that is held."""
+    """The groups that are left out because they need a held one."""
     out: dict[str, Held] = {}
     going = {group_of(a) for a in part.actions}
     for group in causes.keys() - going - held.keys():
@@ -269,14 +269,14 @@ def _not_let(group: str, cause: Cause, rules: Reconcile) -> Held:
 
 
 def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
-    """What is not touched whatever is allowed."""
+    """The groups that are never touched, whatever is allowed."""
     for found in plan.diagnostics:
         if found.code == "protected" and found.address is not None and found.address in causes:
             yield found.address, "is protected"
 
 
 def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
-    """The nodes that are not touched since they may be busy for all that is known."""
+    """The nodes that are not touched because they may be busy."""
     for action in plan.of(Op.DELETE, "node"):
         if action.forgets:
             continue
@@ -289,7 +289,7 @@ def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterat
 
 
 def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
-    """That it was tried, or made anew, too often already."""
+    """The wait of a group that was tried, or made anew, too often."""
     until, why = given.later.get(group, (given.now, ""))
     if until > given.now:
         return Held(group=group, cause=cause, why=why, until=until)
@@ -305,19 +305,21 @@ def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
 
 @dataclass(slots=True)
 class _Spending:
-    """How many nodes of a budget are used up."""
+    """How many nodes of a budget are used."""
 
     budget: Budget
     used: int
 
     def has_room(self, weight: int) -> bool:
-        """What is more than the budget has goes alone: else it would wait for ever."""
+        """Whether a group has room. One that is larger than the whole budget goes alone: else it waits for
+        ever.
+        """
         alone = self.used == 0 and self.budget.nodes > 0
         return weight == 0 or alone or self.used + weight <= self.budget.nodes
 
     @property
     def why(self) -> str:
-        """Why something waits for it."""
+        """Why something waits for the budget."""
         budget = self.budget
         window = f" in {budget.per.plain()}" if budget.per is not None else " at once"
         return f"waits for a budget: {budget.nodes} node{'s' if budget.nodes != 1 else ''}{window}"
@@ -344,8 +346,8 @@ def _over_budget(
 def _over_limit(
     part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
 ) -> dict[str, Held]:
-    """The nodes that would go beyond a limit of the project: those at the end of the order of names. Nodes
-    that are launched for one another are launched together or not at all.
+    """The nodes that would exceed a limit of the project: the last ones by name. Nodes that need each other
+    are launched together or not at all.
     """
     desired = given.desired
     found = over_limit(part, desired) if desired else None
