@@ -32,6 +32,14 @@ def test_volume_grows_in_place(project):
     assert lines(project.data("data") / "runs") == ["x"]
 
 
+def test_a_task_of_fewer_nodes_says_how_many(project):
+    """`nodes: 1` is not recorded, and is not nothing."""
+    project.declare(fleet(nodes=2), task("job", "true", nodes=2))
+    project.apply("--wait")
+    project.declare(fleet(nodes=2), task("job", "true", nodes=1))
+    assert "      nodes: 2 → 1  # forces replacement\n" in project.run("plan").out
+
+
 def test_a_change_in_place_of_an_ended_task_does_not_start_it(project):
     """It is not called running, and `--wait` does not fail for how it ended once."""
     project.declare(fleet(), task("job", "exit 3"))

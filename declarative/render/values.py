@@ -5,6 +5,7 @@ A pull request is judged by this text. So nothing is cut, and no two values that
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
@@ -12,7 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from declarative.model.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
+from declarative.model.inputs import AttachmentInputs, Inputs, RankInputs, ReservationInputs, data_of
 from declarative.model.resource import SUMS
 from declarative.model.spec.values import show_mib
 from declarative.model.state import RETRIES, SCHEDULED
@@ -28,6 +29,8 @@ CONTEXT = 2
 """Unchanged lines that are shown before and after those that changed."""
 EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
 """What is shown one by one, also where there was none of it."""
+LEFT_OUT = {f.name: f.default for f in dataclasses.fields(RankInputs) if isinstance(f.default, int)}
+"""What a field counts as that is not recorded: `nodes: 1` is left out, and is no nothing."""
 FORCES = "forces replacement"
 SHOWN_ELSEWHERE = {
     "task": frozenset({"task", "rank", RETRIES, SCHEDULED, SUMS}),
@@ -155,7 +158,8 @@ def differing(
     was, now = data_of(before), data_of(after)
     hidden = SHOWN_ELSEWHERE.get(kind, frozenset()) - set(forcing)
     keys = [*now, *(key for key in sorted(was) if key not in now)]
-    pairs = ((key, was.get(key), now.get(key)) for key in keys if key not in hidden)
+    absent = {key: LEFT_OUT.get(key) for key in keys}
+    pairs = ((key, was.get(key, absent[key]), now.get(key, absent[key])) for key in keys if key not in hidden)
     return [(str(key), old, new) for key, old, new in pairs if old != new]
 
 
