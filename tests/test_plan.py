@@ -410,14 +410,15 @@ def test_a_task_that_has_no_other_place_goes_on_where_it_is(words):
 def test_a_protected_fleet_is_an_error_that_names_the_field():
     """Removing it, and what would replace its nodes; `destroy` leaves them."""
     world = brought({**FLEET, "prevent_destroy": True}, tasks=())
-    for desired in (
-        wanted((), tasks=()),
-        wanted({**FLEET, "prevent_destroy": True, "env": {"A": "1"}}, tasks=()),
+    for desired, hint in (
+        (wanted((), tasks=()), "`moved: [{from: fleet/pair, to: fleet/NEW}]`"),
+        (wanted({**FLEET, "prevent_destroy": True, "env": {"A": "1"}}, tasks=()), "undo the change"),
     ):
         plan = world.plan(desired)
         assert plan.result == "error"
         assert all("prevent_destroy" in d.summary for d in plan.diagnostics)
         assert {d.address for d in plan.diagnostics} == {"node/pair-0", "node/pair-1"}
+        assert all(hint in str(d.hint) for d in plan.diagnostics)
     assert ids(world.plan(project(), destroy=True)) == []
 
 

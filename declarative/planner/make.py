@@ -291,11 +291,18 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
         address = str(decision.record.address)
         why = f"`{decision.because[0]}` changed" if decision.because else "its fleet is not declared any more"
         why = "`--replace`" if decision.goes is Reason.REQUESTED else why
+        hint = "undo the change, or set `prevent_destroy: false`"
+        if fleet is None:
+            hint = (
+                "if it was renamed, write in the `project` document "
+                f"`moved: [{{from: fleet/{decision.node.fleet}, to: fleet/NEW}}]`; "
+                "else declare it again with `prevent_destroy: false`, apply, and remove it then"
+            )
         out.append(
             Diagnostic(
                 code="protected",
                 summary=f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true",
-                hint="undo the change, or set `prevent_destroy: false`",
+                hint=hint,
                 address=address,
                 span=fleets.desired.places.get(f"fleet/{decision.node.fleet}"),
                 severity=Severity.ERROR,
