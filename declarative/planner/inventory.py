@@ -1,7 +1,7 @@
-"""What was observed, and what is known once the recorded and the observed are put together. Pure.
+"""What was observed, and the state that results from the records with it. Pure.
 
-Observing is not changing: an ended rank's reservation counts as released from the moment it is seen,
-whoever records it later (docs/architecture.md, "What a change does").
+Observing is not changing: an ended rank's reservation counts as released once it is seen, before any command
+records that (docs/architecture.md, "What a change does").
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from declarative.planner.types import Drift
 
 LOSABLE = ("node", "volume")
-"""What is made anew when it is gone. An attachment that is gone only means that its rank has ended."""
+"""Kinds that are made anew when gone. A gone attachment only means that its rank has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A node of a partition, as it was seen: it is there without being made, and others use it, too."""
+    """A node of a partition, as it was observed. It exists without being made, and others use it, too."""
 
     host: Host
     shape: Shape
@@ -43,11 +43,11 @@ class Inventory:
     ranks: Mapping[str, RankStatus] = field(default_factory=dict)
     gone: frozenset[Address] = frozenset()
     unsure: frozenset[Address] = frozenset()
-    """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
+    """Gone things that may only seem so: their place showed nothing of this state."""
     ended: Mapping[Address, str] = field(default_factory=dict)
-    """Of those, what its backend itself says to have ended, and why: that is no doubt."""
+    """Gone things that their backend reports as ended, with its reason: there is no doubt."""
     altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
-    """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
+    """Existing things that others changed, with their values now (`provider.Thing.actual`)."""
     drift: tuple[Drift, ...] = ()
     recovered: Mapping[Address, Record] = field(default_factory=dict)
     strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -56,13 +56,13 @@ class Inventory:
     """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     existing: Mapping[str, tuple[Standing, ...]] = field(default_factory=dict)
-    """Fleet → all nodes of its partition, recorded or not; without those that nobody could ask for."""
+    """Fleet → all nodes of its partition, recorded or not. A partition that could not be read is left out."""
     taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
     """Recorded node → what others hold there."""
     left_out: tuple[LeftOut, ...] = ()
-    """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
+    """Declared hosts that are not ready to be nodes as they are declared now."""
     own_gpus: tuple[str, ...] | None = None
-    """The models of this machine's GPUs, where nodes of the driver `local` are; None if nobody looked."""
+    """The models of this machine's GPUs, for nodes of the driver `local`; None if they were not looked at."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
@@ -71,13 +71,11 @@ class Inventory:
         return frozenset(d.address for d in self.diagnostics if d.code == UNREAD)
 
     def launched(self, backends: Iterable[str]) -> list[Offer]:
-        """What these backends offer, without the hosts and instances that are there."""
+        """The offers of these backends, without existing hosts and instances."""
         return [offer for name in backends for offer in self.offers.get(name, ()) if offer.host is None]
 
     def mendable(self, address: Address) -> tuple[str, ...]:
-        """What others changed about a thing and can be put back: its tags, unless they say that it is
-        another's.
-        """
+        """The changes by others that can be put back: tags, unless they say that the thing is another's."""
         found = self.altered.get(address, {})
         return (TAGS,) if TAGS in found and ANOTHERS not in found else ()
 
@@ -90,7 +88,7 @@ def rank_of(record: Record) -> str | None:
 
 
 def _lost(state: State, inventory: Inventory) -> dict[str, str]:
-    """Ranks that hold something that is gone, or on a node that was given up, and what that is."""
+    """Ranks that hold something gone, or something on a node that was given up, and what that is."""
     causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
     for address in inventory.gone:
         why = inventory.ended.get(address)
@@ -104,7 +102,7 @@ def _lost(state: State, inventory: Inventory) -> dict[str, str]:
 
 
 def effective(state: State, inventory: Inventory) -> State:
-    """The state as it would be recorded now: recovered things in, vanished ones out, ended ranks released."""
+    """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks."""
     records = {**state.records, **inventory.recovered}
     for address in inventory.gone:
         records.pop(address, None)
@@ -126,7 +124,7 @@ def effective(state: State, inventory: Inventory) -> State:
 def _kept(
     records: Mapping[Address, Record], ended: Collection[str], gone: frozenset[Address]
 ) -> dict[Address, Record]:
-    """The records without what ranks held that have `ended`, or that is on something `gone`."""
+    """The records without `gone` things, and without what ranks on them or `ended` ranks held."""
     out: dict[Address, Record] = {}
     for address, record in records.items():
         rank = rank_of(record)
@@ -138,7 +136,7 @@ def _kept(
 
 
 def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str, dict[int, str]]:
-    """Node → block → who else holds it, of nodes that are shared with others."""
+    """Node → block → its other holder, for nodes that are shared with others."""
     held: dict[str, set[int]] = {name: {*inventory.strays.get(name, ())} for name in inventory.taken}
     for record in records.values() if held else ():
         if record.address.kind == "reservation" and record.reservation.node in held:
@@ -153,12 +151,12 @@ def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
-    """Nodes and volumes that are missing and that nobody was deleting: several of one backend at once, or any
-    while nothing shows that it was the right place to ask.
+    """Missing nodes and volumes that nobody was deleting: several of one backend at once, or any if nothing
+    shows that the right place was asked.
 
-    That is more likely a fault than the truth: the user decides whether to believe it (rule 2 of
-    docs/architecture.md, "Rules for backends"). A thing that its backend reports as ended is not missing: any
-    number of spot nodes may be taken away at once.
+    This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
+    for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
+    taken away at once.
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     missing = sorted(inventory.gone - deleting - inventory.ended.keys())
@@ -175,14 +173,14 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
 
 
 def _was_given_up(record: Record) -> bool:
-    """Whether its cloud was ending it, for it did not answer."""
+    """Whether its cloud was ending it because it did not answer."""
     return record.outputs.get(GIVEN_UP) is not None and not record.node.host
 
 
 def busy(shape: Shape, total: int, taken: Iterable[Taken], held: Collection[int]) -> dict[int, str]:
-    """The blocks of a node that others hold, the last first, each with who does; `held` are ours.
+    """The blocks of a node that others hold, each with its holder, from the last block on; `held` are ours.
 
-    A share of any of CPUs, memory and GPUs makes a block busy: it cannot be given away whole.
+    A block counts as busy if others hold any of its CPUs, memory or GPUs: it cannot be given away whole.
     """
     per = share(shape, total, 1)
     free = [block for block in reversed(range(total)) if block not in held]

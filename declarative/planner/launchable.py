@@ -1,6 +1,6 @@
 """What a fleet may launch: its backends, the limits that it sets, and the offers that keep them.
 
-GPUs of nodes on this machine that it may not have are here as well: what is done with them is a rehearsal.
+It also finds GPUs of local nodes that this machine may not have: what runs on those is a rehearsal.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _cheap(fleet: Fleet, offer: Offer) -> bool:
 def fleet_offers(
     desired: Desired, fleet: Fleet, inventory: Inventory
 ) -> tuple[tuple[Offer, ...], list[Diagnostic]]:
-    """What a fleet may launch, cheapest first, and what to say where that is nothing, or nowhere."""
+    """The offers that a fleet may launch, cheapest first, and the errors if there are none."""
     backends = allowed_backends(desired, fleet)
     if nowhere := _gpus_nowhere(desired, fleet, backends):
         return (), [nowhere]
@@ -74,7 +74,7 @@ def fleet_offers(
 def unsplittable(
     desired: Desired, fleet: Fleet, what: str, shape: Shape, *, blocks: int | None, host: Host | None = None
 ) -> Diagnostic:
-    """The error of what cannot be split as its fleet, or a host of it, says."""
+    """The error of a shape that cannot be split as its fleet, or its host, says."""
     address, places = f"fleet/{fleet.name}", desired.places
     own = places.get(f"{address}.hosts.{host.index}.blocks") if host else None
     listing = ", ".join(map(str, divisors(shape)))
@@ -88,7 +88,7 @@ def unsplittable(
 
 
 def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:
-    """The error of a fleet that asks for GPUs and has no backend: nobody meant this machine's folders."""
+    """The error of a fleet that asks for GPUs and has no backend: the local folders cannot be meant."""
     if not _asks_for_gpus(fleet) or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
         return None
     address = f"fleet/{fleet.name}"
@@ -103,14 +103,14 @@ def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> 
 
 
 def cheapest_first(offer: Offer) -> tuple[object, ...]:
-    """The order of offers: by price, those of an unknown one last."""
+    """The order of offers: by price, unknown prices last."""
     price = math.inf if offer.price is None else offer.price
     where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
     return (price, offer.spot, size_order(offer), *where)
 
 
 class Rehearsed(NamedTuple):
-    """A node, or what one may be launched from, with GPUs. `fleet` is None for an offer of no fleet."""
+    """A node or offer with GPUs. `fleet` is None for an offer without a fleet."""
 
     fleet: str | None
     backend: str
@@ -130,7 +130,7 @@ def is_local(desired: Desired, backend: str) -> bool:
 
 
 def may_rehearse(desired: Desired, state: State) -> bool:
-    """Whether it matters which GPUs this machine has: nodes on it have some, or may get some."""
+    """Whether this machine's GPUs matter: local nodes have GPUs, or may get some."""
     there = (r.node for r in state.of("node"))
     if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
         return True
@@ -154,9 +154,9 @@ def _asks_for_gpus(fleet: Fleet) -> bool:
 def judged(
     desired: Desired, nodes: Iterable[Rehearsed], own: tuple[str, ...] | None, *, together: bool = True
 ) -> list[tuple[Rehearsed, bool | None]]:
-    """The nodes on this machine with GPUs, and whether it lacks some of these; None if nobody looked.
+    """The local nodes with GPUs, and whether this machine lacks some of these; None if that is unknown.
 
-    `together`: the nodes are there at once, so that their GPUs add up.
+    `together`: the nodes exist at the same time, so their GPUs add up.
     """
     here = [n for n in nodes if n.shape.gpus and is_local(desired, n.backend)]
     if own is None:
@@ -172,7 +172,7 @@ def judged(
 def rehearsals(
     desired: Desired, nodes: Iterable[Rehearsed], own: tuple[str, ...] | None, *, together: bool = True
 ) -> list[Diagnostic]:
-    """A warning for each fleet whose nodes have GPUs that this machine lacks, or of which nobody knows."""
+    """A warning for each fleet whose nodes have GPUs that this machine lacks, or may lack."""
     lacks: dict[str | None, list[Rehearsed]] = {}
     for node, lacking in judged(desired, nodes, own, together=together):
         if lacking is not False:

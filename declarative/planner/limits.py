@@ -1,11 +1,11 @@
-"""What is too much. The project's `limits`: a plan that goes beyond one is an error, told at the line of the
-limit. And work: a stranger's few lines must not eat the machine.
+"""Limits. A plan that exceeds one of the project's `limits` gets an error at the line of the limit. The work
+of a plan is limited as well: a stranger's few lines must not eat the machine.
 
-What is there already may be beyond a limit that was set later: a plan that does not add to it is no error.
-A price that nobody knows is never taken for 0.
+Existing things may exceed a limit that was set later: a plan that does not add to them has no error. An
+unknown price is never taken for 0.
 
-The work is counted from what is wanted, before anything is planned: the same project has the same work on
-every machine. A unit stands for about 1 KiB of what a plan makes, and 40 microseconds.
+The work is counted from the declaration, before anything is planned: a project has the same work on every
+machine. A unit stands for about 1 KiB of a plan, and 40 microseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def limited(plan: Plan, desired: Desired) -> Plan:
 
 
 def over_limit(plan: Plan, desired: Desired) -> Diagnostic | None:
-    """The first limit of cost or nodes that the plan goes beyond."""
+    """The error of the first limit of cost or nodes that the plan exceeds."""
     return next((d for d in _beyond_limits(plan, desired) if d.severity is Severity.ERROR), None)
 
 
@@ -70,7 +70,7 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
 
 
 def _cost_after(plan: Plan) -> tuple[float, list[str]]:
-    """What all nodes cost whose price is known, USD an hour, and the others (`node/gpu-0`)."""
+    """The cost of all nodes with a known price, USD an hour, and the names of the others (`node/gpu-0`)."""
     staying = [n for n in plan.preview.nodes if n.stays]
     known = (n.price for n in staying if n.price is not None)
     return total_price(known) or 0.0, [f"node/{n.name}" for n in staying if n.price is None]
@@ -83,7 +83,7 @@ def _grows(plan: Plan, after: float) -> bool:
 
 
 def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
-    """That what nodes cost is not known: whether a limit is kept is not known, either."""
+    """The finding if the cost of nodes is unknown: nobody can tell whether the limit is kept."""
     named = and_more(sorted(nodes, key=natural), MOST_NAMED)
     summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
     hint = "write the prices into the backend's catalog, or use offers whose prices are known"
@@ -92,8 +92,8 @@ def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> 
 
 
 def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
-    """What was spent in this month, and what all nodes would cost in the rest of its 730 hours, is within the
-    limit; else nothing is launched. It names no sum: a loop says the same in each round, and once.
+    """An error if this month's spending, with the cost of all nodes for the rest of its 730 hours, exceeds
+    the limit; then nothing is launched. It names no sum, so that a loop repeats the same message, shown once.
     """
     most, spent = desired.project.limits.cost_per_month, plan.preview.cost.spent
     if most is None or spent is None:
@@ -121,7 +121,7 @@ def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
 
 
 def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[Diagnostic]:
-    """What would be deleted or replaced although `limits.protected` names it."""
+    """Errors for things that would be deleted or replaced although `limits.protected` names them."""
     again = {a.address for a in plan.actions if a.op is Op.CREATE}
     for action in plan.actions:
         pattern = desired.guard(*_names(action)) if action.op is Op.DELETE and not action.forgets else None
@@ -139,7 +139,7 @@ def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[D
 
 
 def _names(action: Action) -> tuple[str, ...]:
-    """What patterns may call it."""
+    """The names that a pattern may match."""
     found, address = action.typed, str(action.address)
     if isinstance(found, NodeInputs):
         return address, f"fleet/{found.fleet}"
@@ -157,7 +157,7 @@ def _beyond(desired: Desired, name: str, summary: str, hint: str, *, error: bool
 
 
 def _affordable(plan: Plan, most: float) -> tuple[Fallback, ...]:
-    """The ways that keep the limit, whichever of them come to pass together."""
+    """The ways that keep the limit in any combination."""
     prices = {a.address.name: a.typed.price for a in plan.actions if isinstance(a.typed, NodeInputs)}
     room = most - (plan.preview.cost.after or 0.0) + ROUNDING
     out: list[Fallback] = []
@@ -172,7 +172,7 @@ def _affordable(plan: Plan, most: float) -> tuple[Fallback, ...]:
 def _extra(
     kinds: tuple[tuple[str, ...], ...], way: tuple[Spare, ...], prices: Mapping[str, float | None]
 ) -> float:
-    """What a way costs more than planned, USD an hour, at most; infinite if that is unknown."""
+    """The extra cost of a way, USD an hour, at most; infinite if unknown."""
     total = 0.0
     for names, spare in zip(kinds, way, strict=True):
         for name in names:
@@ -188,26 +188,26 @@ MOST_PLACES = 200_000
 
 MOST_ENTRIES = 5_000_000
 MOST_TEXT = 1 << 27
-"""Of environment, tags and commands, for all nodes and ranks together; text in characters."""
+"""Entries and characters of environment, tags and commands, for all nodes and ranks together."""
 
 MOST_OFFERED = 500_000
-"""Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
+"""Offers that are compared with the limits of fleets: each fleet looks at each offer of its backends."""
 
 MOST_SIZES = 20_000_000
 """Sizes of tasks times the offers that fleets may launch."""
 
 
 OFFLINE_WORK = 250_000
-"""What a plan of strangers' YAML may take: 10 CPU seconds and 300 MB."""
+"""The work that a plan of strangers' YAML may take: 10 CPU seconds and 300 MB."""
 
 NODE, RANK, VOLUME, MOUNT, RECORD = 7, 22, 5, 8, 10
-"""Units for one of each. A rank may launch a node: that is in it."""
+"""Units for one of each. A rank's units include the node that it may launch."""
 ALTERNATIVES, BLOCKS, ENTRIES, CHARACTERS = 2, 3, 4, 250
-"""How many for a unit: volumes among which a mount chooses, blocks that a rank holds, and entries and
-characters of environment, tags and commands.
+"""How many make one unit: volumes that a mount chooses from, blocks of a rank, entries and characters of
+environment, tags and commands.
 """
 PINNED = 35
-"""How many for a unit: nodes that fleets launch anyhow, each of which a pin may mean."""
+"""How many make one unit: nodes that fleets launch anyway, each of which a pin may mean."""
 OFFERED, TRIED = 2, 2
 """Units for each offer that a fleet looks at, and for each network that a task on several nodes tries."""
 
@@ -215,9 +215,7 @@ OFFERED, TRIED = 2, 2
 def too_large(
     desired: Desired, recorded: State, inventory: Inventory, most: int | None = None
 ) -> Diagnostic | None:
-    """The refusal of what would take minutes to plan, or more than `most` units of work; None if it can be
-    planned.
-    """
+    """The refusal of a project that takes minutes to plan, or more than `most` units of work; else None."""
     return (
         _too_many_places(desired, recorded)
         or _too_much_text(desired)
@@ -227,7 +225,7 @@ def too_large(
 
 
 def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str]:
-    """How much work a plan of this is, at most: units by the address of what is declared."""
+    """The most work that a plan of this takes: units by the declared address."""
     out = _of_fleets(desired, inventory)
     for volume in desired.volumes.values():
         out[volume.declared_by] += math.ceil(VOLUME + _text_units((), volume.inputs.tags))
@@ -283,7 +281,7 @@ def _most_blocks(desired: Desired, inventory: Inventory) -> int:
 
 
 def _held(task: Task, most: int) -> int:
-    """The most blocks that a rank may hold: each has a CPU at least, and a GPU where there are any."""
+    """The most blocks that a rank may hold: each has at least a CPU, and a GPU if the node has any."""
     want = task.resources
     if task.whole_nodes or want.memory:
         return most
@@ -291,14 +289,14 @@ def _held(task: Task, most: int) -> int:
 
 
 def _networks(desired: Desired, inventory: Inventory) -> int:
-    """How many places the ranks of one task may have to themselves: one fleet in one region."""
+    """The number of places that may hold all ranks of one task: one fleet in one region."""
     regions = {name: len({o.region for o in offers}) for name, offers in inventory.offers.items()}
     fleets = desired.fleets.values()
     return sum(regions.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
 
 
 def _too_much_work(desired: Desired, found: Counter[str], most: int) -> Diagnostic | None:
-    """The refusal of more work than is allowed, at the document that costs most of it."""
+    """The refusal of too much work, at the document that costs most of it."""
     total = found.total()
     if total <= most:
         return None
@@ -348,13 +346,13 @@ def _too_much_text(desired: Desired) -> Diagnostic | None:
 def _size(
     env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()
 ) -> tuple[int, int]:
-    """How many entries these are, and of how many characters."""
+    """The number of entries, and of characters."""
     texts = [*(text for pair in (*env, *tags.items()) for text in pair), *commands]
     return len(texts), sum(map(len, texts))
 
 
 def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:
-    """The same for offers: a catalog is declared in a few lines, and multiplied by regions and fleets."""
+    """The same for offers: a catalog takes a few lines, and is multiplied by regions and fleets."""
     offers = {name: len(found) for name, found in inventory.offers.items()}
     fleets = desired.fleets.values()
     offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))

@@ -1,4 +1,4 @@
-"""What becomes of one recorded node, and how it looks to placement."""
+"""The decision about one recorded node, and the node as placement sees it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from declarative.planner.types import Reason
 
 @dataclass(slots=True)
 class NodeDecision:
-    """What becomes of one recorded node."""
+    """The decision about one recorded node."""
 
     record: Record
     node: Node
@@ -26,21 +26,21 @@ class NodeDecision:
     host: Host | None = None
     """The declared host, or the partition's node, that it is."""
     pinned: bool = False
-    """Ranks run on it that have no other place: it stays."""
+    """Ranks without another place run on it, so it stays."""
     goes: Reason | None = None
     again: bool = False
-    """It goes and a node of the same name takes its place."""
+    """It is deleted, and a node of the same name takes its place."""
     because: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
-    """What others changed about it, and is put back in place."""
+    """The fields that others changed and that are put back in place."""
 
     def leave(self, reason: Reason, *because: str, again: bool = False) -> None:
-        """Let it go; with `again` it is made anew."""
+        """Delete it; with `again` it is made anew."""
         self.goes, self.because, self.again = reason, because, again
 
     @property
     def ends(self) -> bool:
-        """Whether it goes, and no node of its name takes its place."""
+        """Whether it is deleted, and no node of its name takes its place."""
         return self.goes is not None and not self.again
 
     @property
@@ -50,15 +50,15 @@ class NodeDecision:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs on it once this plan is done; `unknown` is not empty, except an instance that
-        was adopted and where nobody logs in.
+        """Whether nothing runs on it once this plan is done. An `unknown` node is not idle, except an adopted
+        instance that nobody logs in to.
         """
         unknown = self.node.readiness.state is NodeState.UNKNOWN and self.record.node.instance_id is None
         return not self.node.held and not unknown
 
     @property
     def shared(self) -> bool:
-        """Whether it is a node of a partition: it is there anyway, and others use it, too."""
+        """Whether it is a node of a partition: it exists anyway, and others use it, too."""
         return "partition" in self.record.node.host
 
     @property
@@ -68,7 +68,7 @@ class NodeDecision:
 
     @property
     def blocks(self) -> int:
-        """Into how many it is split by this plan."""
+        """The number of blocks that this plan splits it into."""
         return self.after.blocks
 
     @property
@@ -78,7 +78,7 @@ class NodeDecision:
 
     @property
     def waits(self) -> bool:
-        """Whether it is a drained host: made anew it would take work again, so it stays as it is."""
+        """Whether it is a drained host. Made anew it would take work again, so it stays as it is."""
         return bool(self.record.node.host and drain_of(self.record))
 
     @property
@@ -98,11 +98,11 @@ class NodeDecision:
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """What was declared of its host's shape when it was made."""
+        """The declared shape of its host when it was made."""
         return self.record.node.host.get("resources") or {}
 
     def offer_again(self) -> Offer | None:
-        """Its host, as it was when it became a node; None if it is of none."""
+        """Its host, as it was when it became a node; None without a host."""
         if self.host is None:
             return None
         host = replace(self.host, name=self.node.name)
@@ -114,7 +114,7 @@ class NodeDecision:
 def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     """The order in which a fleet gives up idle nodes.
 
-    Of those that are equally useful the ones that would be made anew come first, then the highest numbers.
+    Among equally useful nodes, those that would be made anew come first, then the highest numbers.
     """
     by_number = sorted(decisions, key=lambda f: natural(f.node.name), reverse=True)
     return sorted(by_number, key=lambda f: (f.usefulness, not f.again))

@@ -1,5 +1,5 @@
-"""What could be launched: all that the backends offer, or what one fleet may take of it, narrowed further;
-and which of a fleet's limits keeps it from its size.
+"""The offers that could be launched: all of the backends, or those that one fleet may take, narrowed further;
+and the limit that keeps a fleet from its size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from declarative.planner.types import finding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What an offer has to have; what is left out is unconstrained. `max_price` is USD an hour."""
+    """The requirements on an offer; a missing one is no constraint. `max_price` is USD an hour."""
 
     resources: Resources = field(default_factory=Resources)
     backends: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """The offers that do, cheapest first; of an unknown price last, by size. How many there are in all."""
+    """The matching offers, cheapest first, unknown prices last by size; and how many there are in all."""
 
     offers: tuple[Offer, ...]
     total: int
@@ -48,7 +48,7 @@ class Offered:
 
 
 def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[str, ...]:
-    """The backends to look at: those that launch, of the fleet, and of those that are asked for."""
+    """The backends to look at: those that launch nodes, limited to the fleet's and to the requested ones."""
     if fleet is not None:
         names = allowed_backends(desired, fleet)
     else:
@@ -58,7 +58,7 @@ def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[st
 
 
 def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Offered:
-    """What of the inventory's offers does; where nothing does, a `no-offer` says what leaves nothing."""
+    """The inventory's offers that match. If none does, a `no-offer` names what excludes them."""
     every = inventory.launched(inventory.offers)
     notes: list[Diagnostic] = []
     if fleet is None:
@@ -102,7 +102,7 @@ _Why = Callable[[Asked, Sequence[Offer]], tuple[str, str]]
 
 
 def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
-    """The offers that do; else what leaves nothing of them, and what to write."""
+    """The offers that match; else the requirement that excludes all, and what to write."""
     regions = {region.casefold() for region in asked.regions}
     types = asked.instance_types
     limits: tuple[tuple[Callable[[Offer], bool], _Why], ...] = (
@@ -149,7 +149,7 @@ def _no_price(_asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
 
 
 def grouped(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:
-    """Offers that differ in their zone alone as one, with its zones; in the order of the first of each."""
+    """Offers that differ only in their zone as one, with all zones; in the order of the first of each."""
     found: dict[tuple[object, ...], tuple[Offer, list[str]]] = {}
     for offer in offers:
         key = (
@@ -168,7 +168,7 @@ def grouped(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:
 
 
 def priced_on(offers: Iterable[Offer]) -> Mapping[str, str]:
-    """Backend → the day that its prices are of, where that is known."""
+    """Backend → the day of its prices, if known."""
     return dict(
         sorted({o.backend: o.priced_on for o in offers if o.priced_on and o.price is not None}.items())
     )
@@ -187,7 +187,7 @@ Why = tuple[str, str]
 
 
 class Near:
-    """`suggest`, as long as all comparisons of a plan together do not take too long."""
+    """`suggest`, until all comparisons of a plan together take too long."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -224,9 +224,9 @@ def _named_regions(desired: Desired) -> Iterator[tuple[str, Sequence[str], tuple
 
 
 def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[str]) -> list[Diagnostic]:
-    """A warning for each region that a fleet or a task names and that no backend has which it may use.
+    """A warning for each named region that none of the allowed backends of a fleet or task has.
 
-    `known_of` are the regions of nodes that are there. Of a backend that offers nothing nobody knows.
+    `known_of` are the regions of existing nodes. The regions of a backend without offers are unknown.
     """
     there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
     out: list[Diagnostic] = []
@@ -274,11 +274,11 @@ def why_short(desired: Desired, fleet: Fleet, inventory: Inventory, near: Near) 
 
 
 _NAMES = ("regions", "availability_zones", "instance_types")
-"""The limits that name what offers have."""
+"""The limits that are lists of names."""
 
 
 def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Near) -> Why:
-    """That none of the offers keeps a limit, and what to write."""
+    """The end of a summary: none of the offers keeps the limit; and the hint."""
     if limit == "resources":
         return _nearest(fleet, offers)
     if limit == "max_price":
@@ -316,7 +316,7 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
 
 
 def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
-    """That a backend could not be read, if one could not: what it has is not known."""
+    """The reason if a backend could not be read: its offers are unknown."""
     for name in (b for b in backends if f"backend/{b}" in inventory.unread):
         end = f": what backend {name} offers could not be read"
         return end, f"fix what the warning about backend/{name} names, and plan again"
@@ -324,7 +324,7 @@ def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
 
 
 def regions_hint(asked: Iterable[str], offers: Sequence[Offer], near: Near) -> str:
-    """Most regions are like each other: only one that is mistyped is taken for another."""
+    """A hint for a mistyped region. Many regions have similar names, so only near ones are suggested."""
     known = {o.region for o in offers}
     for word in asked:
         if found := near(word, known, MISTYPED):
@@ -336,7 +336,7 @@ def regions_hint(asked: Iterable[str], offers: Sequence[Offer], near: Near) -> s
 
 
 def names_hint(asked: Iterable[str], known: set[str], near: Near) -> str:
-    """The name that may have been meant, or those that there are."""
+    """A hint with the name that may have been meant, or with all names."""
     for word in asked:
         if found := near(word, known):
             return found
@@ -357,7 +357,7 @@ def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Why:
 
 
 def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
-    """The offer that lacks least, and what; a hint, where what is lacking is a GPU's name."""
+    """The offer that lacks least, and what it lacks; a hint if that is a GPU's name."""
 
     def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
         offer, lacks = found
@@ -385,5 +385,5 @@ def _dear(offers: Sequence[Offer]) -> Why:
 
 
 def cheapest(offers: Iterable[Offer]) -> tuple[float, str] | None:
-    """The lowest known price, USD an hour, and whose it is; None if no price is known."""
+    """The lowest known price, USD an hour, and its offer; None if no price is known."""
     return min(((o.price, o.instance_type) for o in offers if o.price is not None), default=None)

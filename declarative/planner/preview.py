@@ -94,7 +94,7 @@ def total_price(prices: Iterable[float | None]) -> float | None:
 
 
 def cost(state: State, found: Decisions) -> Cost:
-    """Whole nodes, before and after. Of a partition's nodes only what this project holds."""
+    """The cost of whole nodes, before and after. On a partition's nodes only this project's blocks count."""
     fleets, outcome = found.fleets, found.outcome
     held, holders = state.held_blocks(), _holders(state, found)
     before = total_price(_price(f, held.get(f.node.name, {})) for f in fleets.decisions.values())
@@ -113,7 +113,7 @@ def cost(state: State, found: Decisions) -> Cost:
 
 
 def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
-    """What a node costs an hour. One of a partition is there anyway, and others use it, too."""
+    """The price of a node an hour. A partition's node exists anyway, and others use it, too."""
     price = decision.node.price
     if not decision.shared:
         return price
@@ -122,7 +122,7 @@ def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
 
 
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:
-    """Whether a volume is there now, or will be, that somebody asks money for."""
+    """Whether there is, or will be, a volume that costs money."""
     inputs = decision.record.volume if decision.record else None if decision.waits else decision.after
     if inputs is None:
         return False
@@ -132,7 +132,7 @@ def _billed(desired: Desired, decision: VolumeDecision) -> bool:
 
 
 def _priced_on(fleets: Fleets, outcome: PlacementOutcome) -> dict[str, str]:
-    """The days of the prices that count, those of nodes that are there already included."""
+    """The days of the prices that count, including those of existing nodes."""
     counted = {_priced(n) for n in (*(f.node for f in fleets.decisions.values()), *outcome.launches)}
     offers = (o for found in fleets.offers.values() for o in found if o.priced_on and _priced(o) in counted)
     return dict(sorted({o.backend: str(o.priced_on) for o in offers if o.price is not None}.items()))
@@ -155,7 +155,10 @@ def _holders(state: State, found: Decisions) -> dict[str, dict[int, str]]:
             name = f"rank/{record.address.name}"
             holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
     for node, strays in state.strays.items():
-        holders[node] = {**strays, **holders.get(node, {})}  # a queued rank stands before whom it waits for
+        holders[node] = {
+            **strays,
+            **holders.get(node, {}),
+        }  # a queued rank is shown, not the jobs that it waits for
     return holders
 
 
@@ -190,7 +193,7 @@ def node_previews(state: State, found: Decisions) -> tuple[NodePreview, ...]:
 
 
 def _kept_or_not(decision: NodeDecision, holders: Mapping[str, Mapping[int, str]]) -> NodePreview:
-    """A node that is there."""
+    """The preview of an existing node."""
     node = decision.node
     return NodePreview(
         name=node.name,

@@ -1,9 +1,9 @@
-"""Tasks and their ranks: which go on, which have ended, which are run (again), which go.
+"""Tasks and their ranks: which go on, which have ended, which run (again), which are deleted.
 
-Failures in a row are a series: it begins when the first of them is noticed, and for the `duration` of the
-task's `retry` the task runs again, with all its ranks. An attempt that held out for longer than that begins
-a new series: a task that trains for days may be interrupted more than once. What is known of a series
-stands in the inputs of the ranks (`state.RETRIES`), so that it is in saved plans and in the journal, too.
+Failures in a row are a series. It begins when the first failure is noticed. For the `duration` of the task's
+`retry` the task runs again, with all its ranks. An attempt that ran for longer than that begins a new series:
+a task that trains for days may be interrupted more than once. The series is recorded in the inputs of the
+ranks (`state.RETRIES`), so that saved plans and the journal have it, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Course(StrEnum):
 
     KEPT = "kept"
     COMPLETED = "completed"
-    """Some of its ranks have started, the others still have their places: only those are started."""
+    """Some of its ranks have started, and the others still have their places: only the others are started."""
     RUN = "run"
 
 
 @dataclass(slots=True)
 class TaskDecision:
-    """What becomes of one declared task, and why."""
+    """The decision about one declared task, and why."""
 
     want: TaskWant
     course: Course
@@ -55,11 +55,11 @@ class TaskDecision:
     have: Mapping[int, Record] = field(default_factory=dict)
     """The recorded ranks, by rank."""
     incomplete: bool = False
-    """Of the gang that is recorded some ranks are missing."""
+    """Some ranks of the recorded gang are missing."""
     files: Mapping[str, str] = field(default_factory=dict)
     """What changed in its folders since it has ended (`manifest.changes`)."""
     series: RetrySeries | None = None
-    """Of which series of failures its new ranks are, if of one."""
+    """The series of failures that its new ranks belong to, if any."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class TaskDecision:
         return [rank for rank in range(self.want.spec.nodes) if rank not in self.have]
 
     def rank_inputs(self, rank: int) -> RankInputs:
-        """What is recorded of a rank that this plan starts."""
+        """The inputs to record for a rank that this plan starts."""
         found, started = self.want.rank_inputs(rank), self.want.started
         if self.series is None and started is None:
             return found
@@ -87,12 +87,12 @@ def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ..
 
 
 def _is_incomplete(have: Mapping[int, Record]) -> bool:
-    """Whether of the gang that is recorded some ranks are missing."""
+    """Whether some ranks of the recorded gang are missing."""
     return len(have) < max(r.rank.nodes for r in have.values())
 
 
 def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
-    """The fields by which a task is another than the one whose ranks are recorded."""
+    """The fields in which a task differs from its recorded ranks."""
     changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
     for rank, record in have.items():
         if rank < want.spec.nodes:
@@ -101,10 +101,10 @@ def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
 
 
 def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> dict[str, str]:
-    """What changed in the folders of `files` since a task has ended, where that does not run it again.
+    """Changes in the folders of `files` since a task has ended, which do not run it again.
 
-    Results, notes and the next job's data come and go in a folder. What a task runs is in its commands, and
-    in files that it names themselves: a change of those is a change of the task.
+    Results, notes and the next job's data come and go in a folder. Commands and files that the task names
+    directly are different: a change of those is a change of the task.
     """
     if 0 not in have or not all(state.has_ended(r.address.name) for r in have.values()):
         return {}
@@ -119,7 +119,7 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
 def judge(
     want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
 ) -> TaskDecision:
-    """What becomes of a declared task of which these ranks are recorded."""
+    """Decide about a declared task with these recorded ranks."""
     decision = TaskDecision(want, Course.RUN, have=have)
     if not have:
         return decision
@@ -144,7 +144,7 @@ def judge(
 
 
 def _complete(decision: TaskDecision, state: State, now: float) -> None:
-    """Start what is missing of a gang in its places, if it has them and nothing has ended; else run anew."""
+    """Start the missing ranks of a gang in their places. Without the places, or if a rank ended, run anew."""
     have = decision.have.values()
     decision.reason, decision.incomplete = Reason.INCOMPLETE, True
     found = again(decision.want, have, state, now)
@@ -164,13 +164,13 @@ def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
-    """Whether a gang was never complete, and so none of its commands ran: that was no attempt."""
+    """Whether a gang was never complete. Then no command of it ran, and it does not count as an attempt."""
     found = [s for r in have if (s := state.ranks.get(r.address.name))]
     return any(s.cause == NOT_RELEASED for s in found) and all(s.started_at is None for s in found)
 
 
 def _has_place(want: TaskWant, rank: int, state: State) -> bool:
-    """Whether a rank that was not started has its blocks, on a node that is ready, and all its volumes."""
+    """Whether a rank that was not started has its blocks, on a ready node, and all its volumes."""
     name = rank_name(str(want.spec.name), rank)
     reservation = state.get("reservation", name)
     if reservation is None:
@@ -200,7 +200,7 @@ def judge_all(
 def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: frozenset[Address]) -> None:
     """Make a task run anew when something that its running ranks hold is replaced.
 
-    The whole gang, since its ranks know each other's addresses, and no other task.
+    The whole gang runs anew, since its ranks know each other's addresses. Other tasks go on.
     """
     if not replaced:
         return
@@ -215,31 +215,30 @@ def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: froze
 
 
 UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
-"""Of ranks that were running on such a node it is not known whether they still are."""
+"""States of nodes in which nobody can tell whether their ranks still run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """That a task is to run again."""
+    """A task that is to run again."""
 
     cause: str
     """`rank/train-1 failed: exit code 1`."""
     noticed: float
     """When the failure was noticed, seconds since the epoch by our clock."""
     series: RetrySeries
-    """What the ranks of the new attempt record under `RETRIES`."""
+    """The value that ranks of the new attempt record under `RETRIES`."""
 
     @property
     def count(self) -> int:
-        """Which retry of its series it is, from 1."""
+        """The number of the retry within its series, from 1."""
         return self.series.count
 
 
 def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Again | None:
-    """That a task of which `have` is recorded runs again, or None.
+    """Whether a task with the recorded ranks `have` runs again; None if not.
 
-    Some of its ranks may still run: whoever acts stops them first. Those of which nobody knows are waited
-    for.
+    Some of its ranks may still run: they are stopped first. Ranks whose state is unknown are waited for.
     """
     ranks = {r.address.name: r for r in have}
     failure = _failure(ranks, state)
@@ -271,8 +270,8 @@ def end_of(status: RankStatus) -> str:
 def _following(
     before: RetrySeries | None, status: RankStatus, noticed: float, longest: float, now: float
 ) -> RetrySeries | None:
-    """What the next attempt records of its series, which is a new one if the last held out; None if the time
-    of the series is over.
+    """The series that the next attempt records: a new one if the last attempt ran for long enough. None if
+    the time of the series is over.
     """
     since, count = noticed, 0
     if before and _lasted(status, noticed, before) < longest:
@@ -281,7 +280,7 @@ def _following(
 
 
 def series(have: Iterable[Record]) -> RetrySeries | None:
-    """What the ranks of an attempt record of its series; None for a first attempt."""
+    """The series that the ranks of an attempt record; None for a first attempt."""
     return max((r.rank.retries for r in have if r.rank.retries), key=lambda s: s.count, default=None)
 
 
@@ -301,7 +300,7 @@ def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
 
 
 def _unknown(ranks: Iterable[str], state: State) -> bool:
-    """Whether a rank may run where nobody can ask: it is neither stopped nor known to have ended."""
+    """Whether a rank may still run without an answer about it: it is not stopped, nor known to have ended."""
     for name in ranks:
         place = state.get("reservation", name)
         if place is None or state.has_ended(name):
@@ -313,9 +312,9 @@ def _unknown(ranks: Iterable[str], state: State) -> bool:
 
 
 def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
-    """Seconds that an attempt lasted: as its host measured it, else at most.
+    """Seconds that an attempt lasted, as its host measured it; else the longest time possible.
 
-    A failure may be noticed long after it, and must not count as a long run then.
+    A failure may be noticed long after it happened, and must not count as a long run then.
     """
     if status.state is RankState.FAILED and status.started_at is not None and status.ended_at is not None:
         return status.ended_at - status.started_at
@@ -325,12 +324,13 @@ def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
 # ------------------------------------------------------------------------------------------- schedules
 
 LATE = 3600.0
-"""Seconds after a start in which a task that never ran still runs: after that it waits for the next one."""
+"""Seconds after a scheduled start in which a missed task still starts. After that it waits for the next one.
+"""
 
 
 def at(desired: Desired, now: float) -> Desired:
-    """What is declared, as it is at that time: fleets outside of their schedule have no nodes, and tasks know
-    when they were last to start.
+    """The declaration as it holds at that time: fleets outside of their schedule have no nodes, and tasks
+    know their last scheduled start.
     """
     fleets = {
         name: replace(fleet, nodes=Nodes(0, 0, 0))
@@ -358,8 +358,8 @@ def _is_off(schedule: Schedule | None, now: float) -> bool:
 
 
 def is_there(want: TaskWant, have: Iterable[Record], state: State, now: float) -> bool:
-    """Whether a task is to be looked at: one that its schedule keeps from running neither runs nor begins to.
-    One that has ended stays as it ended.
+    """Whether a task is planned. A task outside of its schedule neither runs nor starts; an ended task stays
+    ended.
     """
     schedule = want.spec.schedule
     if schedule is None:
@@ -372,7 +372,7 @@ def is_there(want: TaskWant, have: Iterable[Record], state: State, now: float) -
 
 
 def is_due(want: TaskWant, have: Iterable[Record], state: State) -> bool:
-    """Whether a task that has ended was to start since."""
+    """Whether an ended task has had a scheduled start since."""
     ranks = list(have)
     if want.started is None or want.off or not all(state.has_ended(r.address.name) for r in ranks):
         return False

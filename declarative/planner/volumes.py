@@ -1,7 +1,7 @@
-"""Volumes: create, grow in place, replace or delete, and never without leave.
+"""Volumes: create, grow in place, replace or delete, and never delete a protected one.
 
-One with an `auto_cleanup_duration` is made for a task, and deleted when nothing had it attached for so
-long. It is made again for the next task that mounts it, and not for the sake of being there.
+A volume with an `auto_cleanup_duration` is made for a task, and deleted when it was not attached for that
+long. It is made again for the next task that mounts it, and not before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from declarative.planner.types import Reason, finding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeDecision:
-    """What becomes of one volume, declared or recorded."""
+    """The decision about one volume, declared or recorded."""
 
     name: str
     record: Record | None
@@ -34,35 +34,35 @@ class VolumeDecision:
     reason: Reason = Reason.NEW
     because: tuple[str, ...] = ()
     kept_back: bool = False
-    """It is protected: `destroy` leaves it and names it."""
+    """It is protected: `destroy` keeps it, and names it."""
     waits: bool = False
-    """It is made for a rank, and has none yet: nothing is done about it."""
+    """It waits for its first rank, and is not made yet."""
     forgotten: bool = False
-    """It is not declared any more, and stays as it is: its record alone goes."""
+    """It is not declared any more, and stays as it is: only its record is deleted."""
     unused: bool = False
-    """It is deleted, and made as it is declared for the next task that mounts it."""
+    """It is deleted, and made as declared for the next task that mounts it."""
 
     @property
     def change(self) -> tuple[VolumeInputs, VolumeInputs]:
-        """What is recorded of one that is declared otherwise, and what it is to be."""
+        """The recorded and the declared inputs of a changed volume."""
         assert self.record is not None
         assert self.after is not None
         return self.record.volume, self.after
 
     @property
     def makes(self) -> bool:
-        """Whether one is made by this plan, as soon as it need not wait."""
+        """Whether this plan makes one, as soon as it need not wait."""
         return self.after is not None and not self.unused and (self.record is None or self.replaced)
 
     @property
     def deletes(self) -> bool:
-        """Whether the one that is recorded goes."""
+        """Whether the recorded volume is deleted."""
         goes = self.after is None or self.unused or self.replaced
         return self.record is not None and goes and not self.kept_back
 
     @property
     def updates(self) -> bool:
-        """Whether the one that is recorded is changed in place."""
+        """Whether the recorded volume changes in place."""
         return bool(self.because) and not self.deletes and not self.makes
 
     def at(self, holder: str | None) -> VolumeAt:
@@ -86,10 +86,10 @@ def judge_all(
     pinned: frozenset[Address] = frozenset(),
     requested: Collection[str] = (),
 ) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
-    """The decisions of all volumes, and an error for each that is protected and would be lost.
+    """The decisions of all volumes, and an error for each protected one that would be lost.
 
-    `pinned` ones are held by ranks that have no other place: they stay as they are. Of what others changed,
-    tags are put back. Those that are `requested` (`volume/data-0`) are made anew, empty.
+    `pinned` volumes are held by ranks without another place, and stay as they are. Tags that others changed
+    are put back. `requested` volumes (`volume/data-0`) are made anew, empty.
     """
     hosts = ways(desired)
     decisions: dict[str, VolumeDecision] = {}
@@ -109,14 +109,14 @@ def judge_all(
 
 
 def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagnostic]:
-    """An error for each volume whose content would be lost although it is protected."""
+    """An error for each protected volume whose content would be lost."""
     errors = [error for d in decisions if d.replaced and (error := _irreplaceable(desired, d))]
     lost = [d.name for d in decisions if d.reason is Reason.REMOVED and _is_declared_kept(desired, d)]
     return errors + [_undeclared(desired, name, lost) for name in lost]
 
 
 def _is_declared_kept(desired: Desired, decision: VolumeDecision) -> bool:
-    """Whether a volume's own `prevent_destroy` keeps it. What `limits` protect is for `limits` to say."""
+    """Whether a volume's own `prevent_destroy` keeps it. The module `limits` handles `limits.protected`."""
     record = decision.record
     return record is not None and record.volume.prevent_destroy and _is_protected(desired, record)
 
@@ -124,7 +124,7 @@ def _is_declared_kept(desired: Desired, decision: VolumeDecision) -> bool:
 def _judge(
     name: str, record: Record | None, after: VolumeInputs, inventory: Inventory, requested: Collection[str]
 ) -> VolumeDecision:
-    """What becomes of a declared volume."""
+    """Decide about a declared volume."""
     if record is None:
         reason = Reason.NEW if after.volume_id is None else Reason.ADOPTED
         return VolumeDecision(name=name, record=None, after=after, reason=reason)
@@ -137,9 +137,9 @@ def _judge(
 
 
 def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
-    """It is declared otherwise than it was made: changed in place, or made anew."""
+    """Decide about a volume whose declaration changed: change it in place, or make it anew."""
     changed = differing(record.volume, after)
-    # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
+    # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
     moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
     because = (*moved, *(("size",) if _shrunk(record.volume, after) else ()))
     return VolumeDecision(
@@ -153,9 +153,7 @@ def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
 
 
 def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | None:
-    """Why a volume is not made anew although it is declared otherwise, or that is asked for: its content
-    would be lost.
-    """
+    """Why a changed or requested volume is not made anew: its content would be lost."""
     address, because = f"volume/{decision.name}", decision.because
     before, after = decision.change
     requested = decision.reason is Reason.REQUESTED
@@ -176,14 +174,14 @@ def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | N
 
 
 def _is_protected(desired: Desired, record: Record) -> bool:
-    """Whether a volume that is not declared any more is kept. What was adopted is let go, and stays."""
+    """Whether an undeclared volume is kept. An adopted volume is only forgotten."""
     if record.volume.volume_id is not None or desired.project.removed.of(record.address.name) is not None:
         return False
     return desired.protects(str(record.address), record.volume)
 
 
 def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecision:
-    """What becomes of a recorded volume that is not declared any more."""
+    """Decide about a recorded volume that is not declared any more."""
     removal = desired.project.removed.of(record.address.name)
     return VolumeDecision(
         name=record.address.name,
@@ -196,7 +194,7 @@ def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecisi
 
 
 def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
-    """Whether it would be smaller. One that was adopted may have a size that is nowhere declared."""
+    """Whether it would be smaller. The size of an adopted volume may not be declared."""
     if before.size is None or after.size is None:
         return False
     return Size.parse(after.size).mib < Size.parse(before.size).mib
@@ -210,7 +208,7 @@ def _staying(decision: VolumeDecision) -> VolumeDecision:
 
 
 def _settled(before: VolumeInputs | None, after: VolumeInputs) -> VolumeInputs:
-    """A zone that is not declared was chosen with the first rank, and stays."""
+    """An undeclared zone was chosen with the first rank, and stays."""
     if before is None or after.zone is not None or before.zone is None:
         return after
     same = (before.backend, before.region) == (after.backend, after.region)
@@ -220,7 +218,7 @@ def _settled(before: VolumeInputs | None, after: VolumeInputs) -> VolumeInputs:
 def _reached(
     inputs: VolumeInputs, before: VolumeInputs | None, hosts: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> VolumeInputs:
-    """With the way to its host, if it is on one; as it was recorded, if no fleet has that host any more."""
+    """The volume with the way to its host, if it is on one: the recorded way if no fleet has the host now."""
     way = hosts.get((inputs.backend, str(inputs.zone)))
     if not way and before and (before.backend, before.zone) == (inputs.backend, inputs.zone):
         way = before.host
@@ -230,9 +228,9 @@ def _reached(
 def in_zones(
     desired: Desired, decisions: Mapping[str, VolumeDecision], zones: Mapping[str, str]
 ) -> dict[str, VolumeDecision]:
-    """The decisions, once it is known where ranks go: a new volume goes to the zone that its rank needs.
+    """The decisions once the places of ranks are known: a new volume goes to the zone that its rank needs.
 
-    One on a host that has no rank yet waits.
+    A volume on a host waits until it has a rank.
     """
     hosts = ways(desired)
     out: dict[str, VolumeDecision] = {}
@@ -247,7 +245,7 @@ def in_zones(
 
 
 def waiting(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
-    """What to say of volumes that wait for a rank, and that no rank mounts."""
+    """Findings about volumes that wait for a rank, and that no rank mounts."""
     mounted = _mounted(desired.tasks.values())
     return [_waits(desired, d.name) for d in decisions.values() if d.waits and d.name not in mounted]
 
@@ -269,9 +267,9 @@ def _waits(desired: Desired, name: str) -> Diagnostic:
 
 
 def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnostic:
-    """The error of one of the `lost`: `prevent_destroy: false` cannot be written any more where it was.
+    """The error of one of the `lost`: its declaration, where `prevent_destroy: false` would go, is not there.
 
-    Those of one count or one task get the same hint, so that they can be shown as one.
+    Volumes of one count or one task get the same hint, so that they can be shown as one.
     """
     family, numbers = _numbered(name, lost)
     left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"] if numbers else []
@@ -292,7 +290,7 @@ def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnosti
 
 
 def _numbered(name: str, names: Iterable[str]) -> tuple[str, list[int]]:
-    """What comes before the number of a volume, and the numbers of all `names` that begin so."""
+    """The part of a volume's name before its number, and the numbers of all `names` that begin so."""
     family, _, number = name.rpartition("-")
     parts = (other.rpartition("-") for other in names if number.isdecimal())
     return family, [int(n) for base, _, n in parts if base == family and n.isdecimal()]
@@ -319,14 +317,14 @@ def cleaned(
     freed: Collection[str],
     now: float,
 ) -> dict[str, VolumeDecision]:
-    """The decisions of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
+    """The decisions of all volumes once their ranks are known; `freed` ranks give theirs back."""
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
     wanted = _mounted(desired.tasks[refusal.task] for refusal in outcome.refusals)
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:
-            # One that is attached until this plan, or that this plan would make, is so from now on.
+            # A volume that is attached until this plan, or made by it, is detached from now on.
             idle = now - state.detached_since.get(name, now)
             out[name] = _unused(decisions[name], due=name not in wanted and idle >= want.cleanup)
     return out

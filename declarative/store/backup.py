@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def keep(connection: Connection) -> Path:
-    """Keep what this transaction sees, in whatever format it is, and where; never over an older backup.
+    """Write what this transaction sees to a backup, in its present format. An older backup is never
+    overwritten.
 
-    Call it in the transaction that will make the change, before the change: nobody else writes in between.
+    Call it in the transaction that makes the change, before the change: nobody else writes in between.
     """
     # These two columns are in every format.
     row = connection.execute("SELECT format_version, serial FROM meta").one()
@@ -72,7 +73,7 @@ ASIDE = ".aside"
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what is left of backups whose process was killed while it filled them."""
+    """Remove unfinished backups of killed processes."""
     for file in folder.glob(f".*{ASIDE}"):
         with suppress(OSError), file.open("rb") as left:
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)

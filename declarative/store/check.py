@@ -1,5 +1,5 @@
-"""Proof of what is recorded: every rule that a state must keep, tried on a whole one; and whether it is one
-that we wrote: every value is of its type, and names and references agree. Pure.
+"""Checks of a whole state: every rule that a state must keep. Also whether we wrote it: every value has its
+type, and names and references agree. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Held = Mapping[tuple[str, int], str]
 
 
 def check(state: State, held: Held) -> list[str]:
-    """What is wrong, in sentences; empty when all is well."""
+    """The faults as sentences; empty if all is well."""
     return [
         *_identity(state),
         *_names(state),
@@ -141,7 +141,7 @@ def _volumes(state: State) -> Iterator[str]:
 
 
 def _disks(state: State) -> Iterator[str]:
-    """A volume on a host's disk is attached on that host alone."""
+    """A volume on a host's disk is attached only on that host."""
     for record in state.of("attachment"):
         disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
         if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != node.node.effective_zone:
@@ -165,7 +165,7 @@ def _node_of(state: State, attachment: Record) -> Record | None:
 
 
 def _intents(state: State) -> Iterator[str]:
-    """By its token, what an open call made is found again: it has to be this lineage's."""
+    """The token of an open call finds what the call made, so it has to be of this lineage."""
     for intent in state.intents:
         have = state.records.get(intent.address) if intent.op != "create" else None
         known = have.outputs.get(MADE_AS) if have else None
@@ -178,7 +178,7 @@ def _intents(state: State) -> Iterator[str]:
 
 
 def _names(state: State) -> Iterator[str]:
-    """What a backend calls a thing, no other thing of its kind is called."""
+    """Two things of one kind never have the same id at their backend."""
     seen: dict[object, Address] = {}
     for address, record in state.records.items():
         if address.kind in ("node", "volume", "attachment"):
@@ -232,7 +232,7 @@ LAST = 253_402_300_799
 
 
 def faults(state: State) -> Iterator[str]:
-    """What is nothing that we record or observe, in sentences that name each thing with its key."""
+    """Values that we never record or observe, as sentences that name each thing with its key."""
     tests: tuple[tuple[Iterable[Any], Callable[[Any], object], Callable[[Any], object]], ...] = (
         (((None, state),), lambda _: "the state", _check_head),
         (_words(state), lambda item: item[0], _check_word),
@@ -251,14 +251,14 @@ def faults(state: State) -> Iterator[str]:
             except BadDataError as bad:
                 yield f"{name(item)}: {bad}"
     for record in state.of("reservation"):
-        inputs: object = record.inputs  # what it is was told above
+        inputs: object = record.inputs  # its type was checked above
         node = inputs.get("node") if isinstance(inputs, Mapping) else None
         if isinstance(node, str) and state.get("node", node) is None:
             yield f"{record.address}: `inputs.node` is not recorded"
 
 
 def fault(record: Record) -> str | None:
-    """What no record of ours has, in a sentence without its name: a backend may have said it."""
+    """A fault of a record as a sentence without its name: its values may come from a backend."""
     try:
         _check(record)
     except BadDataError as bad:

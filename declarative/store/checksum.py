@@ -44,13 +44,13 @@ def load(connection: Connection) -> State:
 
 
 def broken(connection: Connection, state: State, held: Held) -> list[str]:
-    """What is wrong with the seal of what was read, in a sentence, if something is."""
+    """The fault of the seal of what was read, as a sentence; None if there is none."""
     seal = _seal(connection)
     return [] if seal is None or seal == _digest(state, held) else [BROKEN]
 
 
 def put(connection: Connection, state: State | None = None) -> None:
-    """Seal what is recorded; `state` is all of it, if it was read already."""
+    """Seal the records; `state` is all of them, if they were read already."""
     found = _digest(rows.load(connection) if state is None else state, rows.blocks(connection))
     connection.update("meta", {"seal": found})
     connection.database.whole = (found,)

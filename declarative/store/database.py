@@ -52,7 +52,7 @@ class Opening:
     tell: Callable[[str], None] | None = None
     """Hears what was done besides what was asked for."""
     policy: OperatorPolicy | None = None
-    """What a project may name; None where the user named the state."""
+    """The places that a project may name; None if the user named the state."""
 
 
 class Database(ABC):
@@ -69,7 +69,7 @@ class Database(ABC):
         self.format = FORMAT_VERSION
         """The format that the tables have: an older one can be read as it is."""
         self.typed = False
-        """Whether what is read is refused where its types are wrong."""
+        """Whether values of a wrong type are refused when they are read."""
         self.who: Who | None = None
         self.whole: tuple[str | None] | None = None
         """The seal with which the state was last found to be whole."""
@@ -228,17 +228,18 @@ class Connection:
         self.raw = raw
         """The driver's."""
         self.writes: list[Write] | None = None
-        """What was written so far, where that is to be sent elsewhere as well."""
+        """The statements so far, if they are to be sent elsewhere as well."""
         self.format = database.format
         self.holder: Mapping[str, str | None] = {}
-        """Who writes, as columns of the journal's entries: whoever has the lock."""
+        """The holder of the lock, as columns of the journal's entries."""
         self.lineage: str | None = None
         self.last_id: int | None = None
-        """What steps before have read and nobody else changes: the state's id, the last entry's id."""
+        """Values that earlier steps have read and nobody else changes: the state's id, the last entry's id.
+        """
 
     @contextmanager
     def step(self, *, alone: bool) -> Iterator[None]:
-        """A part of the transaction that can fail without the rest, unless it is `alone` so far."""
+        """A savepoint: this part can fail without the rest. `alone`: there is no rest, and no savepoint."""
         if alone:
             with self.database.mutex:
                 yield
@@ -275,8 +276,8 @@ class Connection:
         return bool(self._run(self.raw.execute, sql, statements.stored(row)).rowcount)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
-        """Change columns of the rows of which `where` holds; how many there are. Its parameters are no names
-        of columns.
+        """Change columns of the rows that match `where`, and return their number. Parameters of `where` must
+        not be names of columns.
         """
         sql = statements.update(table, tuple(values), where)
         found: int = self._run(self.raw.execute, sql, {**statements.stored(values), **its}).rowcount
@@ -312,5 +313,5 @@ class Write(NamedTuple):
 
 
 def refused(error: Exception) -> ConstraintError:
-    """What to raise instead of a driver's error: PostgreSQL's shows values of the row that it refuses."""
+    """The error instead of a driver's own: PostgreSQL's shows values of the row that it refuses."""
     return ConstraintError("constraint", f"the state refuses what contradicts it: {primary(error)}")

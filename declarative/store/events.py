@@ -1,8 +1,7 @@
-"""What happened, in order, for those who want to be told: each event is written together with what it tells
-of, whole or not at all.
+"""Events: what happened, in order. An event is written in the transaction of its change, or not at all.
 
-Its number grows with each, and is the cursor by which a reader goes on. The last one is never dropped, so
-that no number comes twice.
+Event numbers grow. A reader's cursor is the number of its last event. The last event is never dropped, so no
+number comes twice.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from declarative.store.tables import dumps
 SINCE = 9
 """The format that has events."""
 KEPT = 10_000
-"""How many there are at most, but for those that somebody has to be told of yet."""
+"""How many events are kept. More are kept only until all webhooks have them."""
 MOST = 500
 """How many are read at once."""
 DONE = {"create": "created", "update": "updated", "delete": "deleted"}
@@ -77,14 +76,14 @@ def _event(row: Row) -> Event:
 
 
 def prune(connection: Connection) -> None:
-    """Drop the oldest beyond those that are kept, if everybody was told of them."""
+    """Drop the oldest beyond those that are kept, if all webhooks have them."""
     _, last = bounds(connection)
     delivered = connection.execute("SELECT min(cursor) FROM hooks").scalar()
     end = last - KEPT if delivered is None else min(last - KEPT, max(delivered, last - 10 * KEPT))
     connection.execute("DELETE FROM events WHERE id <= :its_end", its_end=end)
 
 
-# ------------------------------------------------------------------------------------- what is told
+# ------------------------------------------------------------------------------- events of changes
 
 
 def ended(connection: Connection, now: float, intent: Intent, result: str, more: Mapping[str, Any]) -> None:
@@ -145,6 +144,6 @@ def _task_seen(
 
 
 def _names_of_ranks(task: str, one: Record) -> list[str]:
-    # Untyped: what is wrong with a record must not keep a rank from being observed.
+    # Untyped: a faulty record must not keep a rank from being observed.
     nodes = one.inputs.get("nodes")
     return [rank_name(task, rank) for rank in range(nodes if isinstance(nodes, int) else 1)]

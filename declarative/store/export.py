@@ -42,7 +42,7 @@ def dump(state: State, held: Held) -> dict[str, Any]:
 
 
 def uncopied(state: State, held: Held) -> dict[str, Any]:
-    """As `dump`, of the very values that the state holds: to be written at once."""
+    """Like `dump`, but with the state's own values instead of copies: to be written at once."""
     nodes = {name: seen_values(seen) for name, seen in state.readiness.items()}
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
@@ -112,7 +112,7 @@ def read(text: bytes, where: str) -> object:
 
 
 def of_file(file: Path, *, typed: bool) -> tuple[State, Held]:
-    """The state in a file that `state pull` printed; with `typed`, what its records hold is checked too."""
+    """The state in a file that `state pull` printed; `typed` checks the values of its records, too."""
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -212,14 +212,14 @@ def _renewed(data: object) -> object:
 
 
 def _with(things: object, more: Mapping[str, object]) -> object:
-    """Each of the things, with fields that it did not have."""
+    """Each thing, with the fields that its older format lacks."""
     if not isinstance(things, dict):
         return things
     return {n: {**more, **thing} if isinstance(thing, dict) else thing for n, thing in things.items()}
 
 
 def _fields(value: object, where: str, **types: Types) -> dict[str, Any]:
-    """An object with exactly these keys, of these types: what is not known would be lost."""
+    """An object with exactly these keys, of these types: an unknown key would be lost."""
     if not isinstance(value, dict):
         raise _bad(f"{where} is no object")
     for key in sorted(types.keys() - value.keys()):

@@ -1,8 +1,8 @@
-"""What goes wrong in a database, as a `StateError`: a stable code, what happened, what to do about it; and
-going on after the database was away.
+"""Faults of a database as a `StateError`: a stable code, what happened, what to do about it. Also how to go
+on after the database was away.
 
-Knows the faults of every database by their own numbers and words, and imports none of their drivers: a
-driver is loaded where its database is used. Messages never repeat a URL or a value: those may hold a secret.
+This module knows the faults of every database by their own numbers and words, and imports no driver: a driver
+is loaded where its database is used. Messages never repeat a URL or a value, which may hold a secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StateError(Exception):
         self.summary = summary
         self.hint = hint
         self.lock = lock
-        """Who holds the lock, where that is what is wrong."""
+        """The holder of the lock, if the lock is the problem."""
 
 
 class UnreachableError(StateError):
@@ -155,7 +155,7 @@ _STATES: Mapping[str, Fault] = {
     "42P01": _OTHERS_TABLES,
     "42703": _OTHERS_TABLES,
 }
-"""By PostgreSQL's SQLSTATE, or its class: the longest that fits."""
+"""By PostgreSQL's SQLSTATE or its class; the longest match counts."""
 
 _WORDS: tuple[tuple[str, Fault], ...] = (
     ("authentication method requirement", _CLEAR),
@@ -178,7 +178,7 @@ _WORDS: tuple[tuple[str, Fault], ...] = (
     ("session is read-only", _STANDBY),
     ("server is not in hot standby", _STANDBY),
 )
-"""Without a connection there is no SQLSTATE: what libpq or the server said then. In this order."""
+"""Words of libpq or the server, tried in this order: without a connection there is no SQLSTATE."""
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def _of_postgres(cause: BaseException, where: object) -> StateError:
     state, message = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
     if state:
         return _of_sqlstate(state, message)
-    # All tries are told (each host, with TLS and without): whatever says more than "away" counts.
+    # The text has all tries (each host, with TLS and without): a fault other than "away" counts first.
     everything = str(cause).lower()
     fault = next((fault for words, fault in _WORDS if words in everything), None)
     if fault is None and type(cause).__name__ != "OperationalError":
@@ -281,7 +281,7 @@ def once(step: Callable[[], T], /) -> T:
 
 
 class Resuming(Protocol):
-    """What has a `Resume` of its own."""
+    """A place with a `Resume` of its own."""
 
     _resume: Resume
 

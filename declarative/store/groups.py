@@ -1,14 +1,14 @@
-"""Steps of many threads in few transactions: those that wait for one another are committed together.
+"""Steps of many threads in few transactions: steps that wait at the same time are committed together.
 
-Threads queue here and not at the database, whose waiting is a poll and not fair. A thread that finds no other
-one at work leads: it does its own step and those that wait behind it, commits them, and wakes their threads.
-So a step costs its thread one wait, and the threads do not pass a connection on from one to the next.
+Threads queue here and not at the database, whose waiting polls and is not fair. If no other thread is at
+work, a thread leads: it does its own step and those that wait behind it, commits them, and wakes their
+threads. So a step costs its thread one wait, and no connection is passed from thread to thread.
 
 The threads that a commit wakes come back one after the other. If the first of them began a commit at once,
 the others would wait for all of it. So a group waits a moment for as many steps as came the last time.
 
-A step may be left to whoever leads next: its thread goes on, and settles it later. What depends on the step
-has to wait until it is committed. So the end of one action and the begin of the next share a commit.
+A step may be left to the next leader: its thread goes on, and settles the step later. What depends on the
+step waits until it is committed. So the end of one action and the begin of the next share a commit.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Groups:
         self._committed = committed
         self._queue = threading.Condition()
         self._steps: deque[Step] = deque()
-        """Those that wait, in the order in which they are done."""
+        """The waiting steps, in the order in which they are done."""
         self._busy = False
         self._expected = 0
         """How many steps a group waits for: those of the last one, and those that had come since it began."""
@@ -131,7 +131,7 @@ class Groups:
         """How many seconds the last commit took."""
 
     def do(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, once it is committed, alone or in a group; or what it raises."""
+        """Return what `work` returns once it is committed, alone or in a group; or raise what it raises."""
         step = Step(work)
         self._line_up(step)
         self._see_to(step)
@@ -213,7 +213,7 @@ class Groups:
             raise
 
     def _withdraw(self, step: Step) -> None:
-        """Leave nobody waiting for a thread that is interrupted while it waits."""
+        """Let no other thread wait for one that was interrupted while it waited."""
         with self._queue:
             if step in self._steps:
                 self._steps.remove(step)

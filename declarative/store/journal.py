@@ -1,6 +1,6 @@
-"""The journal: calls to backends before their result is known, and entries of what no backend took part in.
+"""The journal: calls to backends, written before their result is known, and entries without a backend's part.
 
-What identifies a call, what came of it, and the journal read back.
+It has what identifies a call, and the call's result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declarative.store.statements import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Who:
-    """Who uses a state: a person or the CI's, and the commit of the project; None for what is not known."""
+    """The user of a state: a person or the CI's, and the project's commit; None if unknown."""
 
     actor: str | None = None
     revision: str | None = None
@@ -41,14 +41,14 @@ class Operation:
     error: str | None
     host: str | None = None
     doing: str | None = None
-    """Who began it last: the command, and the host that it ran on. None for what is older than that."""
+    """The command that started it last, and its host. None in older entries."""
     actor: str | None = None
     revision: str | None = None
-    """Who asked for it, and the commit that the project was at. None where that is not known."""
+    """The person or CI that asked for it, and the project's commit. None if unknown."""
     was: str | None = None
-    """Of a move: the address before it."""
+    """For a move: the address before it."""
     reason: str | None = None
-    """Of what a user did and said why."""
+    """The reason that a user gave."""
 
 
 def next_id(connection: Connection) -> int:
@@ -68,13 +68,13 @@ def last_id(connection: Connection) -> int:
 
 
 def signature(connection: Connection) -> dict[str, str | None]:
-    """Who uses this connection, as columns of an entry."""
+    """The user of this connection, as columns of an entry."""
     who = connection.database.who or Who()
     return {"actor": who.actor, "revision": who.revision}
 
 
 def actor_of(connection: Connection) -> dict[str, str | None]:
-    """Who uses this connection and for what, as events say it."""
+    """The user of this connection and its command, as events have them."""
     who = connection.database.who or Who()
     return {"actor": who.actor, "commit": who.revision, "doing": connection.holder.get("doing")}
 
@@ -118,7 +118,7 @@ def note(  # noqa: PLR0913 (keywords, each with a default)
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """That a loop has let something through, and why."""
+    """Note that a loop has permitted something, and why."""
 
     address: str
     cause: str
@@ -126,14 +126,14 @@ class Let:
 
 
 def let_since(connection: Connection, op: str, since: float) -> tuple[Let, ...]:
-    """What a loop has let through from then on, the oldest first."""
+    """What loops have permitted since then, the oldest first."""
     there = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
     found = connection.select("operations", there, its_op=op, its_since=since)
     return tuple(Let(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in found)
 
 
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
-    """The last entries, newest first; with `addresses` theirs alone, under earlier names as well."""
+    """The last entries, newest first; with `addresses` only theirs, also under earlier names."""
     found: list[Operation] = []
     wanted = _Wanted(addresses)
     rows = connection.select("operations", "ORDER BY id DESC")
@@ -162,7 +162,7 @@ GROUPS = ("task", "fleet", "volume")
 
 
 def _group(text: str) -> str:
-    """What a thing was made for, by its address: `task/train` for `attachment/train-0.data`."""
+    """The document that a thing was made for, by its address: `task/train` for `attachment/train-0.data`."""
     kind, _, name = text.partition("/")
     base, _, number = name.partition(".")[0].rpartition("-")
     group = {"node": "fleet", "volume": "volume"}.get(kind, "task")
@@ -174,7 +174,7 @@ def _about(newest_first: Iterator[Operation], wanted: _Wanted) -> Iterator[Opera
         if wanted.all or operation.address in wanted or operation.was in wanted:
             yield operation
             if operation.was and operation.address in wanted:
-                wanted.exact.add(operation.was)  # what is older was done under that name
+                wanted.exact.add(operation.was)  # older entries have that name
 
 
 def _operation(row: Row) -> Operation:

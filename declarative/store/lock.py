@@ -5,9 +5,9 @@ own transaction that the row still carries its fence, a number that counts up wi
 process that slept through its lease and wakes up writes nothing.
 
 Times are those of the database's clock (`database.now`): the clocks of hosts that share a server differ. On
-the holder's own host a lease goes by `boottime` instead: whoever sets the clock takes no lock from anybody.
-Backends that can refuse calls of an earlier holder are told its `epoch`, which counts up as the fence does,
-and goes on counting in a state that was brought back from a backup.
+the holder's own host a lease goes by `boottime` instead, so that setting the clock takes no lock away.
+Backends that can refuse calls of an earlier holder get its `epoch`. It counts up like the fence, and goes on
+counting in a state that was restored from a backup.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FREE = {
 FOLLOWING = "apply --wait"
 """What the lock says while `apply --wait` writes: it gives the lock back within moments."""
 RECONCILING = "reconcile"
-"""What it says in a round of the loop: it gives the lock back once it is asked for (`ask`)."""
+"""The `doing` of a loop's round, which gives the lock back when asked (`ask`)."""
 
 WRITER, LEADER = "writer_lock", "leader"
 """The locks: who writes, and which loop of several acts. Each is a table with one row."""
@@ -56,7 +56,7 @@ WRITER, LEADER = "writer_lock", "leader"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """Who holds the lock, and until when unless renewed. Times are seconds since the epoch."""
+    """The holder of the lock, and the end of its lease unless renewed. Times are seconds since the epoch."""
 
     owner: str
     host: str
@@ -70,10 +70,10 @@ class LockInfo:
     started: str | None = field(default=None, repr=False)
     """When the process started, as its kernel tells: another process of the same pid differs in it."""
     ends: float | None = field(default=None, repr=False)
-    """As `expires`, in `boottime` of that place; None: an older version took the lock."""
+    """The same as `expires`, in `boottime` of that place; None if an older version took the lock."""
     epoch: int = field(default=0, repr=False)
-    """As `fence`, and never less than the milliseconds since 1970 when the lock was taken: so a state that is
-    brought back from a backup goes on above what its nodes were told.
+    """Counts like `fence`, and is at least the milliseconds since 1970 when the lock was taken. So a state
+    that was restored from a backup goes on above the epochs that its nodes know.
     """
 
     def __str__(self) -> str:
@@ -153,12 +153,12 @@ def info_of(row: Row) -> LockInfo | None:
 
 
 def holder(connection: Connection, *, to_write: bool = False, table: str = WRITER) -> LockInfo | None:
-    """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
+    """The holder of the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
     return info_of(_row(connection, table) if to_write else connection.select(table).one())
 
 
 def current(database: Database) -> LockInfo | None:
-    """Who holds the lock; None if nobody does, or its holder is gone. Hinders no writer by looking."""
+    """The holder of the lock; None if there is none, or it is gone. This does not delay writers."""
     with database.reading() as connection:
         found = holder(connection)
         return None if found is None or found.lapsed(connection.database.now(connection)) else found
@@ -301,7 +301,7 @@ def release(database: Database, lease: LockInfo, table: str = WRITER) -> None:
 
 
 def unlock(database: Database, owner: str | None = None) -> LockInfo | None:
-    """Take the lock away from whoever holds it; `owner`, if given, must be that one. Returns who it was."""
+    """Take the lock away from its holder, and return the holder; `owner`, if given, must be the holder."""
     with database.writing() as connection:
         found = holder(connection, to_write=True)
         if found is None:

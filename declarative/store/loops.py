@@ -1,13 +1,13 @@
-"""What loops keep in a state beside its records: which of several acts, what waits for a person to approve,
-which backends are left alone, and how far each webhook was told of events.
+"""What loops keep in a state beside its records: which loop leads, what waits for approval, which backends
+are left alone, and the last event that each webhook got.
 
-Which one acts is a lease beside the lock, by the same clock and the same rules. Who writes holds the lock all
-the same, and each write is fenced by that. The lease only keeps the other loops from looking and planning in
-turn, and it is held between rounds, when the lock is free for people.
+The leader has a lease beside the lock, by the same clock and the same rules. A leader that writes still takes
+the lock, which fences each write. The lease only keeps other loops from looking and planning as well. It is
+held between rounds, when the lock is free for people.
 
-How far a webhook was told is a cursor that only moves once an event was taken. Whoever delivers claims the
-hook first, for a time by the clock that all share, so that of several processes one delivers. One that dies
-leaves a claim that lapses; the event is then sent again, with the same id.
+A webhook's cursor moves only once an event was delivered. A process claims the hook before it delivers, for a
+time by the shared clock, so that only one process delivers. If that process dies its claim lapses, and the
+event is sent again with the same id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from declarative.store.lock import LEADER, LockInfo
 from declarative.store.statements import number
 
 LEASE_SECONDS = 10.0
-"""Of the leader's lease, and of the lock in its rounds: others take over after that and one look."""
+"""Seconds of the leader's lease, and of the lock in its rounds. After that another loop takes over."""
 RENEWED_EVERY = LEASE_SECONDS / 3
 
 ERROR_LENGTH = 300
@@ -36,7 +36,7 @@ ERROR_LENGTH = 300
 
 
 class Leader:
-    """One loop's part in who leads. Its threads may share it."""
+    """One loop's lease as leader. Its threads may share it."""
 
     def __init__(self, database: Database, seconds: float = LEASE_SECONDS) -> None:
         self._database = database
@@ -72,7 +72,7 @@ class Leader:
         return self._lease is not None
 
     def holder(self) -> LockInfo | None:
-        """Who leads, as far as the state says."""
+        """The leader that the state names."""
         with self._database.reading() as connection:
             return lock.holder(connection, table=LEADER)
 
@@ -141,7 +141,7 @@ def approve(connection: Connection, digest: str, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftAlone:
-    """A backend that the loop leaves alone, since it could not be read. Times are seconds since the epoch."""
+    """A backend that could not be read, so the loop leaves it alone. Times are seconds since the epoch."""
 
     backend: str
     part: str
@@ -171,7 +171,7 @@ def read_left_alone(connection: Connection) -> tuple[LeftAlone, ...]:
 
 
 def leave_alone(connection: Connection, found: Sequence[LeftAlone]) -> None:
-    """These are left alone now, and no others."""
+    """Replace the backends that are left alone."""
     connection.execute("DELETE FROM left_alone")
     connection.insert("left_alone", *map(asdict, found))
 
@@ -181,7 +181,7 @@ def leave_alone(connection: Connection, found: Sequence[LeftAlone]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """How far one webhook was told."""
+    """The last event that a webhook got."""
 
     name: str
     cursor: int
@@ -191,14 +191,14 @@ class Hook:
     """When it is tried again after that; seconds since the epoch."""
     error: str | None = None
     rests: bool = False
-    """That it is not to be told now: after a failure, or since another process tells it."""
+    """Whether it gets nothing now: after a failure, or because another process delivers."""
 
 
 def claim_hook(
     connection: Connection, name: str, *, start: int, seconds: float, now: float, at_once: bool
 ) -> Hook | None:
-    """The hook, for this process alone for so long; None if another one has it, or if it is to rest after a
-    failure, unless it is to be told `at_once`. One that is new begins after the event `start`.
+    """Claim the hook for this process for so long. None if another process has it, or if it rests after a
+    failure, unless `at_once`. A new hook begins after the event `start`.
     """
     row = connection.select("hooks", f"WHERE name = :its_name{connection.database.for_update}", its_name=name)
     found = row.first()

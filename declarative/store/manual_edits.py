@@ -1,4 +1,4 @@
-"""What a user changes in the state alone (`state mv`, `push`, `rm`): each a part of one transaction."""
+"""Changes that a user makes only in the state (`state mv`, `push`, `rm`), each in one transaction."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _with_generations(present: State, pushed: State) -> State:
 
 
 def write(connection: Connection, state: State, held: Held, now: float) -> None:
-    """Put a whole state in the place of what is there: all but the lock, and the journal of what ended."""
+    """Replace the whole state, except the lock and the journal's ended entries."""
     for table in ("reserved_blocks", "needs", "resources", "rank_status", "node_status", "generations"):
         connection.execute(f"DELETE FROM {table}")
     connection.update("meta", {"lineage": state.lineage, "serial": state.serial})
@@ -175,7 +175,7 @@ def push(connection: Connection, pushed: State, held: Held, now: float, *, force
 
 
 def move(connection: Connection, names: Names, now: float) -> dict[Address, Address]:
-    """Rename what is recorded; which addresses became which."""
+    """Rename records; the old and new addresses."""
     made, held, moves = renamed(rows.load(connection), rows.blocks(connection), names)
     write(connection, made, held, now)
     for old, new in moves.items():

@@ -25,7 +25,7 @@ def is_there(connection: Connection) -> bool:
 def agree(database: Database, *, read_only: bool, tell: Tell | None = None) -> None:
     """Refuse what is no state of ours, check the format, and bring an older one up to date.
 
-    Who only reads changes nothing, and reads an older one as it is, as far as that can be done.
+    A reader changes nothing, and reads an older format as it is, if that is possible.
     """
     name = database.name
     with database.reading() as connection:

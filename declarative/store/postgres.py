@@ -1,6 +1,6 @@
 """States in PostgreSQL: one for a team, with the guarantees of the file.
 
-Everything that is PostgreSQL's own, and the home of psycopg, which is loaded when such a state is opened.
+The home of psycopg, which is loaded when such a state is opened.
 
 - A read is one REPEATABLE READ transaction, read only: a snapshot, which waits for no writer.
 - A write is READ COMMITTED and begins by locking the one row of `writer_lock` (see `lock.check`), so writes
@@ -96,14 +96,14 @@ FORM = "write postgresql://host/database or postgresql://host:port/database?sslm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which database of which server, and how to get there."""
+    """A database, its server, and how to connect."""
 
     name: str
     parameters: Mapping[str, str]
 
 
 def target_of(url: str) -> Target:
-    """What a `postgresql://` URL names. Nothing that is wrong with it is repeated: it may be a password."""
+    """The place that a `postgresql://` URL names. Errors do not repeat its parts: one may be a password."""
     # Anywhere: a password may hold `/`, `?` or `#`, and the URL is then taken apart in the wrong places.
     if "@" in url:
         raise StateError("bad-url", "the state's URL names a user or a password", WHERE_FROM)
@@ -241,7 +241,7 @@ class Postgres(Database):
         return made
 
     def begin(self, raw: Raw[Any], *, writes: bool) -> None:
-        """See `Database`. READ WRITE is not asked for: a server that was told to take no writes is obeyed."""
+        """See `Database`. READ WRITE is not set: a server that is configured to refuse writes is obeyed."""
         raw.execute(_WRITE if writes else _READ)
 
     def run(self, connection: Connection, statements: Iterable[str]) -> None:
@@ -284,8 +284,9 @@ class Postgres(Database):
     def commit(self, raw: Raw[Any], before: Sequence[str] = ()) -> Cursor[Any]:
         """See `Database`; with the statements `before` it in the same message.
 
-        The server does none of them before it has all. Of one that comes in parts it holds the locks until
-        the rest comes, and no time limit of its own ends that: who was stopped in between stopped everybody.
+        The server does none of them before it has all. If a message came in parts, the server would hold
+        locks until the rest comes, without a time limit: a client that stopped in between would stop all
+        others.
         """
         cursor = self._psycopg.ClientCursor(raw)
         cursor.execute("; ".join((*before, "COMMIT")).encode(raw.info.encoding))
@@ -344,7 +345,7 @@ def _text(sql: str) -> str:
 
 
 def open_server(target: Target, opening: Opening) -> Database | None:
-    """The database of the state there; None when there is none and it must not be made."""
+    """The state's database; None if there is none and it must not be made."""
     made = Postgres(target, opening.root)
     try:
         with translated(target.name):

@@ -1,8 +1,8 @@
-"""Where a state lives that is a file in its project's folder: a copy of that folder asks before it writes.
+"""Copies of a project's folder with its state: a command asks before it writes to a copied state.
 
-A copied folder has the copied state's lineage: it would stop and delete what the original runs. So beside
-the state a file says which folder this is. A folder that was moved keeps its inode, one that was brought back
-from a backup its path; a copy has neither. What cannot be told is no reason to ask.
+A copied folder has the copied state's lineage: it would stop and delete what the original runs. So a file
+beside the state says which folder this is. A moved folder keeps its inode, and a restored one its path; a
+copy has neither. If that cannot be told, no question is asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from declarative.store.faults import StateError
 
 FILE = ".place.json"
 OWN_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
-"""Filesystems of one machine: what is on them and on another machine, too, is a copy of its whole disk."""
+"""Filesystems of one machine: what another machine has of them, too, is a copy of the whole disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Home:
 
     @classmethod
     def of(cls, folder: Path) -> Home:
-        """What a folder is now."""
+        """The identity of a folder now."""
         path = folder.resolve()
         return cls(str(path), path.stat().st_ino, _machine(), socket.gethostname())
 
@@ -51,8 +51,8 @@ class Home:
 
 
 def check(folder: Path, *, note: bool) -> None:
-    """`StateError` copied-state if the state's folder is a copy of the one that it is kept in. Else `note`
-    writes down which folder it is.
+    """`StateError` copied-state if the state's folder is a copy of its original folder. Else `note` writes
+    down which folder it is.
     """
     kept, now = _read(folder), Home.of(folder)
     if kept is None or kept.is_home(now):
@@ -70,8 +70,8 @@ def check(folder: Path, *, note: bool) -> None:
 
 
 def adopt(folder: Path) -> str | None:
-    """Make this the state's folder; the path that it was at before, if it was another one. That one, where it
-    can be seen, asks from then on.
+    """Make this the state's folder, and return its earlier path, if it was another one. Commands in the
+    folder there ask from then on.
     """
     kept, now = _read(folder), Home.of(folder)
     _write(folder, now)
@@ -105,7 +105,7 @@ def _write(folder: Path, home: Home) -> None:
 
 
 def _machine() -> str:
-    """Which machine this is, and no more than that: its own id is nobody's business."""
+    """A digest of this machine's id: the id itself is private."""
     try:
         text = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Other names for what is recorded: a rename of the state alone, as if it had been declared so all along.
+"""Renames of records, only in the state, as if they had been declared so from the start.
 
-Pure. The real things keep the names, tags and tokens of their making; a record remembers those in
-`state.MADE_AS`, which is how its backend is asked for it. A rank that runs goes on under its old attempt.
+Pure. The real things keep the names, tags and tokens that they were made with. A record keeps those in
+`state.MADE_AS`, and its backend is asked by them. A running rank goes on under its old attempt.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from declarative.store.faults import StateError
 
 PARTS = ("rank", "reservation", "attachment")
 GROUPS = {"volume": ("volume",), "node": (), "fleet": ("node",), "task": PARTS}
-"""What can be renamed, and the kinds of the records that it may stand for."""
+"""The kinds of names that can be renamed, and the kinds of records that each may mean."""
 KNOWN_TO_BACKENDS = ("node", "attachment")
-"""Kinds whose backend was told names of other things: `MADE_AS` keeps these."""
+"""Kinds whose backend knows names of other things: `MADE_AS` keeps these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Names:
         return Address(kind, f"{self.rank(rank)}{dot}{self.volume.get(volume, volume)}")
 
     def changes(self, addresses: Iterable[Address]) -> tuple[tuple[str, str], ...]:
-        """Those of the addresses that become others, each with its new one."""
+        """The addresses that change, each with its new one."""
         return tuple((str(a), str(new)) for a in addresses if (new := self.address(a)) != a)
 
     def inputs(self, record: Record) -> dict[str, Any]:
-        """Those of a record's inputs that get new names, with them."""
+        """The inputs of a record that get new names, with these."""
         found = record.typed
         renamed = self._renamed(record.address.name, found)
         changed = differing(found, renamed)
@@ -118,9 +118,9 @@ def parse(text: str) -> Address:
 
 
 def members(state: State, wanted: Address) -> tuple[Address, ...]:
-    """What is recorded under an address: that record, all of a volume's count, of a fleet, or of a task.
+    """The records of an address: that record, or all of a volume's count, of a fleet, or of a task.
 
-    `StateError` unknown-address if that is nothing.
+    `StateError` unknown-address if there are none.
     """
     if wanted in state.records:
         return (wanted,)
@@ -144,7 +144,7 @@ def _is_member(record: Record, group: Address) -> bool:
 
 
 def users(state: State, addresses: Iterable[Address]) -> set[Address]:
-    """What needs them, directly or not, and is none of them."""
+    """Other records that need them, directly or not."""
     given = set(addresses)
     found, more = set(given), set(given)
     while more:
@@ -211,7 +211,7 @@ def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What `moved` comes to with what is recorded."""
+    """The renames that `moved` makes in these records."""
 
     state: State
     """Under the new names; of the same serial."""

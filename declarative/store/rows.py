@@ -17,7 +17,7 @@ from declarative.store.statements import Row
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
 STATUS = {RANK: "rank_status", NODE: "node_status"}
-"""The tables of what is observed, by kind."""
+"""The tables of observations, by kind."""
 MOST_BOUND = 500
 """How many values one query names; databases have a limit."""
 
@@ -193,7 +193,7 @@ def _node(row: Row) -> Readiness:
 
 
 def seen_values(seen: Readiness) -> dict[str, Any]:
-    """What was observed of a node, as columns."""
+    """The readiness of a node as columns."""
     return {
         "state": seen.state.value,
         "reason": seen.reason,
@@ -227,7 +227,7 @@ _READ: Mapping[str, Callable[[Row], object]] = {
 
 
 def blocks(connection: Connection) -> dict[tuple[str, int], str]:
-    """Who holds which block: (node, block) → reservation, by name: the rows, not what records say."""
+    """(node, block) → the name of the reservation that holds it: from the rows, not from records."""
     found = {
         (Address.parse(row.node).name, row.block): Address.parse(row.reservation).name
         for row in connection.select("reserved_blocks")
@@ -251,7 +251,7 @@ def record(connection: Connection, address: Address) -> Record | None:
 
 
 def needed(connection: Connection, address: Address) -> frozenset[Address]:
-    """What a record holds on to."""
+    """The addresses that a record needs."""
     held = connection.execute(f"SELECT needed FROM needs {BY_ADDRESS}", its_address=str(address))
     return frozenset(map(Address.parse, held.scalars()))
 
@@ -319,7 +319,7 @@ def generation(connection: Connection, address: Address) -> int:
 
 
 def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
-    """Who holds which of `wanted`."""
+    """The holders of `wanted` blocks."""
     there = "WHERE node = :its_node AND block IN (:its_blocks)"
     at = str(Address(NODE, node))
     rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(wanted))
@@ -327,7 +327,7 @@ def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[in
 
 
 def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
-    """What a reservation holds: (node, block)."""
+    """The blocks of a reservation: (node, block)."""
     rows = connection.select("reserved_blocks", "WHERE reservation = :its_name", its_name=str(reservation))
     return {(Address.parse(row.node).name, row.block) for row in rows}
 

@@ -1,8 +1,8 @@
-"""What was spent in each month: the hours of nodes times the prices that are recorded.
+"""The spending of each month: the hours of nodes times their recorded prices.
 
-`paid_nodes` has the nodes that cost something now: since when, and how much. When one goes, or its price
-changes, its time is added to `spent_months` in the transaction that records it: once, whatever is killed.
-Months are those of UTC. A price that nobody knows is not counted.
+`paid_nodes` has the nodes that cost something now: since when, and how much. When a node is deleted, or its
+price changes, its time is added to `spent_months` in the same transaction, so it counts exactly once. Months
+are those of UTC. Unknown prices are not counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def by_month(since: float, until: float) -> Iterator[tuple[str, float]]:
 
 
 def read(connection: Connection, now: float) -> Spent:
-    """What was spent in the month of `now`, until then."""
+    """The spending in the month of `now`, until then."""
     month, begins, _ = month_of(now)
     ended = connection.select("spent_months", "WHERE month = :its_month", its_month=month).first()
     paid = ((number(row.price), number(row.since)) for row in connection.select("paid_nodes"))
@@ -45,15 +45,15 @@ def read(connection: Connection, now: float) -> Spent:
 
 
 def price_of(node: Record) -> float | None:
-    """What a node costs an hour, as it is recorded; None if nobody knows. So for a node of a partition: it
-    is there anyway, and a site charges for what jobs hold of it.
+    """The recorded price of a node an hour; None if unknown. It is None for a partition's node: that exists
+    anyway, and a site charges for what jobs hold of it.
     """
     found = None if "partition" in (node.inputs.get("host") or ()) else node.inputs.get("price")
     return float(found) if isinstance(found, int | float) and 0 <= found < MOST else None
 
 
 def count(connection: Connection, address: str, price: float | None, since: float, now: float) -> None:
-    """A node costs `price` an hour from `since` on; None: it is gone, or nobody knows."""
+    """Note that a node costs `price` an hour from `since` on; None if it is gone, or unknown."""
     its = {"its_address": address}
     paid = connection.select("paid_nodes", "WHERE address = :its_address", **its).first()
     if paid is not None and paid.price == price:

@@ -91,7 +91,7 @@ class Sqlite(Database):
         path = self._path
 
         def fill(aside: Path) -> None:
-            # It reads what is committed, whoever writes now.
+            # It reads what is committed, even while another process writes.
             source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
             with closing(source), closing(sqlite3.connect(aside)) as copy:
                 source.backup(copy)
@@ -122,7 +122,7 @@ class Sqlite(Database):
             self._put_back(raw)
 
     def use_wal(self) -> None:
-        """Let nobody wait to read while somebody writes, from now on. Kept in the file."""
+        """Let readers go on while a process writes. The file keeps this setting."""
         until = time.monotonic() + BUSY_SECONDS
         while self.pragma("journal_mode") != "wal":
             try:
@@ -135,7 +135,7 @@ class Sqlite(Database):
 
 
 def open_file(path: Path, opening: Opening) -> Database | None:
-    """The database of the state in `path`; None when there is none and it must not be made."""
+    """The database of the state in `path`; None if there is none and it must not be made."""
     read_only = opening.read_only
     if not _is_made(path, opening):
         return None
@@ -181,7 +181,7 @@ _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file; `OSError` where nobody can tell: a link to itself is no empty state."""
+    """Whether there is a file; `OSError` if that cannot be told: a link to itself is not an empty state."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -190,9 +190,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _check_beside(path: Path) -> None:
-    """`StateError` for what SQLite would take for its own beside the file, and what is none of ours.
+    """`StateError` for files beside the state that SQLite would take for its own, and that are not ours.
 
-    A journal that names another file has that file removed when it is rolled back; we change one file alone.
+    A journal can name another file, which SQLite then removes on rollback; we change only one file.
     """
     for suffix in ("-journal", "-wal", "-shm"):
         beside = Path(f"{path}{suffix}")

@@ -1,6 +1,6 @@
-"""What is asked of a database in SQL, and what it answers: statements by table and column, and rows.
+"""SQL statements by table and column, and their rows.
 
-Values are always parameters. Columns of JSON are written and read as the values that they stand for.
+Values are always parameters. Columns of JSON are written and read as Python values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = Any
 
 
 class Result:
-    """What a statement found."""
+    """The rows of a statement."""
 
     def __init__(self, cursor: Any, sql: str) -> None:
         self._cursor = cursor

@@ -1,4 +1,4 @@
-"""What a writer does to records, intents and blocks, and to their rows: each function is a part of a step.
+"""A writer's changes of records, intents and blocks, and of their rows: each function is a part of a step.
 
 `now` is the writer's time, in seconds since the epoch.
 """
@@ -16,7 +16,7 @@ from declarative.store.database import Connection
 from declarative.store.faults import ConstraintError, StateError
 
 ERROR_LENGTH = 2000
-"""How much of a backend's message the journal keeps."""
+"""Characters of a backend's message that the journal keeps."""
 
 DETACHED = (
     "kind = 'volume' AND detached_since IS NULL"
@@ -102,7 +102,7 @@ def finishing(
 def adopt(
     connection: Connection, record: Record, intent: Intent | None, idle_since: float | None, now: float
 ) -> None:
-    """Record what was found, and end the intent that it came of."""
+    """Record what was found, and end its intent."""
     if intent is not None and not close(connection, intent, now, "adopted"):
         return
     if intent is None:
@@ -249,7 +249,7 @@ def put_record(connection: Connection, made: Record, more: Mapping[str, Any] | N
 
 
 def _check_owner(connection: Connection, made: Record) -> None:
-    """Refuse what is recorded under another address."""
+    """Refuse a thing that is recorded under another address."""
     external = external_id(made.outputs)
     other = connection.execute(
         "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
@@ -267,7 +267,7 @@ def _check_owner(connection: Connection, made: Record) -> None:
 
 
 def external_id(outputs: Mapping[str, Any]) -> str | None:
-    """What a backend calls the thing."""
+    """The backend's id of the thing."""
     found = outputs.get("id")
     return None if found is None else str(found)
 
@@ -308,7 +308,7 @@ def raise_generation(connection: Connection, address: Address, to: int, used: in
 
 
 def count_up(connection: Connection) -> None:
-    """What is recorded has changed: the serial moves."""
+    """Raise the serial: records have changed."""
     connection.execute("UPDATE meta SET serial = serial + 1")
 
 
@@ -338,7 +338,7 @@ def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
 
 
 def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Write columns of what is known of a node; the others keep their values."""
+    """Write these columns of a node's observations; the others keep their values."""
     if not connection.update("node_status", values, "name = :its_name", its_name=name):
         connection.insert("node_status", {"name": name, **values})
 
@@ -351,7 +351,7 @@ def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:
 
 
 def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
-    """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
+    """Note which of `volumes`, or of all, are not attached: from `now` on, unless noted before."""
     since = {"detached_since": now}
     if volumes is None:
         connection.update("resources", since, DETACHED)

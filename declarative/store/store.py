@@ -48,7 +48,7 @@ SPENT_SINCE = 10
 LEFT_ALONE_SINCE = 11
 """The format that knows which backends are left alone."""
 KEPT_OPERATIONS = 5000
-"""How much history the journal keeps."""
+"""How many ended entries the journal keeps."""
 
 
 def open_store(  # noqa: PLR0913 (keywords, each with a default)
@@ -144,7 +144,7 @@ class Store:
 
     @resumed
     def project(self) -> str | None:
-        """The name of the project whose state this is; None if nobody said."""
+        """The name of the project whose state this is; None if unknown."""
         return self._ask(lambda c: rows.named(c, "project"), None, since=PROJECT_SINCE)
 
     @resumed
@@ -159,7 +159,7 @@ class Store:
 
     @resumed
     def check(self) -> list[str]:
-        """What contradicts itself in what is recorded, in sentences; empty when all is well."""
+        """Contradictions in the records, as sentences; empty if all is well."""
         if self._database is None:
             return contradictions(*self._pulled)
         with self._database.reading() as connection:
@@ -175,14 +175,14 @@ class Store:
 
     @resumed
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
-        """What was done, newest first; with `addresses`, to them alone."""
+        """The entries of the journal, newest first; with `addresses`, only theirs."""
         return self._ask(lambda c: journal.read(c, addresses, limit), [])
 
     @resumed
     def note(self, op: str, address: Address, doing: str) -> None:
-        """Write into the journal that something was done which changes nothing that is recorded.
+        """Write an entry into the journal for something that changes no record.
 
-        For that nobody has to hold the lock: whoever does goes on writing after it.
+        This does not need the lock: its holder goes on writing afterwards.
         """
         with self._writable().writing() as connection:
             holder(connection, to_write=True)  # one entry after the other
@@ -191,17 +191,17 @@ class Store:
 
     @resumed
     def approvals(self) -> tuple[Approval, ...]:
-        """What a loop waits for a person to approve, and what was approved and is not done yet."""
+        """What waits for approval, and what was approved and is not done yet."""
         return self._ask(loops.read_approvals, (), since=LOOP_SINCE)
 
     @resumed
     def left_alone(self) -> tuple[LeftAlone, ...]:
-        """The backends that the loop leaves alone which leads."""
+        """The backends that the leading loop leaves alone."""
         return self._ask(loops.read_left_alone, (), since=LEFT_ALONE_SINCE)
 
     @resumed
     def spent(self) -> Spent | None:
-        """What nodes cost in this month until now; None where nobody counts it."""
+        """The cost of nodes in this month until now; None if it is not counted."""
         return self._ask(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
 
     @resumed
@@ -228,7 +228,7 @@ class Store:
 
     @resumed
     def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
-        """Write an event. For that nobody has to hold the lock."""
+        """Write an event. This does not need the lock."""
         with self._writable().writing() as connection:
             holder(connection, to_write=True)  # one number after the other
             events.tell(connection, self._clock(), type, address, detail)
@@ -243,12 +243,12 @@ class Store:
 
     @resumed
     def hooks(self) -> tuple[Hook, ...]:
-        """How far the webhooks were told of events."""
+        """The last event that each webhook got."""
         return self._ask(loops.read_hooks, (), since=events.SINCE)
 
     @resumed
     def claim_hook(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
-        """See `loops.claim_hook`. A new one is told of what happens from now on."""
+        """See `loops.claim_hook`. A new webhook gets the events from now on."""
         with self._hooks() as (connection, now):
             start = events.bounds(connection)[1]
             return loops.claim_hook(connection, name, start=start, seconds=seconds, now=now, at_once=at_once)
@@ -340,11 +340,11 @@ class Store:
 
     @resumed
     def lock_info(self) -> LockInfo | None:
-        """Who holds the lock; None if nobody does, or its holder is gone."""
+        """The holder of the lock; None if there is none, or it is gone."""
         return None if self._database is None else current(self._database)
 
     def unlock(self, owner: str | None = None) -> LockInfo | None:
-        """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
+        """Take the lock away, only from `owner` if given, and return its holder. That writes nothing more."""
         return unlock(self._writable(), owner)
 
 
@@ -360,7 +360,7 @@ def _renew(
 
 
 def open_database(url: str, opening: Opening) -> Database | None:
-    """The database of the state at `url`; None when there is none and it must not be made.
+    """The database of the state at `url`; None if there is none and it must not be made.
 
     Messages do not repeat the URL: it may hold a secret.
     """

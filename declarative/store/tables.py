@@ -1,8 +1,8 @@
 """The tables of a state, and how an older format becomes this one.
 
-What must never be is refused by the rows themselves: a block has one holder because (node, block) is a
-key; what is needed cannot go because a foreign key restricts it; one thing of a backend has one address
-because its id is unique. Only SQL that SQLite and PostgreSQL share is used here.
+The rows themselves refuse what must never be: a block has one holder because (node, block) is a key; a needed
+record cannot be deleted because a foreign key restricts it; one thing of a backend has one address because
+its id is unique. Only SQL that SQLite and PostgreSQL share is used here.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ Migration = Callable[["Connection"], None]
 
 
 def _to_2(connection: Connection) -> None:
-    """How ranks are confined, what hosts can do, and who did what."""
+    """How ranks are confined, what hosts support, and who did what."""
     connection.execute("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
     connection.execute("ALTER TABLE node_status ADD COLUMN can JSON")
     connection.execute("ALTER TABLE operations ADD COLUMN host TEXT")
@@ -213,18 +213,18 @@ def _to_2(connection: Connection) -> None:
 
 
 def _to_3(connection: Connection) -> None:
-    """Since when volumes are attached to nothing."""
+    """When volumes were detached."""
     connection.execute("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
 
 
 def _to_4(connection: Connection) -> None:
-    """Who asked for what was done, and at which commit of the project."""
+    """The person or CI behind each entry, and the project's commit."""
     connection.execute("ALTER TABLE operations ADD COLUMN actor TEXT")
     connection.execute("ALTER TABLE operations ADD COLUMN revision TEXT")
 
 
 def _to_5(connection: Connection) -> None:
-    """Clocks that nobody can set, and the holder's number that backends are told."""
+    """Clocks that nobody can set, and the holder's epoch for backends."""
     connection.execute("ALTER TABLE operations ADD COLUMN place TEXT")
     connection.execute("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
     connection.execute("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
@@ -237,7 +237,7 @@ def _to_6(connection: Connection) -> None:
 
 
 def _to_7(connection: Connection) -> None:
-    """Whose state this is."""
+    """The project whose state this is."""
     connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
 
 
@@ -250,13 +250,13 @@ def _to_8(connection: Connection) -> None:
 
 
 def _to_9(connection: Connection) -> None:
-    """Events, and who was told of them."""
+    """Events, and the webhooks that got them."""
     for table in ("events", "hooks"):
         connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
 
 
 def _to_10(connection: Connection) -> None:
-    """What nodes cost. Those that are there count since their launch, as far as the journal goes back."""
+    """The cost of nodes. Existing nodes count since their launch, if the journal goes back that far."""
     for table in ("paid_nodes", "spent_months"):
         connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
     launched = dict(
@@ -278,7 +278,7 @@ def _to_10(connection: Connection) -> None:
 
 
 def _to_11(connection: Connection) -> None:
-    """Which backends a loop leaves alone."""
+    """The backends that a loop leaves alone."""
     connection.execute(f"CREATE TABLE left_alone ({', '.join(TABLES['left_alone'])})")
 
 
@@ -347,7 +347,7 @@ def migrate(connection: Connection, found: int, steps: Sequence[Migration] | Non
 
 @functools.lru_cache(maxsize=256)
 def loads(text: str) -> Any:
-    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
+    """A stored value, to be read only: the things of one document share their inputs."""
     found = json.loads(text)
     return Stored(found) if isinstance(found, dict) else found
 
@@ -358,7 +358,7 @@ def plain(value: Any) -> Any:
 
 
 def stored(value: Mapping[str, Any]) -> Stored:
-    """As `plain`, only to be looked at. It keeps its text, which is then not made again to be written."""
+    """Like `plain`, to be read only. It keeps its text, which is reused when it is written."""
     if isinstance(value, Stored):
         return value
     text = dumps(value)

@@ -170,7 +170,7 @@ class Writer:
         return self.fence()
 
     def learn(self, newest: int) -> bool:
-        """Count this writer above `newest`, which something was told of: the state was brought back from a
+        """Count this writer above `newest`, which something knows of: the state was brought back from a
         backup, and the clock was set back. False where that would be wrong.
 
         Only whoever holds the lock and has changed nothing yet: what it does from now on comes of a look at
