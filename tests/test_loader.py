@@ -933,6 +933,21 @@ def test_nothing_else_makes_the_project(tmp_path, line, code, column):
     assert (found.code, found.span.line, found.span.column) == (code, 2, column)
 
 
+def test_a_shared_folder_needs_a_repository(tmp_path):
+    """Without one, `../shared` is not the project's, and the hint says what makes it so."""
+    project = "type: project\ninclude: [../shared/*.yaml]\n---\n" + FLEET
+    (found,) = errors(write(tmp_path / "prod", a=project))
+    assert (found.code, "`git init`" in str(found.hint)) == ("outside-project", True)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / ".git").mkdir()
+    assert not load(tmp_path / "prod").desired.tasks
+
+
+def test_a_policy_among_the_documents(tmp_path):
+    (found,) = errors(write(tmp_path, a=FLEET + "---\ntype: policy\ndrivers: [ec2]\n"))
+    assert (found.code, "FLEETFORM_POLICY" in str(found.hint)) == ("unknown-type", True)
+
+
 def test_a_file_of_variables_that_is_none(tmp_path):
     """Such as one of Terraform: what it should be has no `type`."""
     values = tmp_path / "prod.tfvars"

@@ -25,7 +25,10 @@ _SKIPPED = {
     "gateway": "remove it; fleetform has no services",
 }
 """Documents of dstack that fleetform has nothing for, and what comes nearest."""
-_FOREIGN = {"profile": "write its fields where they are used"}
+_FOREIGN = {
+    "profile": "write its fields where they are used",
+    "policy": "keep it outside of projects: in /etc/fleetform/policy.yaml, or where FLEETFORM_POLICY says",
+}
 
 _OTHERS = (
     (

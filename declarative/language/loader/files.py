@@ -142,7 +142,10 @@ class ProjectFiles:
         outside = pattern.startswith("/") or ".." in rest or "\0" in pattern
         if outside or not self._may_be_read((self.root / above).resolve(), up=up):
             hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
-            hint += ", or one in its Git repository: `../shared/*.yaml`"
+            if up and not (self.repository / ".git").exists():
+                hint += "; or run `git init` in the folder that holds both: it is in no Git repository"
+            else:
+                hint += ", or one in its Git repository: `../shared/*.yaml`"
             _refuse(self.findings, "outside-project", f"`{pattern}` leads outside of the project", hint, span)
             return None
         steps = tuple(part for part in rest if part not in {"", "."})
