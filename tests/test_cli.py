@@ -351,6 +351,7 @@ def test_broken_project(small):
 
 def test_stop_of_a_task_that_has_ended(small):
     small.apply("--wait")
+    assert "its only rank is 0" in small.run("logs", "job/3", code=1).err
     assert small.run("stop", "job").out == "task/job has succeeded.\n"
     assert "rank/job-0 does not run: it has succeeded" in small.run("exec", "job", "--", "ls", code=1).err
 

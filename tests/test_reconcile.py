@@ -291,6 +291,7 @@ def test_a_file_that_changes_is_taken_up_and_a_broken_one_is_told_once(project: 
     project.declare(project_document(), fleet(nodes=2))
     (project.path / "more.yaml").unlink()
     until(lambda: len(project.status()["nodes"]) == 2)
+    log.says("have no errors any more")
     assert log.stop() == 0
 
 

@@ -266,7 +266,7 @@ def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
         raise failed("not-run", f"task/{task} has not run", suggest(task, known) or ran)
     found = [r for r in records if rank in (None, r.rank.rank)]
     if not found:
-        hint = f"its ranks are 0 to {len(records) - 1}"
+        hint = f"its ranks are 0 to {len(records) - 1}" if records[1:] else "its only rank is 0"
         raise failed("unknown-rank", f"task/{task} has no rank {rank}", hint)
     return found
 

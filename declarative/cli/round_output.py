@@ -41,11 +41,13 @@ class RoundOutput:
 
     def wrong(self, diagnostics: tuple[Diagnostic, ...], *, held: bool) -> None:
         """What is wrong with the project's files; `held`: what they declared before still holds."""
-        new = self.new("files", diagnostics)
+        had, new = self._last.get("files"), self.new("files", diagnostics)
         if new:
             self._session.say(tuple(d for d in diagnostics if d in new))
             if held:
                 _say("the project's files have errors: what they declared before holds until they have none")
+        elif had and not diagnostics:
+            _say("the project's files have no errors any more: what they declare now holds")
         elif self.new("warnings", self._session.warnings):
             self._session.say(self._session.warnings)
 
