@@ -1,5 +1,5 @@
-"""The command line. Each command lives in a module of its own, imported when it is run: `--help` and
-completion pay for none of them.
+"""The command line. Each command is a module of its own, imported when it is run: `--help` and completion do
+not wait for them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CommandGroup(click.Group):
 
 
 class Commands(CommandGroup):
-    """All commands, each imported when it is asked for."""
+    """All commands, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)

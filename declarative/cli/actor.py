@@ -1,4 +1,4 @@
-"""Who runs a command, and at which commit: what the journal says of each step."""
+"""The user of a command, and the project's commit, for the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "BUILDKITE_COMM
 
 LONGEST = 100
 MOST_BYTES = 4 << 20
-"""Of a file of git that is read."""
+"""Bytes that are read of a file of git."""
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 

@@ -1,8 +1,8 @@
 """`fleetform apply` and `destroy`.
 
-A saved plan is compared with what is recorded and what is there, and then carried out as it is. The YAML is
-not read, and nothing is planned again. Relative paths are those of the project's directory, which is the
-current one or that of `-C`, as with every command.
+A saved plan is compared with the records and with what is there, and then carried out as it is. The YAML is
+not read, and nothing is planned again. Relative paths start at the project's directory, which is the current
+one or that of `-C`, as with every command.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ SENSIBLE = frozenset(
         "state_url",
     )
 )
-"""Options of `apply` that go with a saved plan. All others are about what is planned, which is settled."""
+"""Options of `apply` that a saved plan allows. All others change what is planned, which is settled."""
 
 
 def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
-    """Who may sign plans, by the operator's policy, else by the caller; None if plans need no signature.
+    """The keys that may sign plans, by the operator's policy, else by the caller; None if none is needed.
 
-    A variable that is set and empty is not a permission: `Failed`, as for everything that is not a key.
+    An empty variable is not a permission: `Failed`, as for any text that is not a key.
     """
     from declarative.cli.plan_files import VARIABLE, keys_of
 
@@ -116,7 +116,7 @@ class SavedRun(Run):
         *,
         destroy: bool = False,  # noqa: ARG002
     ) -> Plan:
-        """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
+        """The plan, after a check that it still holds. Also records what happened by itself."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import settle
         from declarative.planner.assumptions import again, differences
@@ -148,7 +148,7 @@ class SavedRun(Run):
 
 
 def _renames(plan: Plan, state: State) -> Declared:
-    """What the plan's renames make of the state; `Failed` if it is not what the plan was made of."""
+    """The state after the plan's renames; `Failed` if the plan was made from another state."""
     from declarative.model.spec.project import Moved, Moves
     from declarative.store.rename import as_declared
 

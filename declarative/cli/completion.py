@@ -21,11 +21,11 @@ import click
 MOST_BYTES = 1 << 18
 """A larger file is left out: completing must not make anyone wait."""
 SECONDS = 0.25
-"""For the files, and for the state: what was found by then is offered."""
+"""Seconds for the files, and for the state. Completion offers what was found by then."""
 MOST = 10_000
 """Recorded addresses that are looked at."""
 MOST_RANKS = 1000
-"""Of a task, the ranks that are offered."""
+"""Ranks of a task that are offered."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,50}")
 _ADDRESS = re.compile(r"[a-z]{2,20}/[a-z][a-z0-9.-]{1,100}")
 
@@ -78,7 +78,7 @@ def _is_name(value: object) -> bool:
 
 
 def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
-    """What stands in the project's own files."""
+    """The documents of the project's own files."""
     from declarative.language.source import parse
 
     folder = _directory(ctx)
@@ -117,7 +117,7 @@ _GROUPS = {"volume": "volume", "node": "fleet", "rank": "task"}
 
 
 def _groups(ctx: click.Context) -> Iterator[str]:
-    """What several recorded things have in common: a count of volumes, a fleet, a task."""
+    """The names that several records share: a count of volumes, a fleet, a task."""
     for address in _recorded(ctx):
         kind, _, name = address.partition("/")
         base, _, number = name.rpartition("-")
@@ -142,7 +142,7 @@ def recorded(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def movable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """What `state mv` renames."""
+    """The addresses that `state mv` renames."""
     alone = {a for a in _recorded(ctx) if a.startswith(("volume/", "node/"))}
     return _offered({*alone, *_groups(ctx)}, incomplete)
 

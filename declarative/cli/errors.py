@@ -141,7 +141,7 @@ OPTIONS = {
 """Options of other tools, without their dashes."""
 
 NOT_ASKED = {"plan": "leave it out: `fleetform plan` asks nothing"}
-"""What `--yes` means to a command that has no `--auto-approve`."""
+"""The hint for `--yes` on a command without `--auto-approve`."""
 
 FILES = {
     "destroy": "`--target ADDRESS` destroys a part",
@@ -162,7 +162,7 @@ class NoCommandError(click.UsageError):
 
 
 def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
-    """What click reports about the command line `typed`, with a hint; as JSON where that was asked for."""
+    """Show click's error about the command line `typed`, with a hint; as JSON with `--json`."""
     ctx = error.ctx
     command = ctx.info_name if ctx else None
     summary = re.sub(r"'([^'`]*)'", r"`\1`", error.format_message().rstrip("."))
@@ -213,11 +213,11 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
 
 
 def _refused_as(refused: str, typed: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """The options of which click may have meant the refused one; of `-ab` it names `-a`."""
+    """The options that click's error may mean: for `-ab` it names only `-a`."""
     return (name for name in typed if name not in known and refused in (name, name[:2]))
 
 
 def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:
-    """What to write instead of another tool's option; `asks` tells whether the command asks for consent."""
+    """The hint for another tool's option; `asks`: whether the command asks for consent."""
     hint = OPTIONS.get(option)
     return hint if asks or hint != APPROVE else NOT_ASKED.get(command or "")

@@ -1,5 +1,5 @@
-"""`fleetform events`: what happened, from a cursor on. And the project's webhooks, which are told of it: with
-what the environment says of them, and who tells them beside a loop.
+"""`fleetform events`: what happened, from a cursor on. Also the project's webhooks, with their values from
+the environment, and their deliveries beside a loop.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 TELLING = 1.0
 """Seconds between two looks whether there is something to tell."""
 DRIVER = "notify"
-"""What the policy calls it: variables that begin with NOTIFY_ are its own."""
+"""The name of webhooks in the policy: variables for them begin with NOTIFY_."""
 
 
 def targets(session: Session) -> tuple[list[Webhook], tuple[Diagnostic, ...]]:
-    """The webhooks that can be told, and what the others lack."""
+    """The usable webhooks, and what the others lack."""
     from declarative.serve.webhooks import Webhook
 
     policy = session.policy()
@@ -88,7 +88,7 @@ def _going_on(session: Session, say: Callable[[tuple[Diagnostic, ...]], None]) -
 
 @contextmanager
 def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
-    """Tell the webhooks meanwhile, while this loop leads; what has to be told of rounds."""
+    """Deliver events to the webhooks while this loop leads. The result is an observer of rounds."""
     from declarative.serve.webhooks import Announcer, Deliveries
 
     deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, _say)
@@ -130,7 +130,7 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
 
 
 def deliver_once(session: Session, store: Store) -> bool:
-    """Tell all webhooks of all that they were not told of; whether each has it all."""
+    """Deliver to all webhooks all events that they lack; whether each has all of them."""
     from declarative.serve.webhooks import deliver
 
     found, faults = targets(session)
@@ -228,7 +228,7 @@ def _is_wanted(event: Event, types: Sequence[str]) -> bool:
 
 
 def _start(session: Session, desired: Desired | None, since: str | None) -> int:
-    """The cursor to begin behind. It is said if events after it are gone."""
+    """The cursor to begin after. Warns if events after it are gone."""
     with session.state.read_anew(desired) as store:
         first, last = store.event_bounds()
     if since is None:

@@ -114,7 +114,7 @@ def _explain(
 
 
 def _parse(target: str) -> tuple[str, str]:
-    """The kind and the name; a task's name alone will do, and so will `train/0` for a rank."""
+    """The kind and the name. A task's bare name is enough, and so is `train/0` for a rank."""
     kind, slash, name = target.partition("/")
     if slash and kind in ("task", "rank", "node") and name:
         return kind, name

@@ -42,7 +42,7 @@ def follow(run: Run) -> int:
         return 0
     step: Step = "on"
     while step == "on":
-        # Anew each time: what is made for a task that runs again may be on other nodes.
+        # Made anew each time: the things of a task that runs again may be on other nodes.
         backends = run.session.backends(run.desired, run.store.read())
         with stopping(LEAVING.format(tasks[0])) as stop:
             states = watch(
@@ -93,9 +93,9 @@ def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> in
 
 
 def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
-    """What may run again, and the tasks that already wait for a place.
+    """The retries of tasks, and the tasks that already wait for a place.
 
-    A saved plan says nothing of that: its YAML is not read.
+    A saved plan has neither: its YAML is not read.
     """
     from declarative.apply.retry_schedule import Retries
 
@@ -135,7 +135,7 @@ def _start_again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle)
 
 
 def _started(plan: Plan, results: Iterable[ActionResult]) -> tuple[set[str], set[str]]:
-    """The tasks whose ranks were all started, and those of which one was not."""
+    """The tasks with all ranks started, and those with a rank that was not."""
     undone = {r.address for r in results if r.outcome != "done"}
     tasks: set[str] = set()
     broken: set[str] = set()

@@ -1,7 +1,7 @@
-"""GitHub and GitLab, as far as a job needs them: its pull request's comments, and issues.
+"""GitHub and GitLab, for what a job needs: its pull request's comments, and issues.
 
-What a job's variables say is believed; what comes back over the network is not: only comments that the job's
-own account wrote are taken for ours, whatever others begin theirs with.
+A job's variables are trusted, and answers over the network are not: only comments of the job's own account
+count as ours, whatever other comments begin with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from declarative.cli.errors import Failed, failed
 
 ACTIONS_BOT = "github-actions[bot]"
-"""Who writes what is written with the token of a GitHub Actions job."""
+"""The author of comments that are written with the token of a GitHub Actions job."""
 MOST_BYTES = 16 << 20
 MOST_PAGES = 100
 PER_PAGE = 100
@@ -45,7 +45,7 @@ class Forge(ABC):
 
     @abstractmethod
     def request_of_job(self) -> int | None:
-        """The pull request that the job is about, or that brought its commit; None if there is none."""
+        """The pull request of the job, or the one that brought its commit; None if there is none."""
 
     @abstractmethod
     def comments(self, request: int) -> Iterator[Comment]:
@@ -113,7 +113,7 @@ def _message(error: urllib.error.HTTPError) -> str:
 
 
 class GitHub(Forge):
-    """In a job of GitHub Actions, or with the same variables."""
+    """GitHub, in a job of GitHub Actions or with the same variables."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
@@ -181,7 +181,7 @@ class GitHub(Forge):
                 yield Comment(int(item[key]), str(item.get("body") or ""))
 
     def _login(self) -> str:
-        """Whose token it is. The one of a job may not ask."""
+        """The account of the token. A job's own token may not ask for it."""
         if self._me is None:
             try:
                 self._me = str(self.call("GET", "user").get("login"))
@@ -193,7 +193,7 @@ class GitHub(Forge):
 
 
 class GitLab(Forge):
-    """In a job of GitLab CI. Its own token may not write notes, so the project gives one."""
+    """GitLab, in a job of GitLab CI. The job's own token may not write notes, so the project gives one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         token = environ.get("GITLAB_TOKEN")

@@ -1,4 +1,4 @@
-"""`fleetform import`: documents for what is there already, and for those of other tools."""
+"""`fleetform import`: documents for existing things, and from other tools' files."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _text(file: Path) -> str:
 def _looked(
     session: Session, desired: Desired, hosts: list[dict[str, Any]], common: Mapping[str, Any]
 ) -> dict[int, Look]:
-    """What hosts have, by the identity of their fields."""
+    """The look at each host, by the `id()` of its fields."""
     from declarative.model.resource import SSH
     from declarative.model.state import State
     from declarative.provider import ProviderError
@@ -329,7 +329,7 @@ def _converted(source: str, names: tuple[str, ...]) -> str:
 
 
 def _documents(file: Path) -> list[Document]:
-    """What stands in a file; `Failed` with all that is wrong with its YAML."""
+    """The content of a file; `Failed` with all errors of its YAML."""
     from declarative.language.source import MAX_BYTES, read
     from declarative.model.diagnostic import InvalidError
 

@@ -70,7 +70,7 @@ class LogSource:
     backends: Backends
     offset: int = 0
     final: bool = False
-    """Whether it has ended, so that what is there is all."""
+    """Whether it has ended, so that its output is complete."""
 
     @property
     def rank(self) -> int:
@@ -79,7 +79,7 @@ class LogSource:
 
     @property
     def attempt(self) -> str:
-        """By which its host knows it."""
+        """The attempt's id on its host."""
         from declarative.model.state import attempt_id
 
         return attempt_id(self.record)
@@ -93,7 +93,7 @@ class LogSource:
         return _patiently(self.read)
 
     def has_ended(self) -> bool:
-        """Whether its host says that it has ended."""
+        """Whether its host reports that it has ended."""
         status = self.backends.get(self.node.backend).poll(self.node, [self.attempt])[self.attempt]
         return status is None or status.state.ended
 
@@ -112,7 +112,7 @@ class LogSource:
 
 
 def _patiently(function: Callable[[], T]) -> T:
-    """What the function returns; a host that does not answer is asked again for a while."""
+    """Return what the function returns. A host that does not answer is asked again for a while."""
     from declarative.retry import Policy, call
 
     return call(function, policy=Policy(deadline=GIVE_UP, longest=5.0))
@@ -150,7 +150,7 @@ def begin(
 
 
 def _placed(source: LogSource, result: object) -> object:
-    """What came of `_place`: its result, or what is said of the backend's fault."""
+    """The result of `_place`, or the message of the backend's fault."""
     from declarative.provider import ProviderError
 
     if isinstance(result, ProviderError):
@@ -235,7 +235,7 @@ class _Track:
     busy: bool = False
     over: bool = False
     away: float | None = None
-    """Since when its host has not answered."""
+    """When its host stopped answering."""
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class Follower:
     faults: list[Diagnostic] = field(default_factory=list)
 
     def follow(self, sources: Iterable[LogSource]) -> list[Diagnostic]:
-        """Print what comes; at the end, what could not be read."""
+        """Print new output; at the end, the ranks that could not be read."""
         self.tracks = {source.rank: _Track(source) for source in sources}
         readers = Readers(AT_ONCE)
         next_look = 0.0

@@ -134,7 +134,7 @@ def _say_retry(session: Session, desired: Desired | None, state: State, task: st
 LONGEST = 64 * 1024
 """Bytes of a line that are held back for its end; a longer one is printed in pieces."""
 _MOVING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
-"""What moves the cursor of a terminal, answers for its user, or hides; a tab and a line's end do not."""
+"""Characters that move a terminal's cursor, answer for its user, or hide text. Tabs and line ends do not."""
 
 
 class Out(Protocol):
@@ -172,10 +172,10 @@ class Safe:
 
 
 class Printer:
-    """One output for all. Without prefixes, what comes is passed on at once.
+    """One output for all ranks. Without prefixes, text is passed on at once.
 
-    `raw` passes on everything as it is; else what comes is made safe for a terminal, if it goes to one, and
-    is no command to a CI agent.
+    `raw` passes on everything as it is. Else text is made safe for a terminal, if it goes to one, and cannot
+    be a command to a CI agent.
     """
 
     def __init__(self, out: Out, *, prefixed: bool, terminal: bool = False, raw: bool = False) -> None:
@@ -184,12 +184,12 @@ class Printer:
         self._terminal = terminal
         self._safe: dict[int, Safe] | None = None if raw else {}
         self._held: dict[int, bytes] = {}
-        """By rank: what has come of a line whose end has not."""
+        """Rank → the part of its last line that has come so far."""
         self._open: int | None = None
-        """Whose line on the screen has no end yet."""
+        """The rank whose line on the screen has no end yet."""
 
     def add(self, rank: int, data: bytes) -> None:
-        """What came of a rank: whole lines are printed, and a last part if it is too long to be held."""
+        """Print whole lines of a rank's output, and a last part if it is too long to be held."""
         self._add(rank, self._made_safe(rank, data))
 
     def _made_safe(self, rank: int, data: bytes, *, final: bool = False) -> bytes:

@@ -157,7 +157,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
     """Run it to its end; its exit code, which is 128 and the signal's number if it was killed."""
     sys.stdout.flush()
     try:
-        # Not ignored but heard: what is ignored here, the command would ignore as well.
+        # Handled and not ignored: the command would inherit an ignored signal.
         with _signals() as heard:
             process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
                 terminal.argv,
@@ -182,7 +182,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
 
 @dataclass(slots=True)
 class _Heard:
-    """The last signal that came, and the command that it is for."""
+    """The last signal, and the command that gets it."""
 
     process: subprocess.Popen[bytes] | None = None
     number: int | None = None
@@ -272,7 +272,7 @@ def _set_drained(
 
 
 def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> str:
-    """What the node does from now on."""
+    """The message about the node after the change."""
     from declarative.model.state import drain_of
     from declarative.model.status import Drain
     from declarative.render.data import iso
@@ -296,7 +296,7 @@ def _undrain(writer: Writer, _state: State, node: Record, reason: str | None) ->
 
 
 def _going(state: State, node: Record) -> str:
-    """What runs on, as it was last seen."""
+    """The ranks that run on, as they were last seen."""
     ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))
     return f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
 

@@ -169,7 +169,7 @@ ALLOW_OPTIONS = (
         help="Let backends use this variable as a credential, besides those of their own tools.",
     ),
 )
-"""What the user allows the project besides the operator's policy."""
+"""The user's permissions for the project, besides the operator's policy."""
 
 
 def project_options(command: F, short_names: tuple[str, ...]) -> F:
@@ -278,7 +278,7 @@ def has_ended(state: State, rank: str) -> bool:
 
 
 def going_tasks(state: State) -> set[str]:
-    """Tasks of which some rank has not ended."""
+    """Tasks with a rank that has not ended."""
     return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
 
 

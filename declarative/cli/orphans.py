@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ADOPTED = ("node", "volume", "rank")
 
 CODES = {True: (0, "done"), False: (4, "failed")}
-"""By whether all orphans were deleted and all backends told of theirs: the exit code, and the word for it."""
+"""Whether all backends reported their orphans and all were deleted → the exit code, and its word."""
 
 ADOPT_FIRST = "`fleetform state adopt ADDRESS` records one again; then it can be unprotected and destroyed."
 NONE = " of this state. What another state made is not looked for, nor what a lost state made.\n"
@@ -72,7 +72,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
 
 
 def _whole_record(orphan: Orphan, state: State) -> Record:
-    """The record of a node or a volume; `Failed` if its backend does not tell all that it needs."""
+    """The record of a node or a volume; `Failed` if its backend does not report all that it needs."""
     from declarative.apply.orphans import as_record
     from declarative.store.check import fault
 
@@ -101,7 +101,7 @@ def _check_free(state: State, address: Address) -> None:
 
 
 def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
-    """Record a rank that runs, with its blocks and what is attached for it, as it was started."""
+    """Record a running rank with its blocks and attachments, as it was started."""
     from declarative.apply.orphans import as_rank
 
     rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]

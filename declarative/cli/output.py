@@ -91,7 +91,7 @@ class Tame:
 
 
 class Stream(io.TextIOWrapper):
-    """stdout or stderr: what is printed is no command to a CI agent."""
+    """stdout or stderr, where no text can be a command to a CI agent."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         encoding, at_lines = stream.encoding, stream.line_buffering
@@ -99,7 +99,7 @@ class Stream(io.TextIOWrapper):
         self._tame = Tame()
 
     def write(self, text: str) -> int:
-        """As of every stream."""
+        """See `TextIO`."""
         super().write(self._tame(text))
         return len(text)
 
@@ -111,14 +111,14 @@ class Unbroken:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As the stream's, but for a broken pipe. At once: stdout and stderr may be one file."""
+        """Write and flush, or drop the text if the pipe is broken. stdout and stderr may be one file."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.write(text)
             self._stream.flush()
         return len(text)
 
     def flush(self) -> None:
-        """As the stream's, but for a broken pipe."""
+        """Flush, unless the pipe is broken."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
 

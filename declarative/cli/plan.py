@@ -231,7 +231,7 @@ def observe(
     assume_empty: bool = False,
     rename: bool = True,
 ) -> tuple[Desired, Declared, Backends, Seen]:
-    """What is declared, recorded (under the names that `moved` gives), and there."""
+    """The declaration, the records (under the names that `moved` gives), and what is there."""
     from declarative.apply.inventory import look
     from declarative.model.spec.project import Moves
     from declarative.model.state import State

@@ -1,11 +1,11 @@
-"""Files with saved plans: written whole or not at all, readable by their owner alone, over no other file, and
-signed if the team wants it.
+"""Files with saved plans. They are written whole or not at all, readable only by their owner, never over
+another file, and signed if the team wants it.
 
-A signature is made with one key of the team's, and checked against its public ones. Signatures are those of
-OpenSSH (`ssh-keygen -Y sign -n fleetform-plan`), beside the plan in FILE.sig: people have such keys already,
-in an agent too, and a key that checks plans cannot sign one. All bytes are signed: lineage and serial of the
-state, backends, commands, and the sums of files that ranks get. No private key, and nothing that was given in
-place of a key, is a part of a message.
+A signature is made with one key of the team, and checked against the team's public keys. Signatures are those
+of OpenSSH (`ssh-keygen -Y sign -n fleetform-plan`), beside the plan in FILE.sig: people have such keys
+already, in an agent too, and a public key cannot sign a plan. All bytes are signed: lineage and serial of the
+state, backends, commands, and the sums of files that ranks get. Messages never contain a private key, or a
+text that was given in place of a key.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
 NAMESPACE = b"fleetform-plan"
-"""What the signature is for: one of a commit or a mail counts for no plan."""
+"""The purpose of the signature: the signature of a commit or a mail does not count for a plan."""
 BEGIN = b"-----BEGIN SSH SIGNATURE-----"
 _END = b"-----END SSH SIGNATURE-----"
 _MAGIC = b"SSHSIG"
@@ -168,14 +168,14 @@ def _by_hand(name: str, key: str) -> str:
 
 
 def _signed(*parts: bytes) -> bytes:
-    """What is signed: namespace, what is reserved, the hash's name, and the hash of the content."""
+    """The signed bytes: namespace, a reserved field, the hash's name, and the hash of the content."""
     *fields, content = parts
     hashed = hashlib.new(fields[-1].decode(), content).digest()
     return _MAGIC + b"".join(_string(part) for part in (*fields, hashed))
 
 
 def _parse(armored: bytes, content: bytes) -> tuple[bytes, bytes, bytes]:
-    """The public key, the signature, and what is signed if it is `content`; `ValueError` says why not."""
+    """The public key, the signature, and the signed bytes for `content`; `ValueError` for a faulty file."""
     text = armored.strip()
     if not (text.startswith(BEGIN) and text.endswith(_END)):
         raise ValueError("it does not begin or end as one")
@@ -202,7 +202,7 @@ def _string(data: bytes) -> bytes:
 
 
 def _strings(data: bytes, count: int) -> list[bytes]:
-    """The strings of which `data` consists, exactly `count`."""
+    """The strings in `data`, exactly `count`."""
     found: list[bytes] = []
     while data and len(found) < count:
         size = int.from_bytes(data[:4], "big")
@@ -328,7 +328,7 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
 
 
 def _content(name: str) -> bytes:
-    """All of a regular file, as far as it may be looked at. A pipe is not waited for."""
+    """The content of a regular file, up to the limit. A pipe is not waited for."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -85,7 +85,7 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
 
 @contextlib.contextmanager
 def _reporting(name: str, findings: Findings) -> Iterator[None]:
-    """What goes wrong with a file becomes a finding."""
+    """Turn errors of a file into findings."""
     try:
         yield
     except _RefusedError as refused:
@@ -282,7 +282,7 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
 
 
 def _check_work(desired: Desired, most: int) -> None:
-    """`Failed` if a plan of what is declared takes more work, without offers and what is recorded."""
+    """`Failed` if a plan of the declaration takes more work, without offers and records."""
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
     from declarative.planner.limits import too_large

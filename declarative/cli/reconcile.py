@@ -1,4 +1,4 @@
-"""`fleetform reconcile` and `approve`: refresh, plan and apply, again and again, with nobody watching."""
+"""`fleetform reconcile` and `approve`: refresh, plan and apply, again and again, unattended."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ BEGINS = {
     "html": "<!DOCTYPE html>\n<!-- fleetform plan -->",
     "json": '{\n  "format_version"',
 }
-"""What the files of each format begin with: other files are not overwritten."""
+"""The begin of the files of each format: other files are not overwritten."""
 MAX_CHARS = 65_536
 LEAST_CHARS = 4_000
 MOST_BYTES = 256 << 20
@@ -46,7 +46,7 @@ MOST_BYTES = 256 << 20
 
 @dataclass
 class Reports:
-    """What is to be printed, and what is to be put into files."""
+    """The output for stdout, and for files."""
 
     printed: str
     files: tuple[str, ...]
@@ -144,7 +144,7 @@ def report_options(command: F) -> F:
 
 
 def expected(text: str) -> PlanDigest:
-    """What `--expect` says: a digest, or a file with a report; `Failed` if it is neither."""
+    """The digest that `--expect` gives, or the file with a report; `Failed` if it is neither."""
     from declarative.render.approval import PlanDigest, is_digest, read_approval
 
     if is_digest(text):
@@ -189,7 +189,7 @@ def _put(path: Path, text: str) -> None:
 PENDING = "pending (no capacity now)"
 AS_IT_WAS = "as it was (no capacity now for what changed)"
 ENDED = "ended (no capacity now to run again)"
-"""What becomes of tasks for which there is no place."""
+"""The text about tasks without a place."""
 
 
 class RunOutput:
@@ -252,7 +252,9 @@ class RunOutput:
             self.out.write(f"Renamed {plural(count, 'record')}.\n")
 
     def say_protected(self, names: Sequence[str], hint: str, guarded: Sequence[str] = ()) -> None:
-        """What stays since it is protected, or `guarded` by `limits.protected`; and how it can be deleted."""
+        """The text about protected things that stay, or are `guarded` by `limits.protected`; how to delete
+        them.
+        """
         if self.as_json:
             self.event({"event": "kept", "addresses": [*names, *guarded]})
             return
@@ -286,7 +288,7 @@ class RunOutput:
         self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
 
     def report(self, results: tuple[ActionResult, ...], result: str) -> None:
-        """What was done, and what came of it (`_result`)."""
+        """The results of actions, and the result of the command (`_result`)."""
         from declarative.render.data import health_json
         from declarative.render.progress import notes_json, report_text
 

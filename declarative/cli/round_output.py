@@ -1,4 +1,6 @@
-"""What `fleetform reconcile` says of its rounds: what is new alone, since a log says changes, not rounds."""
+"""The messages of `fleetform reconcile` about its rounds. It prints only news: a log shows changes, not
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,23 @@ class RoundOutput:
         self._was_away: set[str] = set()
 
     def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
-        """Of these items those that were not among the last ones of that kind."""
+        """The items that were not among the last ones of that kind."""
         now = frozenset(items)
         before, self._last[what] = self._last.get(what, frozenset()), now
         return now - before
 
     def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """What is wrong with the repository."""
+        """Print errors of the repository."""
         if self.new("git", diagnostics):
             self._session.say(diagnostics)
 
     def locked(self, holder: str) -> None:
-        """That somebody else has the lock."""
+        """Print that another command has the lock."""
         if self.new("lock", (holder,)):
             _say(f"the state is locked by {holder}: this goes on after it")
 
     def wrong(self, diagnostics: tuple[Diagnostic, ...], *, held: bool) -> None:
-        """What is wrong with the project's files; `held`: what they declared before still holds."""
+        """Print errors of the project's files; `held`: the earlier declaration still holds."""
         had, new = self._last.get("files"), self.new("files", diagnostics)
         if new:
             self._session.say(tuple(d for d in diagnostics if d in new))
@@ -52,12 +54,12 @@ class RoundOutput:
             self._session.say(self._session.warnings)
 
     def errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """What went wrong in a round."""
+        """Print errors of a round."""
         new = self.new("errors", diagnostics)
         self._session.say(tuple(d for d in diagnostics if d in new))
 
     def waits(self, run: Run, waits: Collection[Wait]) -> None:
-        """What a round did not do."""
+        """Print what a round did not do, and why."""
         plain = {replace(wait, until=None): wait for wait in waits}
         new = self.new("waits", plain)
         for key, wait in sorted(plain.items(), key=lambda item: item[1].address):
@@ -66,12 +68,12 @@ class RoundOutput:
             if run.as_json:
                 data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
                 run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
-            elif not wait.address.startswith("backend/"):  # the plan has said that, as a warning
+            elif not wait.address.startswith("backend/"):  # the plan has a warning about it
                 how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
                 _say(f"{wait.address} ({wait.action}) {wait.why}{how}")
 
     def returned(self, run: Run, away: set[str]) -> None:
-        """Which backends can be read again; `away` are those that cannot be read now."""
+        """Print which backends can be read again; `away` are those that cannot be read now."""
         for name in sorted(self._was_away - away):
             if run.as_json:
                 run.event({"event": "returned", "address": f"backend/{name}"})

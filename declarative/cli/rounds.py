@@ -1,4 +1,4 @@
-"""The rounds of `fleetform reconcile`: each is an apply that asks nobody, of what may be done alone."""
+"""The rounds of `fleetform reconcile`: each is an apply that asks nobody, and does only what is permitted."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class RoundRun(Run):
         self.whole: Plan | None = None
         self.choice: AllowedPart | None = None
         self.after: State | None = None
-        """What is recorded, as the round leaves it."""
+        """The state as the round leaves it."""
         self.gpus: dict[tuple[str, int], int] = {}
         """See `Round.gpus`."""
 
     @contextmanager
     def lock(self) -> Iterator[Writer]:
-        """The lock, if nobody has it, and only as long as this loop leads."""
+        """The lock, if it is free, and only as long as this loop leads."""
         halt = self.rounds.stop.halt
         given = {"lease_seconds": LEASE_SECONDS, "on_asked": halt.set}
         with self.session.state.lock(self.store, self.doing, 0.0, **given) as writer:
@@ -69,19 +69,19 @@ class RoundRun(Run):
             self.after = writer.state()
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
-        """Told to stop, or asked for the lock."""
+        """Set when the loop has to stop, or is asked for the lock."""
         return nullcontext(self.rounds.stop.halt)
 
     def ask(self) -> None:
-        """Nobody is asked: what may be done is declared."""
+        """Ask nobody: the declaration says what is permitted."""
 
     def check_env(self, plan: Plan, state: State) -> None:
-        """What lacks a variable waits, and holds nothing else up."""
+        """Do nothing: a task that lacks a variable waits, and holds nothing else up."""
 
     def make_plan(
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
-        """Without what a backend would refuse, and without a backend that goes away when it is asked that."""
+        """Plan without what a backend would refuse, and without a backend that goes away meanwhile."""
         away, before = self.rounds.away, set[str | None]()
         while True:
             plan = super().make_plan(writer, requested, destroy=destroy)
@@ -96,7 +96,7 @@ class RoundRun(Run):
                 return plan
 
     def check_vanished(self, state: State, seen: Seen) -> None:
-        """As every apply; and note how GPUs are used."""
+        """Like every apply; and note how GPUs are used."""
         places = {r.address.name: r.reservation.node for r in state.of("reservation")}
         ranks = seen.inventory.ranks.items()
         self.gpus = {
@@ -108,7 +108,7 @@ class RoundRun(Run):
         super().check_vanished(state, seen)
 
     def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:
-        """What may be done now. What waits for a person is written down."""
+        """The permitted part of the plan. What waits for a person is written down."""
         from declarative.apply.launch import missing_env
 
         self.whole = plan
@@ -141,7 +141,7 @@ class RoundRun(Run):
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event
     ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
-        """As every apply. What budgets count is written down before, and what failed is remembered."""
+        """Like every apply. What budgets count is written down before, and failures are remembered."""
         choice = self.choice
         assert choice is not None
         if choice.nodes:
@@ -158,11 +158,11 @@ class RoundRun(Run):
 
     @property
     def wrong(self) -> tuple[Diagnostic, ...]:
-        """What is wrong with a part of what is declared; the rest is done."""
+        """Errors of a part of the declaration; the rest is done."""
         return (*(self.choice.errors if self.choice else ()), *dict.fromkeys(self.rounds.refused.values()))
 
     def outcome(self, waits: tuple[Wait, ...]) -> Round:
-        """The round, as its observers are told of it."""
+        """The round, as its observers get it."""
         from declarative.render.views import status_view
 
         found = replace(
@@ -182,7 +182,7 @@ class RoundRun(Run):
             found = replace(found, status=status_view(self.desired, self.after), backends=backends)
         return found
 
-    # ---------------------------------------------------------------------------------- what is said
+    # ------------------------------------------------------------------------------------- messages
 
     def _show(self, plan: Plan) -> None:
         new = self.rounds.output.new("plan", plan.diagnostics)
@@ -196,7 +196,7 @@ class RoundRun(Run):
         """Tasks without a place are among what waits."""
 
     def _say_lacking(self) -> None:
-        """As `_say_waiting`."""
+        """See `_say_waiting`."""
 
     def report(self, results: tuple[ActionResult, ...], result: str) -> None:
         """Only of a round that did something."""
@@ -209,11 +209,11 @@ class _NotLeadingError(Exception):
 
 
 class _OutdatedError(Exception):
-    """What is declared may have changed while this loop waited for the state, or slept."""
+    """The declaration may have changed while this loop waited for the state, or slept."""
 
 
 class Rounds:
-    """What is remembered from one round to the next."""
+    """The memory of a loop from one round to the next."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Rounds:
         *,
         once: bool = False,
     ) -> None:
-        """`checkout` brings the project's files, where they follow a branch. `once`: for one round alone."""
+        """`checkout` brings the project's files, if they follow a branch. `once`: for one round only."""
         self.session = session
         self.stop = stop
         self.backoff = Backoff()
@@ -232,9 +232,9 @@ class Rounds:
         self.output = RoundOutput(session)
         self.files = WatchedFiles(session, self.output, checkout)
         self.lost: frozenset[str] = frozenset()
-        """What is gone, and was not let through in the last round."""
+        """Groups that are gone, and were not permitted in the last round."""
         self.refused: dict[str, Diagnostic] = {}
-        """The groups that a backend would not make, until it does, and what it says of them."""
+        """Groups that a backend refuses to make, each with its message."""
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
         self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}
@@ -243,7 +243,7 @@ class Rounds:
         self._again: float | None = None
         self._polls: PollRounds | None = None
         self._known: State | None = None
-        """What the last round left; None if it did not come so far."""
+        """The state after the last round; None if it did not get that far."""
 
     # ------------------------------------------------------------------------------------- when
 
@@ -281,7 +281,7 @@ class Rounds:
         self._known = state
 
     def note_left_alone(self, store: Store, writer: Writer) -> None:
-        """Write down which backends are left alone, where that has changed."""
+        """Write down which backends are left alone, if that has changed."""
         found = [
             LeftAlone(backend=a.backend, part=a.part, since=a.since, until=a.again, why=a.why)
             for a in self.away.backends()
@@ -342,7 +342,7 @@ class Rounds:
         return self._with_checkout(replace(found, errors=(*self.files.wrong, *found.errors)))
 
     def _with_checkout(self, found: Round) -> Round:
-        """With what is wrong with the repository, and with the commit that is checked out."""
+        """The round with the repository's errors, and with the commit that is checked out."""
         return replace(
             found,
             errors=(*self.files.git_wrong, *found.errors),
@@ -368,7 +368,7 @@ class Rounds:
         return found
 
     def _waits(self, run: RoundRun) -> tuple[Wait, ...]:
-        """What the round did not do, tasks without a place and backends that cannot be read included."""
+        """What the round did not do, including tasks without a place and unreadable backends."""
         chosen = run.choice.waits if run.choice else ()
         times = (wait.until for wait in chosen if wait.until is not None)
         self._again = min(times, default=None) if self._again is None else self._again

@@ -47,7 +47,7 @@ class Run(RunOutput):
         session.state.check_moved(desired)  # before a state is made at a place that is not meant
         self.store: Store = session.state.open(desired, write=True)
         self.done = False
-        """Whether the plan was carried out, as far as it could be."""
+        """Whether the plan was carried out, without what could not be done."""
         self.lacking: dict[str, Lack] = {}
         """The tasks that found no capacity when they were started, and whose `retry` says to wait."""
         self.unstarted: dict[str, frozenset[str]] = {}
@@ -55,7 +55,7 @@ class Run(RunOutput):
         self._taken: dict[Address, str] = {}
         """Nodes that an interrupted command started to make, by their tokens."""
         self._names: Names | None = None
-        """What is renamed once the plan is approved."""
+        """The renames to do once the plan is approved."""
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
@@ -89,17 +89,17 @@ class Run(RunOutput):
         return self.session.state.lock(self.store, self.doing, self.options["lock_timeout"])
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
-        """What ends the actions early."""
+        """The event that ends the actions early."""
         return stopping(STOPPING)
 
     def chosen(self, plan: Plan, state: State, writer: Writer) -> Plan:  # noqa: ARG002
-        """What of the plan is to be done; `state` is the recorded and the observed put together."""
+        """The part of the plan to do; `state` is the records with what was observed."""
         return plan
 
     def make_plan(
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
-        """Look at what is there, record what happened by itself, and plan on that."""
+        """Look at what is there, record what happened by itself, and plan."""
         from declarative.apply.interrupted import taken_up
         from declarative.apply.inventory import look
         from declarative.apply.preflight import foresee
@@ -119,7 +119,7 @@ class Run(RunOutput):
         self.check_vanished(state, seen)
         settled = settle(writer, backends, seen, self.now, self.note)
         self._taken = taken_up(seen)
-        # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
+        # Gone things are forgotten by now. The plan still gets them, to say why they are made anew.
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
@@ -147,7 +147,7 @@ class Run(RunOutput):
         return foresee(plan, backends, self.desired.places, recorded)
 
     def check_vanished(self, state: State, seen: Seen) -> None:
-        """`VanishedError` if so much is gone that the user has to say that it may be."""
+        """`VanishedError` if so much is gone that the user has to confirm it."""
         from declarative.apply.settle import check_vanished
 
         if not self.options["accept_vanished"]:
@@ -289,7 +289,7 @@ class Run(RunOutput):
         return 4 if undone or held or plan.unreadable_backends else 0
 
     def _result(self, plan: Plan, code: int) -> str:
-        """What came of it in one word, for scripts."""
+        """The result in one word, for scripts."""
         if code:
             return "interrupted" if code == INTERRUPTED else "failed"
         if plan.unplaced.waiting or self.lacking:
@@ -320,7 +320,7 @@ class Run(RunOutput):
         from declarative.apply.interrupted import complete
         from declarative.apply.run import apply
 
-        writer.ensure_lineage()  # what is made carries it
+        writer.ensure_lineage()  # the made things carry it
         state = writer.state()
         listener = self.listener()
         listener.expect(len(plan.actions), _only_records(plan, state))
@@ -348,7 +348,7 @@ class Run(RunOutput):
         return tuple(sorted(t for t in started | going if t in self.names))
 
     def _say_lacking(self) -> None:
-        """What to do about tasks that found no capacity, unless that is being done."""
+        """The hint for tasks that found no capacity, unless they are tried again anyway."""
         if self.as_json:
             self._pending_events(self.lacking)
         elif self.lacking and not self.options.get("wait"):
@@ -357,7 +357,7 @@ class Run(RunOutput):
             sys.stderr.write(f"{name_tasks(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
 
     def say_running(self) -> None:
-        """What goes on after the command, and how to follow it."""
+        """The text about what goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
             sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")

@@ -35,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the caller allows the project besides: it counts where the operator's policy is silent."""
+    """The caller's permissions for the project: they count where the operator's policy is silent."""
 
     commands: bool = False
     paths: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Session:
         self._var_files = tuple(Path(f) for f in var_files)
         self._named = named
         self.written: Desired | None = None
-        """What was loaded, whatever time it is: see `planner.tasks`."""
+        """The loaded project before schedules apply: see `planner.tasks`."""
         self._declared: Desired | None = None
         """What was loaded, whatever is to come of it."""
         self.clock: Callable[[], float] = now
@@ -79,10 +79,10 @@ class Session:
         """The backends that a loop leaves alone."""
         self.warnings: tuple[Diagnostic, ...] = ()
         self.files: Mapping[str, Manifest] = {}
-        """What the ranks get that this command may start, by its digest."""
+        """Digest → the files of the ranks that this command may start."""
 
     def policy(self) -> OperatorPolicy:
-        """What the operator allows, and the caller; `Failed` with all that is wrong with the policy."""
+        """The permissions of the operator and the caller; `Failed` with all errors of the policy."""
         from declarative.language.loader.project import read_policy
 
         try:
@@ -106,10 +106,10 @@ class Session:
         self._declared = at(self.written, self.clock()) if self.written else None
 
     def load(self, *, look: Look = "none", published: bool = False) -> Loaded:
-        """The project; `Failed` with every error of it.
+        """The project; `Failed` with all its errors.
 
-        `look` is how far the files that ranks get are looked at. `published`: documents are held against the
-        published schemas as well. These never refuse what is read otherwise, and take a while to be asked.
+        `look` is how far the files of ranks are looked at. `published`: documents are also checked with the
+        published schemas, which takes a while. These never refuse what is read otherwise.
         """
         try:
             return self._load(look=look, published=published)
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def current(self) -> Desired:
-        """What was declared when the project was last read without errors; nothing before that."""
+        """The declaration when the project was last read without errors; empty before that."""
         from declarative.model.resource import Desired
 
         return self._declared or Desired()
@@ -133,7 +133,7 @@ class Session:
             return None
 
     def declared(self, *, warn: bool = False) -> Desired | None:
-        """What the project declares; None if there is no project, or if it has errors: those are warnings.
+        """The declaration; None if there is no project, or if it has errors, which become warnings.
 
         `warn` shows the warnings. `Failed` if it is not certain where the project keeps its state.
         """
@@ -174,7 +174,7 @@ class Session:
             raise Failed(error.diagnostics)
 
     def _given(self) -> dict[str, Any]:
-        """What the command line says of the project's files and variables."""
+        """The project's files and variables of the command line."""
         variables: dict[str, str] = {}
         for text in self._variables:
             name, equals, value = text.partition("=")
@@ -294,8 +294,8 @@ def has_errors(diagnostics: tuple[Diagnostic, ...]) -> bool:
 
 
 def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
-    """`Failed` unless `--replace` names declared tasks, recorded volumes that are declared, or nodes that a
-    declared fleet launched. Without a `state` only what is declared is checked.
+    """`Failed` unless `--replace` names declared tasks, recorded and declared volumes, or nodes that a
+    declared fleet launched. Without a `state` only the declaration is checked.
     """
     known, hosts = _replaceable(desired, state)
     for address in requested:
@@ -372,7 +372,7 @@ def _check_pattern(pattern: str, known: set[str], among: str) -> None:
 
 
 def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
-    """`Failed` if what is `given` beside `--refresh-only` is about what is to be done."""
+    """`Failed` if an option that is `given` beside `--refresh-only` changes what is done."""
     if refresh_only and any(given):
         hint = "leave the other options out, or `--refresh-only`"
         raise failed("usage", "`--refresh-only` does nothing but to look and to record", hint)

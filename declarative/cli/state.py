@@ -1,4 +1,4 @@
-"""`fleetform state`: looking into what is recorded; `state_edit` and `orphans` change it."""
+"""`fleetform state`: looking into the records; `state_edit` and `orphans` change them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Patience:
         self._since: float | None = None
 
     def __call__(self, step: Callable[[], T], /) -> T:
-        """What the step returns."""
+        """Return what the step returns."""
         from declarative.store import UnreachableError
 
         try:
@@ -179,7 +179,7 @@ class StateAccess:
         return self._open(self.url(desired))
 
     def write_anew(self, desired: Desired | None) -> Store:
-        """As `read_anew`, for those who write what needs no lock."""
+        """Like `read_anew`, for writes that need no lock."""
         return self._open(self.url(desired), write=True, create=True)
 
     def folder(self, url: str) -> Path | None:
@@ -251,8 +251,8 @@ class StateAccess:
         )
 
     def note(self, desired: Desired | None, op: str, address: Address) -> None:
-        """Write into the state's journal what a user does that changes nothing recorded. Where the state
-        cannot be written, that is said, and hinders nobody.
+        """Write an entry into the journal for a user's action that changes no record. If the state cannot be
+        written, the command says so and goes on.
         """
         from declarative.store import StateError
 
@@ -296,8 +296,8 @@ class StateAccess:
         raise failed("other-project", f"the state is that of project `{owner}`, and {here}", OTHER_PROJECT)
 
     def _check_within(self, url: str) -> None:
-        """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,
-        may name it, and what is recorded there is not theirs to show. What the user named is meant.
+        """`Failed` for a state on a server or outside of the project: a stranger's YAML or link may name it,
+        and must not show its records. A state that the user named is allowed.
         """
         from declarative.store import StateError, file_of
 
@@ -317,10 +317,10 @@ class StateAccess:
 
     @contextlib.contextmanager
     def lock(self, store: Store, doing: str, timeout: float | None, **more: Any) -> Iterator[Writer]:
-        """The state's lock; tells on stderr which holder it waits for. For `more` see `Store.lock`.
+        """The state's lock; prints on stderr which holder it waits for. For `more` see `Store.lock`.
 
-        Someone who follows tasks holds it for moments only, and a loop gives it back once it is asked for: so
-        even without a timeout they are waited for.
+        A command that follows tasks holds it only for moments, and a loop gives it back when asked. So it
+        waits for both even without a timeout.
         """
         from declarative.store import StateError, project_copy
         from declarative.store.lock import FOLLOWING, RECONCILING

@@ -1,4 +1,4 @@
-"""`fleetform state rm|mv|push|list-backups|restore`: changing what is recorded; nothing real is touched."""
+"""`fleetform state rm|mv|push|list-backups|restore`: changing records; nothing real is touched."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def status_command(session: Session, as_json: bool, offline: bool, refresh: bool
 
 
 def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
-    """What is recorded and declared, with what is observed now."""
+    """The records and the declaration, with what is observed now."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.hosts import survey
     from declarative.apply.inventory import look
@@ -127,7 +127,7 @@ class Listen(NamedTuple):
 
 
 class _Place(click.ParamType[Listen]):
-    """`HOST:PORT`, or `PORT` of this machine alone."""
+    """`HOST:PORT`, or `PORT` for this machine only."""
 
     name = "address"
 
@@ -194,7 +194,7 @@ def listening(
     token_file: Path | None,
     interval: Callable[[], float] | None = None,
 ) -> Iterator[Callable[[Round], None]]:
-    """Answer over HTTP meanwhile; what has to be told of rounds, if there are any each `interval` seconds."""
+    """Answer over HTTP meanwhile. The result observes rounds, if there is one each `interval` seconds."""
     token = _token(token_file)
     if listen is None:
         yield lambda _: None
@@ -261,10 +261,10 @@ def _token(file: Path | None) -> str | None:
 
 
 class _Watched:
-    """Reads what is recorded, and what is declared."""
+    """Reads the records and the declaration."""
 
     def __init__(self, session: Session, *, reload: bool) -> None:
-        """`reload`: nobody else reads the project's files again."""
+        """`reload`: read the project's files again, since no loop does."""
         self._session = session
         self._loaded = now() if reload else None
         self._turn = threading.Lock()

@@ -23,19 +23,19 @@ TRIES = 3
 
 
 class WatchedFiles:
-    """What is declared, from round to round."""
+    """The declaration, from round to round."""
 
     def __init__(self, session: Session, output: RoundOutput, checkout: Checkout | None) -> None:
         """`checkout` brings the files, where they follow a branch."""
         self._session, self._output, self._checkout = session, output, checkout
         self.desired: Desired | None = None
-        """What was declared when that was last without errors."""
+        """The last declaration without errors."""
         self.who: Who | None = None
-        """Who runs the loop, and at which commit."""
+        """The user of the loop, and the project's commit."""
         self.wrong: tuple[Diagnostic, ...] = ()
-        """What is wrong with the files as they are now: then what they were before still holds."""
+        """Errors of the files as they are now. While there are any, the last declaration holds."""
         self.git_wrong: tuple[Diagnostic, ...] = ()
-        """What is wrong with the repository that they come from."""
+        """Errors of the repository that they come from."""
         self._files: tuple[str, ...] = ()
         self._mark: Mark | None = None
         self._loaded = 0.0
@@ -55,7 +55,7 @@ class WatchedFiles:
         self._output.git(self.git_wrong)
 
     def load(self) -> Desired | None:
-        """What is declared now; None if that never was without errors."""
+        """The declaration now; None if it never was without errors."""
         self._loaded, mark = boottime(), self._marked()
         if mark != self._mark or self._checkout is not None:
             self.who = who(self._session.directory)

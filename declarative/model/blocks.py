@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a node has, or what a share of it has. Memory and disk are MiB; a disk of None is unknown."""
+    """The size of a node, or of a share of it. Memory and disk are MiB; a disk of None is unknown."""
 
     cpu: int
     memory_mib: int
@@ -25,12 +25,12 @@ class Shape:
     gpu_memory_mib: int | None = None
     disk_mib: int | None = None
     gpu_vendor: str | None = None
-    """`nvidia`, `amd`, …; None is what the model's name says."""
+    """`nvidia`, `amd`, …; None: the model's name decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """One dimension in which a shape does not do: what was wanted, what is there, by how much."""
+    """One dimension in which a shape is too small or too large: wanted, present, and the difference."""
 
     dimension: str
     wanted: str
@@ -83,9 +83,9 @@ UNKNOWN = "unknown"
 
 
 def maker_of(shape: Shape) -> str | None:
-    """What keeps the GPUs of a gang apart from others: their vendor; where that is not known, their model.
+    """The key that the GPUs of a gang have in common: their vendor, or their model if that is unknown.
 
-    None if there are no GPUs. Those of which nothing is known are alike.
+    None if there are no GPUs. Unknown GPUs are alike.
     """
     if not shape.gpus:
         return None
@@ -123,7 +123,7 @@ def split(shape: Shape, blocks: int | None) -> int | None:
 
 
 def share(shape: Shape, total: int, blocks: int) -> Shape:
-    """What `blocks` of `total` have: equal shares, and the whole disk. Floors before it multiplies."""
+    """The shape of `blocks` of `total`: equal shares, and the whole disk. Floors before it multiplies."""
     return Shape(
         cpu=shape.cpu // total * blocks,
         memory_mib=shape.memory_mib // total * blocks,
@@ -136,7 +136,7 @@ def share(shape: Shape, total: int, blocks: int) -> Shape:
 
 
 def _outside(dimension: str, limits: Count | Memory | None, had: int | None, shown: str) -> list[Shortfall]:
-    """At most one shortfall; what is too much is below 0. A value of None counts as 0."""
+    """At most one shortfall; an excess is below 0. A value of None counts as 0."""
     number = had or 0
     if limits is None or limits.holds(number):
         return []
@@ -187,7 +187,7 @@ def fewest(want: Resources, shape: Shape, total: int) -> int | None:
 
 
 def _suffices(want: Resources, shape: Shape, total: int, blocks: int) -> bool:
-    """Whether the share has no misfits, told without saying what they are: this is asked most of all."""
+    """Whether the share has no misfits, without naming them: this is called most of all."""
     if want.cpu and not want.cpu.holds(shape.cpu // total * blocks):
         return False
     if want.memory and not want.memory.holds(shape.memory_mib // total * blocks):

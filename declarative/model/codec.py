@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 Reader: TypeAlias = Callable[[Any], Any]
 
 PLAN_KIND = "fleetform plan"
-"""What a saved plan begins with: `"kind": "fleetform plan"`."""
+"""The begin of a saved plan: `"kind": "fleetform plan"`."""
 LARGEST = 1 << 53
 """No plan has larger whole numbers, and not every reader of JSON keeps them."""
 
 
 MOST_LEVELS = 40
-"""Of what is passed on as it is."""
+"""Levels of nested data that is passed on as it is."""
 
 
 class BadDataError(ValueError):
@@ -66,7 +66,7 @@ def to_data(value: Any) -> Any:
 
 @functools.cache
 def _writer(cls: type) -> Callable[[Any], Any]:
-    """What makes data of values of a class. Kept, as it takes long to find out what they are."""
+    """A function that makes data from values of a class. Cached: reading the fields takes long."""
     if cls in SCALARS:
         return _as_it_is
     if issubclass(cls, Enum):
@@ -121,7 +121,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 @functools.cache
 def reader(hint: Any) -> Reader:
-    """What makes a value of this type of data, or raises `BadDataError`."""
+    """A function that makes a value of this type from data, or raises `BadDataError`."""
     if hint is Any:
         return functools.partial(_anything, MOST_LEVELS)
     if hint in _PLAIN:

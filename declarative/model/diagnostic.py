@@ -65,7 +65,7 @@ class Diagnostic:
 
 
 class InvalidError(Exception):
-    """What the user gave cannot be used; carries every diagnostic of one pass, in order of place."""
+    """The user's input cannot be used. Carries every diagnostic of one pass, in order of place."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
@@ -137,7 +137,7 @@ def _near(typed: str, known: tuple[str, ...], most: int) -> Sequence[str]:
 
 
 def _beginning_with(typed: str, known: Iterable[str]) -> list[str]:
-    """The words of which `typed` is the first part; or the only one that begins with these letters."""
+    """The words with `typed` as their first part; or the only word that begins with these letters."""
     if not typed:
         return []
     longer = [name for name in known if name.casefold().startswith(typed)]

@@ -1,4 +1,4 @@
-"""What is recorded of each kind of thing: how it was asked for, with its types. Pure.
+"""The recorded inputs of each kind of thing, with their types. Pure.
 
 Keys that are not named here are passed on as they are: another version may have written them.
 """
@@ -21,7 +21,7 @@ from declarative.model.spec.amounts import Duration, Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferInputs:
-    """Those of a node that follow from the offer that it takes. Prices are USD an hour."""
+    """The inputs of a node that follow from its offer. Prices are USD an hour."""
 
     backend: str
     region: str
@@ -35,7 +35,7 @@ class OfferInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInputs(OfferInputs):
-    """Of a node."""
+    """The inputs of a node."""
 
     fleet: str = field(metadata=FIRST)
     blocks: int
@@ -65,7 +65,7 @@ class NodeInputs(OfferInputs):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeInputs:
-    """Of a volume."""
+    """The inputs of a volume."""
 
     backend: str
     region: str
@@ -80,7 +80,7 @@ class VolumeInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationInputs:
-    """Of the blocks that a rank holds."""
+    """The inputs of a reservation: the blocks that a rank holds."""
 
     task: str
     rank: int
@@ -91,7 +91,7 @@ class ReservationInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentInputs:
-    """Of a volume on a node; `rank` is the rank's name."""
+    """The inputs of an attachment: a volume on a node; `rank` is the rank's name."""
 
     task: str
     rank: str
@@ -120,7 +120,7 @@ class RetrySeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInputs:
-    """Of a rank: its task's fields that are read again, and its own mounts."""
+    """The inputs of a rank: its task's fields that are read again, and its own mounts."""
 
     task: str
     rank: int
@@ -161,7 +161,7 @@ class RankInputs:
     instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     retries: RetrySeries | None = None
     scheduled: float | None = None
-    """Of which start of its `schedule` it is, seconds since the epoch."""
+    """The start of its `schedule` that it belongs to, seconds since the epoch."""
 
 
 T = TypeVar("T")

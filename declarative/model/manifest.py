@@ -1,7 +1,7 @@
-"""What a task's `files` come to: which files of the project, with what in them, where for a rank. Pure.
+"""Manifests of a task's `files`: which files of the project, with which content, where for a rank. Pure.
 
-A manifest says it all: from it, and from nothing else, `apply` makes what is sent, and finds out whether the
-project's files are still those that were planned. File contents are in no manifest, only their SHA-256.
+`apply` needs only the manifest to make what is sent, and to find out whether the project's files are still
+those that were planned. A manifest has no file contents, only their SHA-256.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from declarative.model.diagnostic import and_more
 
 _FORMAT = "fleetform files 1"
 MOST_SUMS = 500
-"""Of how many files, or folders of many, a state records a sum: so that a plan can name what changed."""
+"""The most sums of files, or of folders, that a state records, so that a plan can name the changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Entry:
     size: int = 0
     """Bytes; of a link, none."""
     sha256: str = ""
-    """Of what is in it, in hex; empty for a link."""
+    """The sum of its content, in hex; empty for a link."""
     executable: bool = False
     link: str | None = None
     """Where a symbolic link leads; None for a file."""
@@ -45,8 +45,8 @@ class Manifest:
 
     @functools.cached_property
     def digest(self) -> str:
-        """By which a change is seen and a host tells what it has: 64 hex digits. Where the files lie in the
-        project is no part of it: what a rank gets is the same.
+        """64 hex digits that show a change, and that name the files on a host. The files' place in the
+        project is not part of it: the rank gets the same.
         """
         found = hashlib.sha256(_FORMAT.encode())
         for entry in self.entries:
@@ -60,8 +60,8 @@ class Manifest:
         return sum(entry.size for entry in self.entries)
 
     def sums(self, alone: Collection[str] = ()) -> dict[str, str]:
-        """By path a short sum of each file; of whole folders (`data/`) where there are more than `MOST_SUMS`.
-        Files of `alone` always have their own.
+        """Path → short sum of each file; of whole folders (`data/`) if there are more than `MOST_SUMS`. Files
+        of `alone` always have their own sum.
         """
         deepest = max((entry.path.count("/") for entry in self.entries), default=0)
         for depth in range(deepest, -1, -1):
@@ -78,7 +78,7 @@ class Manifest:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """What became of each path, by `sums` of two times: `added`, `removed` or `changed`."""
+    """The change of each path between two `sums`: `added`, `removed` or `changed`."""
     out: dict[str, str] = {}
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):

@@ -1,4 +1,4 @@
-"""What is wanted, expanded from the documents: volumes one by one, tasks with each rank's mounts. Pure."""
+"""The desired resources, expanded from the documents: single volumes, tasks with each rank's mounts. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ EXISTING = (SSH, SLURM)
 VOLUME_ID = "volume_id"
 """The input of a volume that was adopted, and not made: deleting it means to let go of it."""
 INSTANCE_ID = "instance_id"
-"""The same of a node, among what is recorded of its host."""
+"""The same for a node, within the recorded fields of its host."""
 
 CATALOGUED = (LOCAL, "ec2")
 """Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
 
 SUMS = "file_sums"
-"""Of rank 0's inputs, what `Manifest.sums` says of its files."""
+"""The key in rank 0's inputs for `Manifest.sums` of its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Host:
     """The node's."""
     backend: str
     key: str
-    """What tells hosts of one backend apart: the instance type of the node, or the instance's id."""
+    """The key of a host within its backend: the node's instance type, or the instance's id."""
     fields: Mapping[str, Any] = field(hash=False)
-    """How it is reached and what is declared of it: `host` of the node's inputs."""
+    """How it is reached, and its declared fields: `host` of the node's inputs."""
     blocks: Blocks | None = None
     index: int = 0
     """Where it stands among the hosts of its fleet."""
@@ -68,21 +68,21 @@ class Host:
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """What is declared of its shape."""
+        """Its declared shape."""
         found: Mapping[str, Any] = self.fields.get("resources") or {}
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What somebody else holds on a node, and in which words to say who."""
+    """Something that others hold on a node, with its holder in words."""
 
     holder: str
     cpu: int = 0
     memory_mib: int = 0
     gpus: int = 0
     until: float | None = None
-    """When it is given back at the latest, seconds since the epoch; None if nobody knows."""
+    """The latest time when it is given back, seconds since the epoch; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Offer:
     shaped: bool = False
     """The node takes the shape that the fleet asks for; `shape` fills in what the fleet leaves out."""
     host: Host | None = None
-    """The host that it is, if it is one: for its fleet alone, under its name alone."""
+    """The host, if the offer is one: only for its fleet, and only under its name."""
     can: frozenset[str] | None = None
     """See `Readiness.can`."""
     bids: bool = False
@@ -117,7 +117,7 @@ class Offer:
     priced_on: str | None = None
     """The day that its price is of, `2025-03-02`, where that is known."""
     on_demand: float | None = None
-    """What the same costs on demand: spot offers without a price of their own are ordered by it."""
+    """The price of the same on demand: spot offers without a price are ordered by it."""
 
     @property
     def name(self) -> str | None:
@@ -125,7 +125,7 @@ class Offer:
         return self.host.name if self.host else None
 
     def blocks(self, fleet: Fleet) -> int | None:
-        """Into how many blocks the fleet splits it; None is `auto`."""
+        """The number of blocks that the fleet splits it into; None is `auto`."""
         return (self.host.blocks if self.host and self.host.blocks else fleet.blocks).number
 
 
@@ -146,8 +146,8 @@ class VolumeWant:
     inputs: VolumeInputs
     declared_by: str
     cleanup: int | None = None
-    """Seconds after which it is deleted when nothing has it attached; None to keep it. What is cleaned up is
-    there for tasks alone: it is made for one.
+    """Seconds after which it is deleted when it is not attached; None to keep it. A volume that is cleaned up
+    exists only for tasks: it is made for one.
     """
 
 
@@ -172,7 +172,7 @@ class TaskWant:
         )
 
     def rank_inputs(self, rank: int) -> RankInputs:
-        """What is recorded of a rank, and compared to see whether it changed."""
+        """The inputs of a rank, to be recorded and compared with the recorded ones."""
         body = encode(self.spec, but=("name", "volumes"))
         paths = body.pop("files", None)
         if self.files is not None:
@@ -202,15 +202,12 @@ class Desired:
     unmatched: Mapping[str, Span] = field(default_factory=dict)
     """Patterns of `include` that match no file, and where each is written."""
     protected: Mapping[str, bool] = field(default_factory=dict)
-    """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
-    their addresses.
+    """For `destroy`, which declares nothing: address → the present `prevent_destroy` of fleets and volumes.
     """
     asleep: frozenset[str] = frozenset()
     """The fleets and tasks that their `schedule` keeps from being there now: `task/train`."""
     skipped: Mapping[str, Span] = field(default_factory=dict)
-    """Addresses of tasks and others in documents that were left alone: what is recorded under them is not to
-    go for that.
-    """
+    """Addresses in documents that were left alone: their records are not deleted because of that."""
 
     def guard(self, *addresses: str) -> str | None:
         """The entry of `limits.protected` that names one of these."""
@@ -229,7 +226,7 @@ class Desired:
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
-    """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
+    """The inputs of a volume. The host of a volume on a host's disk is recorded as its zone."""
     on_host = backend.provider == SSH
     usual = SLURM if backend.provider == SLURM else LOCAL
     region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else usual)
@@ -276,7 +273,7 @@ def _least(want: Count | Memory | None, value: int) -> int:
 
 
 def _with_gpus(shape: Shape, gpu: Gpu) -> Shape:
-    """The shape with these GPUs; what is not said of them stays."""
+    """The shape with these GPUs; fields that are not given stay."""
     return replace(
         shape,
         gpus=gpu.count.min,
@@ -345,9 +342,9 @@ def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) ->
 
 
 def size_order(offer: Offer) -> tuple[object, ...]:
-    """Of offers at one price the smallest comes first: by GPUs, CPUs, memory, and what GPUs they are.
+    """The order of offers at one price: the smallest first, by GPUs, CPUs, memory, and kind of GPUs.
 
-    Among unknown prices, what is cheap on demand comes first, then what has the fewest GPUs.
+    Among unknown prices, offers that are cheap on demand come first, then those with the fewest GPUs.
     """
     shape = offer.shape
     if offer.price is not None:
@@ -357,12 +354,12 @@ def size_order(offer: Offer) -> tuple[object, ...]:
 
 
 def offer_inputs(fleet: Fleet, offer: Offer) -> OfferInputs:
-    """What is recorded of the offer that a node of `fleet` takes."""
+    """The inputs of the offer that a node of `fleet` takes."""
     return OfferInputs(**_of_offer(fleet, offer))
 
 
 def node_inputs(fleet: Fleet, offer: Offer) -> NodeInputs:
-    """What is recorded of a node of `fleet` that takes `offer`, which can be split as that says."""
+    """The inputs of a node of `fleet` that takes `offer`, which can be split as the fleet says."""
     blocks = split(offer.shape, offer.blocks(fleet))
     assert blocks is not None
     return NodeInputs(
@@ -388,7 +385,7 @@ def _of_offer(fleet: Fleet, offer: Offer) -> dict[str, Any]:
 
 
 def fleet_marks(fleet: Fleet) -> dict[str, Any]:
-    """Those of `NodeInputs` that are fields of the fleet and do not depend on the offer."""
+    """The `NodeInputs` that are fields of the fleet and do not depend on the offer."""
     return {
         "placement": fleet.placement.value,
         "tags": dict(sorted(fleet.tags.items())),

@@ -1,8 +1,8 @@
-"""What was recorded, and what was observed: the two halves of what is known. Pure.
+"""The state: records and observations. Pure.
 
-A record says what was made and what it holds on to (`needs`), so that deletions can be ordered after
-the YAML is gone (as Terraform records dependencies). Observations change by themselves and are no
-change of the record: they never touch the serial.
+A record says what was made and which records it needs (`needs`), so that deletions can be ordered after the
+YAML is gone (as Terraform records dependencies). Observations change by themselves. They are not changes of
+the record, and never touch the serial.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from declarative.model.inputs import (
 from declarative.model.status import BOOTING, Drain, NodeState, RankState, RankStatus, Readiness, Silence
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
-"""Kinds of what is recorded, in the order in which they are made."""
+"""The kinds of records, in the order in which they are made."""
 
 
 class Address(NamedTuple):
@@ -57,7 +57,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One thing that was made: how it was asked for, what came of it, and what it holds on to."""
+    """One thing that was made: its inputs, its outputs, and the records that it needs."""
 
     address: Address
     backend: str | None
@@ -181,7 +181,7 @@ class State:
         return held
 
     def needed(self, record: Record, kind: str) -> Record:
-        """What a record needs of a kind, if it needs one and that is recorded."""
+        """The record of a kind that a record needs; None if it needs none, or if that is not recorded."""
         return self.records[next(a for a in sorted(record.needs) if a.kind == kind)]
 
     def node_of_rank(self, rank: str) -> Record | None:
@@ -204,9 +204,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """What is recorded under another address before anything else is done: of `source` each record's old and
-    new address.
-    """
+    """A rename of records before anything else is done: each record's old and new address under `source`."""
 
     source: str
     target: str
@@ -215,7 +213,7 @@ class Renamed:
 
 @lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key under which `gpu-2` comes before `gpu-10`. Kept: what is sorted once is sorted again."""
+    """A sort key under which `gpu-2` comes before `gpu-10`. Cached: the same names are sorted often."""
     parts = name.split("-")
     # We make no longer numbers, and `int` refuses thousands of digits.
     return tuple([(0, int(p), "") if len(p) < 19 and p.isdecimal() else (1, 0, p) for p in parts])
@@ -267,11 +265,11 @@ DRAINED = "drained"
 
 
 TAGS = "tags"
-"""Among what others changed about a thing (`provider.Thing.actual`): what is left of the tags that it was
-made with, those that say whose it is included. They are put back in place."""
+"""The key in `provider.Thing.actual` for what is left of the tags that a thing was made with, including those
+that name its owner. They are put back in place."""
 
 ANOTHERS = "owner"
-"""Among the same: whose it says that it is, where that is somebody else. Nobody touches it."""
+"""The key there for another owner that the thing's tags name. Then the thing is not touched."""
 
 
 def made_as(record: Record) -> Address:
@@ -286,7 +284,7 @@ def machine_name(record: Record) -> str:
 
 
 def drain_of(record: Record) -> Drain | None:
-    """Since when and why a node is drained; None if it is not."""
+    """When and why a node was drained; None if it was not."""
     found = record.outputs.get(DRAINED)
     if not isinstance(found, Mapping):
         return None
@@ -295,7 +293,7 @@ def drain_of(record: Record) -> Drain | None:
 
 
 def silent_since(record: Record) -> float | None:
-    """Since when a node does not answer, as far as that is recorded."""
+    """When a node stopped answering, as recorded."""
     found = record.outputs.get(SILENT)
     return float(found) if found is not None else None
 
@@ -324,12 +322,12 @@ _TELLING = (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.START
 
 
 def attempt_id(record: Record) -> str:
-    """`train-2.1.f.3f9c…`: the id of a rank's attempt on its host; a rank that is made anew gets another one.
+    """`train-2.1.f.3f9c…`: the id of a rank's attempt on its host. A rank that is made anew gets another one.
 
-    After the generation come the blocks that it runs on, as a hexadecimal number with a bit for each: so its
-    host can tell whoever knows nothing of it. The last part is random: a state that was brought back from a
-    backup counts the same generations again, and must not take an attempt of its lost future for its own.
-    Older versions wrote neither.
+    After the generation come its blocks, as a hexadecimal number with a bit for each, so that the host can
+    report them to a command that does not know the attempt. The last part is random: a restored state counts
+    the same generations again, and must not take an attempt of its lost future for its own. Older versions
+    wrote neither part.
     """
     known = record.outputs.get(ATTEMPT)
     return str(known) if known else f"{made_as(record).name}.{record.generation}"
@@ -341,8 +339,8 @@ def attempt_of(intent: Intent) -> str:
 
 
 def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
-    """The name of the rank that an attempt was of when it began, and the blocks that it runs on; None where
-    its id does not say: an older version started it, or its host made it up.
+    """The name that an attempt's rank had at its start, and the blocks that it runs on. None if its id does
+    not say: an older version started it, or its host made it up.
     """
     name, _, rest = attempt.partition(".")
     found = _BLOCKS.fullmatch(rest)

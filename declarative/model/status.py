@@ -58,12 +58,12 @@ class RankStatus:
     confinement: str | None = None
     """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
     gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Index and use in percent of its GPUs, where its `utilization_policy` samples them. It is not recorded,
-    and a change of it is none of the rank.
+    """Index and use in percent of its GPUs, if its `utilization_policy` samples them. It is not recorded, and
+    does not count as a change of the rank.
     """
 
     def recorded(self) -> dict[str, Any]:
-        """What of it is recorded."""
+        """The recorded part of it."""
         found = asdict(self)
         del found["gpus"]
         return found
@@ -97,21 +97,21 @@ class Readiness:
     reason: str | None = None
     observed_at: float | None = None
     can: frozenset[str] | None = None
-    """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
+    """What its host supports of `HARD` and `RUNTIMES`; None if unknown."""
     down: bool = False
-    """Its backend says itself that it does not run as it should: that it does not answer is not our line."""
+    """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """That a node does not answer. Times are seconds since the epoch, by our clock."""
+    """The silence of a node. Times are seconds since the epoch, by our clock."""
 
     since: float
     """When that was noticed; by a command that writes, where one has."""
     until: float | None
     """When it is given up, if it does not answer before; None for never."""
     why: str | None = None
-    """What happens instead of an answer."""
+    """The error instead of an answer."""
     given_up: bool = False
     """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
     kept: str | None = None
@@ -120,7 +120,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """That a node takes no new work, by the user's word, while what runs on it goes on."""
+    """A user's drain of a node: it takes no new work, and its ranks run on."""
 
     since: str
     """`2026-01-31T12:00:00Z`, by our clock."""

@@ -155,10 +155,8 @@ def _holders(state: State, found: Decisions) -> dict[str, dict[int, str]]:
             name = f"rank/{record.address.name}"
             holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
     for node, strays in state.strays.items():
-        holders[node] = {
-            **strays,
-            **holders.get(node, {}),
-        }  # a queued rank is shown, not the jobs that it waits for
+        # A queued rank is shown, and not the jobs that it waits for.
+        holders[node] = {**strays, **holders.get(node, {})}
     return holders
 
 

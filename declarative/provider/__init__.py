@@ -42,7 +42,7 @@ class PermanentKind(StrEnum):
     CONFLICT = "conflict"
     INVALID = "invalid"
     USED_UP = "used-up"
-    """What this token made is gone, and it makes nothing more: another token may."""
+    """The thing of this token is gone, and the token makes nothing more: another token may."""
 
 
 class ProviderError(Exception):
@@ -58,8 +58,8 @@ class ProviderError(Exception):
 class TransientError(ProviderError):
     """Try again, not before `after` seconds if the backend said so.
 
-    `away` is for one machine that cannot be reached at all: it may be off for days, so that nobody asks it
-    for as long as a cloud is asked.
+    `away` is for one machine that cannot be reached at all: it may be off for days, so it is tried for a
+    shorter time than a cloud.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PermanentError(ProviderError):
 
 
 class StaleError(PermanentError):
-    """Something was told of a later writer: `newest` is the number of that one."""
+    """Something knows of a later writer: `newest` is its number."""
 
     def __init__(self, newest: int, summary: str, *, about: str | None = None) -> None:
         hint = "run the command again: it begins with what is there now"
@@ -98,10 +98,10 @@ class StaleError(PermanentError):
 
 
 Fence = Callable[[], int | None]
-"""To be asked before each call that leaves this process, and before it is tried again. It raises what stops
-the command if this is no longer the one that may write: that goes through as it is. Else it gives the number
-of this writer, higher than that of every earlier one, or None for who only reads: what can keep the highest
-that it was told, refuses calls with a lower one.
+"""To be called before each call that leaves this process, and before each retry. If this process may not
+write any more, it raises an error that stops the command, and that is passed on as it is. Else it returns the
+number of this writer, higher than that of every earlier one, or None for a reader. A backend that can keep
+the highest number refuses calls with a lower one.
 """
 
 
@@ -111,7 +111,7 @@ def reads_only() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a provider is made with: the backend's settings, where the project is, whose things these are."""
+    """The arguments of a provider: the backend's settings, the project's folder, the owner of its things."""
 
     backend: str
     project_dir: Path

@@ -1,6 +1,6 @@
-"""What is written to this machine's disk: what records a thing, the last writer's number, files of tasks.
+"""Files on this machine's disk: records of things, the last writer's number, files of tasks.
 
-Each file is there whole or not at all.
+Each file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PIECE = 1 << 20
 
 
 class DamagedError(PermanentError):
-    """A thing that cannot be read, and that nobody may take for gone."""
+    """A thing that cannot be read, and that must not count as gone."""
 
     def __init__(self, address: Address, path: Path | str, reason: str) -> None:
         hint = f"restore {path}, or move it away if nothing in it is needed"
@@ -58,7 +58,7 @@ class Meta(Owned):
 
     created: float
     bound: Mapping[str, str] = field(default_factory=dict)
-    """Of an attachment: the id of its node. It ends with that node, not with the name."""
+    """For an attachment: the id of its node. It ends with that node, and not with the node's name."""
 
     @property
     def attachment(self) -> AttachmentInputs:
@@ -110,7 +110,7 @@ def put(path: str, meta: Meta, *, new: bool) -> bool:
     """Write a file whole or not at all; False if it should be new and there is one already."""
     text, folder = meta.text(), path.rpartition("/")[0]
     aside = f"{folder}/.fleetform.{os.urandom(8).hex()}"
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for its owner alone
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # only for its owner
     try:
         try:
             while text := text[os.write(handle, text) :]:
@@ -132,9 +132,9 @@ def put(path: str, meta: Meta, *, new: bool) -> bool:
 
 
 def keep(folder: str) -> None:
-    """Let what was just made outlive a power cut.
+    """Make a new file survive a power cut, if that is possible.
 
-    It is made, whether that succeeds or not: a permanent fault would say that it is not.
+    The file is made in any case: a permanent fault would say that it is not.
     """
     try:
         sync(folder)
@@ -255,8 +255,8 @@ class Epoch:
         return newest
 
     def _open(self, *, make: bool) -> int | None:
-        """The file, made where there is none. In few calls: each change begins with it. Without `make`, None
-        where there is no folder.
+        """The file, made if it is missing, in few calls: each change begins with it. Without `make`, None if
+        there is no folder.
         """
         how = os.O_RDWR | os.O_CREAT
         try:
@@ -310,7 +310,7 @@ def never_ran(folder: str, epoch: int | None) -> bool:
                 return False
         if os.stat(folder).st_uid != os.geteuid():  # noqa: PTH116
             return False
-        with os.scandir(folder) as entries:  # after that: whoever was faster can be seen
+        with os.scandir(folder) as entries:  # after that, so that a faster process can be seen
             return all(entry.name.startswith(".") for entry in entries)
     except FileNotFoundError:
         return epoch is None
@@ -360,7 +360,7 @@ def place(folder: Path, files: Bundle) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=".new.", dir=folder.parent))
     try:
-        inner = new / "files"  # a folder of the usual mode: the other one is for nobody else
+        inner = new / "files"  # a folder of the usual mode; the other one is only for its owner
         inner.mkdir()
         with files.open() as archive:
             _unpack(archive.source, inner)

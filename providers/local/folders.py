@@ -9,13 +9,13 @@
                          /data/              the user's
     <root>/trash/                            on its way out
 
-A thing is there from the moment its `fleetform.json` is, which comes last and whole, by a link that cannot
-succeed twice. It is gone from the moment its folder was renamed into the trash. So a crash at any point
-leaves no half thing: the next create completes a folder without that file, and the next delete clears the
-trash. Things of other owners are neither listed nor touched.
+A thing exists once its `fleetform.json` does. That file comes last and whole, by a link that cannot succeed
+twice. A thing is gone once its folder is renamed into the trash. So a crash leaves no half thing: the next
+create completes a folder without that file, and the next delete clears the trash. Things of other owners are
+neither listed nor touched.
 
-An attachment ends with the node that it was made for: a node that was deleted, or made anew under the same
-name, holds no volume any more.
+An attachment ends with its node: a node that was deleted, or made anew under the same name, holds no volume
+any more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DATA = "data"
 
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
-"""As wide as any declared name with a number; no such name leads out of the root."""
+"""Matches any declared name with a number. No such name leads out of the root."""
 
 
 class Folders:
@@ -66,7 +66,7 @@ class Folders:
         return f"{self.parents[kind]}/{name}"
 
     def folder(self, address: Address) -> Path:
-        """As `at`, as a path."""
+        """Like `at`, as a path."""
         return Path(self.at(address))
 
     def read(self, address: Address) -> Meta | None:
@@ -198,10 +198,10 @@ class Folders:
             erase(gone)
 
     def sweep(self, address: Address) -> None:
-        """Remove what an earlier delete of a thing left, if it did not come to its end.
+        """Remove the rest of an earlier delete of a thing that was cut short.
 
-        The first time the rest of this owner's trash is removed too, as far as possible: nobody may ask for
-        it again.
+        The first time, the rest of this owner's trash is removed as well, if possible: nothing else may do
+        it.
         """
         trash, mark = self.root / "trash", f"{self._mark(address)}."
         first, self._swept = not self._swept, True

@@ -21,8 +21,8 @@ INHERITED = (
 )
 """The caller's variables that a rank gets, besides `LC_*`: programs need them to run at all.
 
-The list names what a rank may see, since nobody can list the names that people give to their secrets. A task
-declares all other variables in its `env`.
+The list names what a rank may see, because the names of secrets cannot be listed. A task declares all other
+variables in its `env`.
 """
 
 
@@ -53,9 +53,9 @@ _DOCKER = Path("/var/run/docker.sock")
 
 @cache
 def can() -> frozenset[str]:
-    """What this machine can do for this user (`Readiness.can`). It tries hard limits, once.
+    """What this machine supports for this user (`Readiness.can`). It tries hard limits, once.
 
-    It does not try runtimes: to ask for a version takes longer than all the rest of a plan.
+    It does not try runtimes: asking for a version takes longer than the rest of a plan.
     """
     there = {name for name in RUNTIMES if shutil.which(name)}
     if "DOCKER_HOST" not in os.environ and not os.access(_DOCKER, os.W_OK):

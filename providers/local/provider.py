@@ -170,7 +170,7 @@ class Local(RanksOfNodes):
         ranks = self._ranks_in(folder)
         busy = ranks.running()
         if busy:
-            # Not the transient kind: ranks may run for days, and nobody should wait for them unasked.
+            # Not the transient kind: ranks may run for days, and a command must not wait that long unasked.
             summary = f"{node} has running ranks: {', '.join(busy)}"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(node), hint=RUNNING)
         ranks.forget_lost()
@@ -299,7 +299,7 @@ class Local(RanksOfNodes):
 
 
 def _lacking() -> str | None:
-    """What this machine lacks to run any rank."""
+    """What this machine lacks to run ranks."""
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         return f"not installed: {', '.join(missing)}"
     if not Path("/proc/self/stat").exists():

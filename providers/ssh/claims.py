@@ -1,6 +1,6 @@
-"""What is written in a host's state folder: whose node the host is, and the volumes on its disk.
+"""Claims in a host's state folder: whose node the host is, and the volumes on its disk.
 
-A host is one node of one state at a time: two states that know nothing of each other would use its blocks
+A host is one node of one state at a time: two states that do not know of each other would use its blocks
 twice. If two states shall share a host, each needs a state folder of its own (`options.root`).
 
 Volumes are folders that outlive nodes. The host must have the space of a `size` free when a volume is made or
@@ -36,7 +36,7 @@ _CLAIM = "claim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Owned):
-    """What one create wrote on a host: a node, a volume, or the attachment that holds a volume."""
+    """The claim that one create wrote on a host: a node, a volume, or the attachment of a volume."""
 
     outputs: Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class Claim(Owned):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """What the folder of a volume holds: the volume, and the attachment that holds it, if one does."""
+    """The claims in a volume's folder: the volume, and the attachment that holds it, if any."""
 
     claim: Claim
     held: Claim | None
@@ -86,11 +86,11 @@ class Claims:
         self._owner = owner
 
     def read(self) -> Claim | None:
-        """The claim; None if nobody has the host."""
+        """The claim on the host; None if it is free."""
         return self._ask("@show")
 
     def take(self, claim: Claim) -> Claim:
-        """Take the host, if nobody has it; the claim that counts then."""
+        """Claim the host if it is free; the claim that holds then."""
         text = claim.text()
         found = self._ask("@claim", claim.key, str(len(text)), stdin=text)
         if found is None:
@@ -267,7 +267,7 @@ class Volumes:
 
 
 def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
-    """What an answer of `volume.sh` tells."""
+    """The claims in an answer of `volume.sh`."""
     answer = answer.partition(b"FLEETFORM-VOLUMES\n")[2]
     node: Claim | None = None
     volumes: list[Volume] = []
@@ -308,7 +308,7 @@ def _held(volume: Address, by: Claim, hint: str) -> PermanentError:
 
 
 def _parsed(text: bytes, transport: SshTransport, root: str | None, path: str) -> Claim:
-    """What `Claim.text` wrote to that path of the state folder; `PermanentError` for anything else."""
+    """The claim that `Claim.text` wrote to that path of the state folder; else `PermanentError`."""
     try:
         first, _, rest = text.decode().partition("\n")
         body = json.loads(rest)

@@ -63,7 +63,7 @@ def memory(mib: int) -> int:
 
 
 def nvidia(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
-    """What `nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used` says."""
+    """The GPUs in the output of `nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used`."""
     _check_code("nvidia-smi", rows, code)
     found = []
     for row in filter(None, map(str.strip, rows)):
@@ -79,7 +79,7 @@ def nvidia(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
 
 
 def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
-    """What `rocm-smi --showproductname --showmeminfo vram --csv` says."""
+    """The GPUs in the output of `rocm-smi --showproductname --showmeminfo vram --csv`."""
     _check_code("rocm-smi", rows, code)
     found = []
     for row in _table(rows):

@@ -31,7 +31,7 @@ class Timing:
     """Seconds until a host counts as silent."""
 
     connect: float = 15.0
-    """For the whole of connecting and logging in."""
+    """Seconds for connecting and logging in together."""
     keepalive: float = 5.0
     """Between two questions whether a quiet host is still there."""
     missed: int = 3
@@ -70,7 +70,7 @@ class Options:
     """The state folder on every host, on a disk that keeps it over a reboot; None is
     `/var/tmp/fleetform-<uid>`."""
     defaults: Host
-    """What holds for all hosts."""
+    """The options of all hosts."""
 
 
 def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host:
@@ -93,7 +93,7 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
         known_hosts=_path(project, known_hosts) or defaults.known_hosts,
     )
     jump = fields.get("proxy_jump")
-    # Both hosts are looked up in the same file. A declared key is that of this host alone.
+    # Both hosts are looked up in the same file. A declared key is only for this host.
     return replace(host, proxy_jump=host_of(jump, project, replace(host, host_keys=()))) if jump else host
 
 
@@ -130,7 +130,7 @@ def options_of(config: Config) -> Options:
 
 
 Wrong = Callable[[object], str | None]
-"""What is wrong with the value of an option; None if nothing is."""
+"""The error of an option's value; None if it is valid."""
 
 
 def check_options(given: Mapping[str, object], driver: str, known: Mapping[str, Wrong]) -> None:

@@ -37,7 +37,7 @@ class Trust:
 
     @classmethod
     def of(cls, host: Host, options: asyncssh.SSHClientConnectionOptions) -> Trust:
-        """By what is declared and what ssh's configuration says."""
+        """The trusted keys, from the declaration and from ssh's configuration."""
         port = options.port or 22
         name = options.host_key_alias or (options.host if port == 22 else f"[{options.host}]:{port}")
         if host.host_keys:
@@ -50,7 +50,7 @@ class Trust:
         return cls(host, name, where, _parsed(text, where))
 
     def match(self, host: str, address: str, port: int | None) -> Any:
-        """What asyncssh asks for: keys, authorities, revoked keys, and the same of X.509."""
+        """The lists that asyncssh wants: keys, authorities, revoked keys, and the same for X.509."""
         found = self.listed.match(host, address, port)
         self.known = tuple(found[0])
         return found

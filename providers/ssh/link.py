@@ -44,9 +44,9 @@ LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
 MOST_BYTES = 4 << 20
-"""Of one answer: enough for ten thousand ranks and volumes of a host, with a few hundred bytes each."""
+"""Bytes of one answer: enough for ten thousand ranks and volumes of a host, of a few hundred bytes each."""
 MOST_WORDS = 1 << 20
-"""Of what a command writes to stderr."""
+"""Bytes of a command's stderr."""
 CHEAP_CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
 """Before the others that asyncssh has: its first one needs several times as much CPU for a packet."""
 AWAY = (
@@ -105,7 +105,7 @@ class Link:
         self._opening = asyncio.Lock()
         self._short, self._long = asyncio.Semaphore(SHORT), asyncio.Semaphore(LONG)
         self.known: dict[str, Any] = {}
-        """What callers remember as long as the present connection lasts."""
+        """Values that callers keep as long as the present connection lasts."""
 
     async def run(  # the port's timeout
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECONDS = 40.0
-"""For the whole look; a GPU tool alone may take 10."""
+"""Seconds for the whole look; a GPU tool may take 10 of them."""
 MEBIBYTE = 1024 * 1024
 LEAST_FREE_MIB = 32
 LEAST_FILES = 1000
@@ -42,7 +42,7 @@ TOLERANCE = 0.95
 READS = 'eval "$(cat)"'
 """A shell that reads all of a script before it begins: it is too long for a command line."""
 REACH_SECONDS = 5
-"""Of a try. A neighbour that is not there is found out within three."""
+"""Seconds of a try. A missing neighbour is noticed within three."""
 PORTS = (29500, 49151)
 """Tried beside ssh's: one that jobs meet at, and a high one. A firewall may let through nothing but those of
 jobs. Nobody has to listen: a port that refuses shows that the host can be reached."""
@@ -51,7 +51,7 @@ SSH_PORT = 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a host reports of itself."""
+    """The facts that a host reports about itself."""
 
     root: str
     boot_id: str | None
@@ -83,7 +83,7 @@ class Facts:
 
     @property
     def shape(self) -> Shape:
-        """What it has. GPUs of several kinds have no common name, and the memory of the smallest counts."""
+        """Its shape. GPUs of several kinds have no common name, and the memory of the smallest counts."""
         names = {gpu.name for gpu in self.gpus}
         return Shape(
             cpu=len(self.cpus),
@@ -103,7 +103,7 @@ class Look:
     readiness: Readiness
     facts: Facts | None = None
     shape: Shape | None = None
-    """What it has; a declared field counts instead of a reported one."""
+    """Its shape; a declared field counts instead of a reported one."""
 
 
 # -------------------------------------------------------------------------------------------- looks
@@ -140,7 +140,7 @@ def visit(
 ) -> Visit:
     """Look at the host of a node (see `look`), and list in the same round trip what `owner` has there.
 
-    `attempts` asks for the attempts alone. It is called once the host has the runner of this version, if the
+    `attempts` asks only for the attempts. It is called once the host has the runner of this version, if the
     visit found an older one.
     """
     parts: list[Finished] = []
@@ -322,7 +322,7 @@ def _full_disk(facts: Facts) -> list[str]:
 
 
 def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape | None) -> list[str]:
-    """What the host had when its node was made, if it was, and no longer has."""
+    """What the host no longer has of its shape when its node was made."""
     out: list[str] = []
     if recorded is None:
         return out
@@ -338,7 +338,7 @@ def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape | None) ->
 
 
 def _remarks(facts: Facts) -> list[str]:
-    """What the user should know of a host that may take work."""
+    """A remark for the user about a host that may take work."""
     out = []
     if facts.last_boot and facts.boot_id and facts.last_boot != facts.boot_id:
         out.append("it was rebooted since the last look")
@@ -366,7 +366,7 @@ def _seconds(text: str | None, default: float) -> float:
 
 
 def reaches(transport: SshTransport, address: str, port: int | None) -> str | None:
-    """Why `address` cannot be reached from a host; None if it can, or if nobody can tell.
+    """Why `address` cannot be reached from a host; None if it can, or if that cannot be told.
 
     `port` is that of ssh. It takes some seconds if nothing answers.
     """

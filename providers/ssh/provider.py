@@ -1,4 +1,4 @@
-"""`Ssh`: the methods of the port, over what is written on hosts (`claims`), looks (`probe`) and `ranks`."""
+"""`Ssh`: the methods of the port, by the claims on hosts (`claims`), looks (`probe`) and `ranks`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ AT_ONCE = 32
 class Ssh(RanksOfNodes):
     """Hosts that exist, as nodes.
 
-    It has no list of its own. To list and find things it asks `Config.hosts`; for everything else it reads
-    the `host` of a record's inputs: how the host is reached, and what is declared of it.
+    It has no list of its own. To list and find things it asks `Config.hosts`. For everything else it reads
+    the `host` of a record's inputs: how the host is reached, and its declared fields.
     """
 
     def __init__(self, config: Config) -> None:
@@ -54,7 +54,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
-        """What hosts have and whether they may take work, by the given names, before they are nodes."""
+        """The shapes and readiness of hosts before they are nodes, by the given names."""
 
         def one(fields: Mapping[str, Any]) -> Look:
             try:
@@ -105,7 +105,7 @@ class Ssh(RanksOfNodes):
         return None
 
     def _found(self, hosts: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], list[ProviderError]]:
-        """What is on hosts, and the faults of those that did not answer."""
+        """The things on hosts, and the faults of hosts that did not answer."""
 
         @guarded
         def look(fields: Mapping[str, Any]) -> Found:
@@ -164,7 +164,7 @@ class Ssh(RanksOfNodes):
         claims = self._claims(transport)
         have = claims.take(wanted)
         if (have.owner, have.address) == (wanted.owner, wanted.address) and have.token != wanted.token:
-            # An earlier create of the same node, which `state rm` forgot: nobody else can want the host.
+            # An earlier create of the same node, which `state rm` forgot: no other node can want the host.
             self._check_still(transport, have)
             claims.change(wanted, have.key)
             have = claims.take(wanted)

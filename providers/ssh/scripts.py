@@ -1,8 +1,8 @@
-"""What is sent to hosts, our scripts and the files of tasks, and what the scripts answer.
+"""Our scripts and the files of tasks, which are sent to hosts, and the scripts' answers.
 
-Small scripts travel with the command. The runner is put into the state folder, under a name that holds the
-hash of its content: every version of fleetform finds its own, and supervisors keep the one that started them.
-A task's files are sent to a host once, and unpacked there for each attempt.
+Small scripts are sent with the command. The runner is put into the state folder, under a name with the hash
+of its content: every version of fleetform finds its own, and supervisors keep the one that started them. A
+task's files are sent to a host once, and unpacked there for each attempt.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def enter(transport: SshTransport, root: str | None) -> Entered:
 
 
 def enter_if_there(transport: SshTransport, root: str | None) -> Entered | None:
-    """`enter` without making the state folder, for readers; None if there is none."""
+    """Like `enter`, without making the state folder, for readers; None if there is none."""
     try:
         return transport.once(_known_as(root), lambda: _enter(transport, root, make=False))
     except _NotThereError:
@@ -162,7 +162,7 @@ def note(transport: SshTransport, root: str | None, entered: Entered) -> None:
 
 
 def entered_in(answer: bytes) -> tuple[Entered, bool]:
-    """What an answer of `enter.sh` tells, and whether the runner is there."""
+    """The facts in an answer of `enter.sh`, and whether the runner is there."""
     found = dict(line.partition("=")[::2] for line in lines(answer, "FLEETFORM-ENTER"))
     root = found["root"]
     entered = Entered(root=root, cpus=cpu_list(found.get("cpus", "")), script=f"{root}/bin/{runner()[0]}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSING = 3.0
-"""Seconds that a process waits at its end for hosts to hear that it goes."""
+"""Seconds that a process waits at its end for its connections to close."""
 
 NOT_FOUND = (2, 127)
 """Exit codes of a shell for a script that is not there."""
@@ -81,7 +81,7 @@ class Background:
         if loop is None or thread is None:
             return
         if links is not None:
-            with contextlib.suppress(Exception):  # a host that is gone cannot be told
+            with contextlib.suppress(Exception):  # a host may be gone
                 asyncio.run_coroutine_threadsafe(links.close(), loop).result(CLOSING)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CLOSING)

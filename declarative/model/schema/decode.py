@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 MOST_FIELDS = 20
-"""Of a document that are named where it has an unknown one: a thousand such findings are shown."""
+"""Fields that are listed if a document has an unknown one: a thousand such findings may be shown."""
 FEW = 8
 """Items of a list that are looked through one by one."""
 MAX_PROBLEMS = 1_000
-"""Of one mapping. More is not readable, and each unknown field is compared with all that are known."""
+"""Problems of one mapping. More are not readable, and each unknown field is compared with all known ones."""
 
 _WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
 
@@ -54,7 +54,7 @@ _TYPE_HINTS = {
 
 _TRUE_FALSE = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
 _NUMBERS = {int: re.compile(r"-?\d{1,18}", re.ASCII), float: re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)}
-"""What a number may be in quotes, as a template or a shell leaves it."""
+"""A number in quotes, as a template or a shell leaves it."""
 _ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
 
 
@@ -64,7 +64,7 @@ def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None
 
 
 def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
-    """How this value would be written as what is wanted; None if nothing is known of it."""
+    """How this value would be written as the wanted type; None if that is unknown."""
     match wanted:
         case "a string" if isinstance(value, bool | int | float):
             text = str(value).lower() if isinstance(value, bool) else value
@@ -137,7 +137,7 @@ def _field(path: Path) -> str:
 
 
 def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
-    """What is wrong with a number, and what to write."""
+    """The error of a number, and what to write."""
     if not math.isfinite(value):
         return "must be a finite number", "write digits"
     least, most, above = bounds.minimum, bounds.maximum, bounds.above
@@ -203,7 +203,7 @@ def _syntax(hint: type[Syntax], value: Json, path: Path, _bounds: Is, out: list[
 
 @functools.lru_cache(maxsize=1 << 12)
 def _parsed(hint: type[Syntax], text: str) -> Syntax:
-    """What a text stands for. Kept: the documents of a large project say the same again and again."""
+    """The value of a text. Cached: documents of a large project repeat the same texts."""
     return hint.parse(text)
 
 
@@ -241,7 +241,7 @@ def _of_items(longest: int, blank: bool) -> Is:
 
 
 class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
-    """A tuple that knows at once what is in it: offers by the thousand are compared with lists of names."""
+    """A tuple with a fast `in`: offers by the thousand are compared with lists of names."""
 
     def __contains__(self, item: object) -> bool:
         if len(self) < FEW:

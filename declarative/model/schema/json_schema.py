@@ -120,7 +120,7 @@ def _with_templates(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _or_template(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What one value may be. A text that may be anything needs no more to be said of it."""
+    """The schema of one value. A text without rules needs no more."""
     found = _with_templates(schema)
     if "const" in found or _takes_text(found):
         return found

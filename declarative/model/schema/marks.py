@@ -1,4 +1,4 @@
-"""What a field says about itself, its documentation and bounds; and what is said about a bad value."""
+"""Marks of fields: documentation and bounds; and the errors of bad values."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Is:
     above: float | None = None
     most_items: int | None = None
     longest: int = 4096
-    """Characters of a text, or of each in a list: what is declared once may be in a plan for each node."""
+    """Characters of a text, or of each text in a list: a plan may repeat one declaration for each node."""
     blank: bool = False
-    """Whether a text may be empty, or blanks alone."""
+    """Whether a text may be empty, or only blanks."""
     any_case: bool = False
-    """Of a list: `in` compares without case."""
+    """For a list: `in` compares without case."""
     true_is_default: bool = False
     """`true` means the default, as it does in dstack's durations."""
 
@@ -132,7 +132,7 @@ class Syntax(Protocol):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """What an editor may check while the user types: never narrower than `parse`."""
+        """The schema that an editor checks while the user types: never narrower than `parse`."""
         ...
 
     def plain(self) -> Json:
