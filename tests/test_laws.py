@@ -461,7 +461,8 @@ def test_a_part_of_a_plan_keeps_all_rules(found, seed):
     targets = tuple(rng.sample(names, rng.randint(0, min(2, len(names)))))
     excludes = tuple(rng.sample(names, rng.randint(0 if targets else 1, 1)))
     before, state = world.copy(), effective(world.state(), world.inventory(desired))
-    part = partial(plan, state, targets, excludes)
+    sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
+    part = partial(plan, state, targets, excludes, sizes)
     done = set(ids(part))
     event(f"{len(done) > 0}, left out: {len(plan.actions) > len(done)}")
     assert all(done.issuperset(action.needs) for action in part.actions)
@@ -480,6 +481,12 @@ def test_a_part_of_a_plan_keeps_all_rules(found, seed):
         for block in record.inputs["blocks"]:
             held[record.inputs["node"]][1][block] = f"rank/{record.address.name}"
     assert {n.name: (n.total, dict(n.holders)) for n in part.preview.nodes if n.status != "deleted"} == held
+    used = {need for action in part.actions for need in action.needs}
+    fleets = {node.name: node.fleet for node in part.preview.nodes}
+    for action in part.of(Op.CREATE, "node") if not targets else ():
+        fleet_name, anew = fleets[action.address.name], f"delete:{action.address}" in done
+        mine = [n for n in part.preview.nodes if n.stays and n.fleet == fleet_name]
+        assert action.id in used or anew or len(mine) <= sizes.get(fleet_name, len(mine))
     for name, fleet in desired.fleets.items():
         there, was = (sum(r.inputs["fleet"] == name for r in w.of("node")) for w in (world, before))
         assert fleet.nodes is None or fleet.nodes.max is None or there <= max(was, fleet.nodes.max)

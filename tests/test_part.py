@@ -95,6 +95,27 @@ def test_what_is_without_a_place_elsewhere_does_not_matter(project):
     project.apply("--target", "task/small", "--wait")
 
 
+def test_nothing_is_launched_for_what_is_excluded(project):
+    """It would be paid for, and idle. What its fleet has for itself is launched all the same."""
+    project.declare(
+        fleet("any", nodes="0..3"),
+        fleet("own", nodes="1..3", resources={"cpu": 4, "memory": "1GB"}),
+        task("one", "true", fleets=["any"]),
+        task("two", "true", fleets=["any"], nodes=2, placement="any", exclusive=True),
+        task("three", "true", fleets=["own"], nodes=2, placement="any", exclusive=True),
+    )
+    whole = project.plan()
+    assert sum(a["address"].startswith("node/") for a in whole["actions"]) == 5
+    part = project.plan("--exclude", "task/t*")
+    (one,) = {r["node"] for r in part["reservations"]}
+    nodes = {a["address"] for a in part["actions"] if a["address"].startswith("node/")}
+    assert nodes == {f"node/{one}", "node/own-0"}
+    assert len(part["selection"]["left_out"]) == 5
+    project.apply("--exclude", "task/t*", "--wait")
+    project.apply("--wait")
+    project.no_changes()
+
+
 def test_destroy_a_part(two):
     two.apply()
     two.run("destroy", "--auto-approve", "--target", "fleet/red")

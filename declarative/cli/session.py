@@ -358,7 +358,8 @@ def part_of(
     targets, excludes = asked
     for pattern in (*targets, *excludes):
         _check_pattern(pattern, known, among)
-    return limited(partial(plan, effective(state, inventory), targets, excludes), desired)
+    sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
+    return limited(partial(plan, effective(state, inventory), targets, excludes, sizes), desired)
 
 
 def _check_pattern(pattern: str, known: set[str], among: str) -> None:

@@ -33,8 +33,12 @@ Groups = Mapping[str, frozenset[str]]
 KEPT = ReservationStatus.KEPT
 
 
-def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable[str]) -> Plan:
-    """The part of the plan that is asked for. `state` is the records with what was observed."""
+def partial(
+    plan: Plan, state: State, targets: Iterable[str], excludes: Iterable[str], sizes: Mapping[str, int]
+) -> Plan:
+    """The part of the plan that is asked for. `state` is the records with what was observed; `sizes` are the
+    nodes that fleets have for themselves.
+    """
     targets, excludes = tuple(targets), tuple(excludes)
     groups = _groups(plan.actions)
     needs = _needs(plan.actions, groups)
@@ -44,6 +48,9 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
     wanted = closure(aimed, needs) if targets else aimed
     # An action that needs something left out is left out, too, even if it is a target.
     chosen = wanted - held_up
+    tasks = _tasks(plan, targets, excludes)
+    if not targets:
+        chosen -= _unused(_only(plan, state, chosen, tasks), _reverse(needs), sizes)
     part = Part(
         targets=targets,
         excludes=excludes,
@@ -51,7 +58,7 @@ def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable
         left_out=_sorted(g for g in groups if g not in chosen),
         held_up=_sorted((held_up - barred) & wanted),
     )
-    found = _only(plan, state, chosen, _tasks(plan, targets, excludes))
+    found = _only(plan, state, chosen, tasks)
     return replace(found, scope=replace(plan.scope, part=part))
 
 
@@ -61,6 +68,29 @@ def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
     held_up = closure(set(barred) & groups.keys(), _reverse(_needs(plan.actions, groups)))
     every = frozenset(r.task for r in plan.unplaced.refusals)
     return _only(plan, state, groups.keys() - held_up, every) if held_up else plan
+
+
+def _unused(part: Plan, users: Mapping[str, set[str]], sizes: Mapping[str, int]) -> set[str]:
+    """New nodes that were launched for tasks which are left out, and which their fleet would not launch for
+    itself; the dearest first.
+    """
+    doing = {group_of(action) for action in part.actions}
+    replaced = {group_of(action) for action in part.of(Op.DELETE, "node")}
+    made = {group_of(action) for action in part.of(Op.CREATE, "node")} - replaced
+    spare: dict[str, list[NodePreview]] = defaultdict(list)
+    staying: dict[str, int] = defaultdict(int)
+    for node in part.preview.nodes:
+        staying[node.fleet] += node.stays
+        group = f"node/{node.name}"
+        asking = users.get(group, set())
+        if group in made and not asking & doing and any(user.startswith("task/") for user in asking):
+            spare[node.fleet].append(node)
+    out: set[str] = set()
+    for fleet, nodes in spare.items():
+        nodes.sort(key=lambda n: (n.price is None, n.price or 0.0, natural(n.name)), reverse=True)
+        above = max(0, staying[fleet] - sizes.get(fleet, staying[fleet]))
+        out |= {f"node/{node.name}" for node in nodes[:above]}
+    return out
 
 
 def needs_of(plan: Plan) -> dict[str, set[str]]:
