@@ -102,7 +102,11 @@ def test_destroy_in_another_directory(project):
         ("logs job", "task/job has not run"),
         ("stop job", "task/job has not run"),
         ("plan --replace task/jop", "did you mean `task/job`?"),
-        ("apply --replace job", "`job` is not a task of this project"),
+        ("apply --replace job", "`job` is not a task of this project", "write `task/job`"),
+        ("apply --replace rank/job-0", "write `task/job`: a task goes as a whole"),
+        ("apply --replace fleet/gpu", "`fleet/gpu` is not replaced as a whole", "`node/NAME`"),
+        ("plan --target job", "`job` names nothing in this project", "write `task/job`"),
+        ("exec node/gpu-0 -- ls", "`node/gpu-0` is not a task", "`fleetform ssh gpu-0 -- COMMAND`"),
         ("plan --state mysql://host/db", "states cannot be kept in `mysql`"),
         ("plan --state sqlite:///x?mode=rw", "takes no options"),
     ],
@@ -353,6 +357,7 @@ def test_stop_of_a_task_that_has_ended(small):
     small.apply("--wait")
     assert "its only rank is 0" in small.run("logs", "job/3", code=1).err
     assert small.run("stop", "job").out == "task/job has succeeded.\n"
+    assert "`fleetform exec job/0` is for a rank" in small.run("ssh", "task/job", code=1).err
     assert "rank/job-0 does not run: it has succeeded" in small.run("exec", "job", "--", "ls", code=1).err
 
 

@@ -232,7 +232,10 @@ def find_node(state: State, target: str) -> Record:
         known = [r.address.name for r in state.of("node")]
         few = f"nodes: {', '.join(known[:8])}{' …' if len(known) > 8 else ''}"
         hint = suggest(name, known) or (few if known else "run `fleetform apply` first")
-        raise failed("unknown-node", f"there is no node/{name}", hint)
+        task = name.removeprefix("task/")
+        if ranks_of(state, task):
+            hint = f"`fleetform exec {task}/0` is for a rank of a task; {few}"
+        raise failed("unknown-node", f"there is no node `{name}`", hint)
     return node
 
 
@@ -246,6 +249,8 @@ def parse_target(text: str, rank: int | None = None) -> tuple[str, int | None]:
     task, slash, number = text.partition("/")
     if not slash:
         return task, rank
+    if task == "node" and not number.isdecimal():
+        raise failed("usage", f"`{text}` is not a task", f"on a node: `fleetform ssh {number} -- COMMAND`")
     if not number.isdecimal():
         raise failed("usage", f"`{number}` is not a rank", f"write `{task}/0`")
     return task, int(number)

@@ -321,8 +321,13 @@ def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
     if address in hosts:
         hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
         return failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
-    near = suggest(address, known)
+    task = f"task/{name.rpartition('-')[0]}" if kind == "rank" else f"task/{address}"
+    near = f"write `{task}`: a task goes as a whole" if task in known else suggest(address, known)
     hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
+    if kind == "fleet":
+        return failed(
+            "usage", f"`{address}` is not replaced as a whole", "write `node/NAME` for each of its nodes"
+        )
     what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
     return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
@@ -368,7 +373,11 @@ def _check_pattern(pattern: str, known: set[str], among: str) -> None:
     from declarative.model.diagnostic import suggest
 
     if not any(fnmatchcase(name, pattern) for name in known):
+        named = [
+            f"`{kind}/{pattern}`" for kind in ("task", "fleet", "volume") if f"{kind}/{pattern}" in known
+        ]
         hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
+        hint = f"write {' or '.join(named)}" if named else hint
         raise failed("unknown-address", f"`{pattern}` names nothing {among}", hint)
 
 
