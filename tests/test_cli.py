@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +171,21 @@ def test_every_command_is_in_the_help():
     done = ended(subprocess.Popen([COMMAND, "-h"], stdout=-1, stderr=-1, text=True, env=clean_env()))
     for name, text in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(text)}$", done.out, re.MULTILINE)
+
+
+def test_every_command_that_a_message_or_page_names_is_there():
+    from declarative.cli import COMMANDS
+    from declarative.cli.ci import ci_command
+    from declarative.cli.state import state_command
+
+    root = Path(__file__).parents[1]
+    below = {"state": state_command.commands, "ci": ci_command.commands}
+    files = [*root.glob("docs/*.md"), root / "README.md"]
+    files += [file for room in ("declarative", "providers") for file in (root / room).rglob("*.py")]
+    for file in files:
+        for first, second in re.findall(r"`fleetform ([a-z][\w-]*)(?: ([a-z][a-z-]*))?", file.read_text()):
+            assert first in COMMANDS, file
+            assert not second or first not in below or second in below[first], file
 
 
 # ------------------------------------------------------------------------------------------- consent

@@ -263,8 +263,9 @@ def test_a_strangers_name_is_a_conflict(place):
 
 def test_an_earlier_create_is_a_conflict(place):
     place.node()
-    with refused(PermanentKind.CONFLICT, "made by an earlier create"):
+    with refused(PermanentKind.CONFLICT, "made by an earlier create") as caught:
         place.create(place.wanted("node", "gpu-0", NODE, generation=2))
+    assert "`fleetform state adopt node/gpu-0` records it" in (caught.value.hint or "")
 
 
 DAMAGES = {

@@ -165,7 +165,9 @@ class Folders:
             hint = "choose another name, or give this backend an `options.root` of its own"
         elif have.token != token:
             summary = f"{have.address} is there already, made by an earlier create ({have.id})"
-            hint = "delete it first, if what it holds is not needed"
+            hint = (
+                f"`fleetform state adopt {have.address}` records it, `fleetform destroy --orphans` deletes it"
+            )
         else:
             return
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)

@@ -120,7 +120,8 @@ class Slurm:
         found, has = thing_in(counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host))
         if found.token != wanted.token:
             summary = f"{wanted.address} is there already, of another create"
-            hint = "`fleetform plan` says what is to be done; `fleetform orphans` lists what is not recorded"
+            hint = f"`fleetform state adopt {wanted.address}` records it, `fleetform destroy --orphans` "
+            hint += "deletes it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(wanted.address), hint=hint)
         return has
 
