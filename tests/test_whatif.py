@@ -302,6 +302,30 @@ def test_one_task_is_looked_into_more_closely(monkeypatch, about):
     assert found["t2"] is None
 
 
+def test_no_more_is_looked_for_where_programs_took_long(monkeypatch):
+    monkeypatch.setattr(placing, "MOST_WORK", -1)
+    monkeypatch.setattr(placing, "LEAST_WORK", -1)
+    assert refused(run(ask(resources={"cpu": "9.."}), [node("gpu-0")])).changes is None
+
+
+def test_a_limit_is_not_named_if_less_of_it_was_not_tried(monkeypatch):
+    """With `nodes: 0..4` all three fit, and nobody knows whether they do with 0..3."""
+    tasks = [ask(f"t{i}", resources={"gpu": 8}) for i in range(4)]
+    rules = [fleet(offers=[gpus(8)], nodes="0..1")]
+    (remedy,) = run(tasks, [], rules).remedies
+    assert remedy.text == "with `nodes: 0..4` of fleet/gpu"
+    real = placing.Remedies._seated
+
+    def first(self, *args):
+        monkeypatch.setattr(placing.Remedies, "_seated", lambda *_: None)
+        return real(self, *args)
+
+    monkeypatch.setattr(placing.Remedies, "_seated", first)
+    out = run(tasks, [], rules)
+    assert not out.remedies
+    assert {r.changes for r in out.refusals} == {None}
+
+
 def test_a_refusal_that_was_not_proved_says_so():
     """Whether a volume that several ranks want could have gone to another one is not looked into."""
     shared = {"/data": ["data", "more"]}

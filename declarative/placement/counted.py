@@ -86,7 +86,7 @@ class Class:
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that count such ranks."""
     arcs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Column → where the arc begins and ends."""
+    """Column → where the arc begins and ends; the end is negative if it is no rank of several blocks."""
 
 
 class Counted:
@@ -136,7 +136,7 @@ class Counted:
             self._add(job)
         for job in may:
             self._add(job, optional=True)
-        self._leave_out_beaten()
+        self._leave_out_beaten(free=bool(may))
         self.classes = self._classes()
         for i, one in enumerate(self.classes):
             for area in one.areas:
@@ -234,16 +234,19 @@ class Counted:
             self._numbers[key] = self._numbers[same]
         return self._numbers[key]
 
-    def _leave_out_beaten(self) -> None:
-        """Leave out offers that no plan needs: a cheaper one of the fleet, without a limit, holds as much."""
+    def _leave_out_beaten(self, *, free: bool) -> None:
+        """Leave out offers that no plan needs: one without a limit holds as much, cheaper or `free`."""
         kinds, takes, site = self.board.kinds, self._takes(), self._sites()
+        if free:  # else they are in the order of their prices
+            sizes = {kind: (-len(own), sum(own.values())) for kind, own in takes.items()}
+            self.stocks.sort(key=lambda stock: (-stock.idle, sizes[stock.kind]))
         unlimited: dict[object, list[int]] = defaultdict(list)
         left: list[Stock] = []
-        for stock in self.stocks:  # launches are in the order of their prices
+        for stock in self.stocks:
             kind, option = stock.kind, stock.option
             if option:
                 own = unlimited[option.fleet, option.home, site[kind]]
-                if any(kinds[k].beats(kinds[kind], takes[k], takes[kind]) for k in own):
+                if any(kinds[k].beats(kinds[kind], takes[k], takes[kind], free=free) for k in own):
                     continue
                 if self.base.left[option.quota] is None and len(own) < MOST_CHEAPER:
                     own.append(kind)
@@ -324,16 +327,25 @@ class Counted:
     # How nodes are cut
 
     def _cut(self, one: Class) -> None:
-        ends = self._ends(one)
+        ends, most = self._ends(one), self.program.most
         last = max(ends)
-        arcs = arcs_of([size for size in one.sizes if size <= last], last)
+        # A rank of one block goes where nothing else does: it needs no arc of its own.
+        counts = {size: sum(most[i] for i in own) for size, own in one.sizes.items() if 1 < size <= last}
+        arcs = arcs_of(counts, last)
         stops = sorted({0, *ends, *(start + size for start, size in arcs)})
         balance: Balance = {at: {} for at in stops}
-        cuts = self._cut_off(one, arcs, balance)
+        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
+        for start, size in arcs:
+            arc = self.program.column(0.0, counts[size])
+            one.arcs[arc] = (start, start + size)
+            lead(balance, arc, start, start + size)
+            cuts[size][arc] = -1.0
         for start, end in itertools.pairwise(stops):
             rest = self.program.column(0.0)
-            one.arcs[rest] = (start, -end)  # not a rank
+            one.arcs[rest] = (start, -end)
             lead(balance, rest, start, end)
+            if 1 in cuts:
+                cuts[1][rest] = float(start - end)
         for at, nodes in ends.items():
             for node in nodes:
                 lead(balance, node, at, 0)
@@ -348,18 +360,6 @@ class Counted:
         for i in one.stocks:
             ends[self.stocks[i].idle].append(self.bought[i])
         return ends
-
-    def _cut_off(
-        self, one: Class, arcs: Sequence[tuple[int, int]], balance: Balance
-    ) -> dict[int, dict[int, float]]:
-        """A column for each arc of a rank; size → the columns that cut such pieces off."""
-        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
-        for start, size in arcs:
-            arc = self.program.column(0.0, sum(self.program.most[column] for column in one.sizes[size]))
-            one.arcs[arc] = (start, start + size)
-            lead(balance, arc, start, start + size)
-            cuts[size][arc] = -1.0
-        return cuts
 
     # What may be launched
 

@@ -35,7 +35,7 @@ STARTS = 4
 """A solution is a start for a larger program if it misses the bound by no more than so many gaps."""
 
 NEAR, FAR = 4, 32
-DISTANCES = (1, NEAR, FAR)
+DISTANCES = (NEAR, FAR)
 """How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
 
 
@@ -44,8 +44,8 @@ class Known:
     """Programs that were solved: plans that differ in one task or limit have many that are the same."""
 
     solutions: dict[object, Solution] = field(default_factory=dict)
-    columns: int = 0
-    """Those of all programs that were solved in steps: what takes long."""
+    work: int = 0
+    """What all of them took, in simplex iterations."""
 
 
 def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:
@@ -56,10 +56,9 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
         return -math.inf, None
     key = (limits, counted.worth, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
-        columns = len(counted.program.costs)
-        small = columns * SMALL <= limits.columns
-        known.columns += 0 if small else columns
+        small = len(counted.program.costs) * SMALL <= limits.columns
         known.solutions[key] = counted.program.solve(limits) if small else _in_steps(counted, limits)
+        known.work += counted.program.work
     found = known.solutions[key]
     return found.bound, ledger_of(counted, found.values) if found.values else None
 
@@ -74,8 +73,7 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
     def cost(one: Solution) -> float:
         return program.cost(one.values)
 
-    # Fractions of nodes say what is cheap, and little of how much can be seated.
-    for whole in (nodes,) if counted.worth else ((), nodes):
+    for whole in ((), nodes):
         first = program.solve(limits, whole=whole, start=start.values)
         if not first.values or (counted.worth and first.bound > -counted.worth):
             return Solution(first.bound, ())
@@ -86,6 +84,8 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
             return Solution(first.bound, found.values)
         if cost(found) <= first.bound * (1 + limits.gap * STARTS):
             start = found
+    if limits.quick and found.values:
+        return Solution(first.bound, found.values)
     if limits.quick:
         return Solution(first.bound, min(found, _of_launched(counted, aim, first), key=cost).values)
     found = min(found, _closest(counted, aim, first, found), key=cost)
@@ -126,7 +126,7 @@ def _closest(counted: Counted, limits: SolverLimits, first: Solution, found: Sol
     program = counted.program
     best = _of_launched(counted, limits, first)
     homes = {column: first.values[column] for column in counted.homes}
-    for distance in DISTANCES if counted.worth else DISTANCES[1:]:  # many ways seat as many, also near by
+    for distance in DISTANCES:
         known = best.values or found.values
         if program.cost(best.values) <= limits.enough or (distance == FAR and known):
             break
@@ -138,8 +138,8 @@ def _closest(counted: Counted, limits: SolverLimits, first: Solution, found: Sol
 
 
 def _of_step(limits: SolverLimits) -> SolverLimits:
-    """Where a program is solved in steps, a solution may be dearer by twice as much."""
-    return replace(limits, brief=True, gap=2 * limits.gap)
+    """Where a program is solved in steps, a solution may be dearer by four times as much."""
+    return replace(limits, brief=True, gap=4 * limits.gap)
 
 
 def bound(counted: Counted, limits: SolverLimits) -> float:
@@ -231,8 +231,7 @@ def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger
             end, count = leaving[at].pop()
             if count > 1:
                 leaving[at].append((end, count - 1))
-            if end > 0:
-                sizes.append(end - at)
+            sizes += [end - at] if end > 0 else [1] * (-end - at)
             at = abs(end)
         if not nodes.get(at):
             break

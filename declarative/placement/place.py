@@ -34,8 +34,8 @@ MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
-MOST_COLUMNS = 5_000
-"""Columns of large programs that are solved for them…"""
+MOST_WORK, LEAST_WORK = 3_500, 500
+"""Simplex iterations of a plan's programs and of those that are solved for them; so many in any case…"""
 
 CLOSER = 8
 """…and how many times as often if it is about one task."""
@@ -137,8 +137,8 @@ class Remedies:
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (_work(board) + OVERHEAD))
         self.plans = max(1, plans) * closer if about or plans > 1 else 0
         """How many more may be made. One alone finds little."""
-        self.columns = known.columns + MOST_COLUMNS * effort * closer
-        """`known` may have so many."""
+        self.work = max(MOST_WORK, known.work + LEAST_WORK) * effort * closer
+        """`known` may come to so much."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
             kinds.setdefault(_key(job), []).append(job)
@@ -176,16 +176,12 @@ class Remedies:
 
         With `needed`, only whether it seats all of these tasks is right.
         """
-        self.plans -= 1
+        self.plans = self.plans - 1 if self.known.work <= self.work else -1
         if self.plans < 0:
             return None
         changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
         board = Board(changed, self.board.nodes, fleets, self.board.volumes)
         return set(Search(board, self.effort, self.known).seated(needed))
-
-    def _is_dear(self) -> bool:
-        """Whether so much was solved that no more changes are looked for."""
-        return self.known.columns > self.columns
 
     # What tasks share
 
@@ -211,7 +207,7 @@ class Remedies:
         """The least value with which as many of the tasks fit as can."""
         wanted = {job.index for job in shared.jobs}
         low, high = shared.used + 1, shared.used + shared.need
-        enough = self.plans >= 1 + (high - low).bit_length() and not self._is_dear()
+        enough = self.plans >= 1 + (high - low).bit_length()
         best = self._seated({}, limit.rules(self.board, high)) if enough else None
         if best is None:  # or the least value could not be found any more
             self._unknown.update(map(_key, shared.jobs))
@@ -219,14 +215,21 @@ class Remedies:
             return None
         helped = best & wanted
         least = self._least_value(limit, low, high, self.placed | helped)
+        if least is None:
+            self._unknown.update(map(_key, shared.jobs))
+            return None
         names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
         return Remedy(text=limit.text(self.board, least), tasks=names)
 
-    def _least_value(self, limit: Limit, low: int, high: int, needed: set[int]) -> int:
-        """The least value with which all of these tasks are seated; `high` is enough."""
+    def _least_value(self, limit: Limit, low: int, high: int, needed: set[int]) -> int | None:
+        """The least value with which all of these tasks are seated; `high` is enough. None if too many plans
+        were made.
+        """
         while low < high:
             middle = (low + high) // 2
-            now = self._seated({}, limit.rules(self.board, middle), needed) or set()
+            now = self._seated({}, limit.rules(self.board, middle), needed)
+            if now is None:
+                return None
             low, high = (low, middle) if needed <= now else (middle + 1, high)
         return high
 
@@ -241,7 +244,7 @@ class Remedies:
                 self._unknown.update(tried)
                 return
             for key, changes in list(tried.items()):
-                if self._is_dear():
+                if self.plans < 0:
                     self._unknown.update(tried)
                     return
                 if not self._find_one(key, changes):

@@ -57,6 +57,8 @@ class Program:
     starts: list[int] = field(default_factory=lambda: [0])
     columns: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
+    work: int = 0
+    """Simplex iterations that it took so far, and a part of its columns for each time: what takes time."""
 
     def column(self, cost: float, most: float = math.inf) -> int:
         """Add a column; its number."""
@@ -118,6 +120,7 @@ class Program:
             highs.setSolution(known)
         highs.run()
         info, status = highs.getInfo(), highs.getModelStatus()
+        self.work += max(0, info.simplex_iteration_count) + len(self.costs) // COLUMNS
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
         said, values = info.objective_function_value, list(highs.getSolution().col_value) if found else []
@@ -158,6 +161,9 @@ class Program:
 SLACK = 1e-6
 """A value that is so near a whole number is one."""
 
+COLUMNS = 16
+"""So many columns of a program take as long to set up as an iteration."""
+
 FEASIBLE = 2
 """HiGHS's `kSolutionStatusFeasible`."""
 
@@ -167,6 +173,9 @@ BRIEF: dict[str, Any] = {
     "mip_heuristic_run_feasibility_jump": False,
     "mip_heuristic_run_rens": False,
     "mip_heuristic_run_root_reduced_cost": False,
+    # Each search near a solution is a program of its own: its presolve takes longer than it saves.
+    "mip_root_presolve_only": True,
+    "mip_heuristic_effort": 0.0,
     # To see what follows from thousands of cuts that are kept takes longer than to find some again.
     "mip_pool_age_limit": 2,
     "mip_pool_soft_limit": 100,
@@ -197,12 +206,16 @@ def lead(balance: Balance, column: int, start: int, end: int) -> None:
     balance[start][column], balance[end][column] = -1.0, 1.0
 
 
-def arcs_of(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:
-    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once."""
-    reached, arcs = {0}, []
-    for size in sorted(sizes, reverse=True):
+def arcs_of(most: Mapping[int, float], last: int) -> list[tuple[int, int]]:
+    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once. `most`
+    is how many there are of a size.
+    """
+    arcs: list[tuple[int, int]] = []
+    used: dict[int, float] = {0: 0}
+    for size, count in sorted(most.items(), reverse=True):
+        used = dict.fromkeys(used, 0)
         for start in range(last - size + 1):
-            if start in reached:
-                reached.add(start + size)
+            if used.get(start, count) < count:
                 arcs.append((start, size))
+                used[start + size] = min(used.get(start + size, math.inf), used[start] + 1)
     return arcs

@@ -34,7 +34,7 @@ MUCH = 0.02
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=30, columns=12_000, gap=2.5e-3)
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3)
 """For the cheapest launches…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
