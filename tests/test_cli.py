@@ -10,6 +10,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.cli import COMMAND, clean_env, ended, fleet, hold, on_terminal, task, until, volume
@@ -186,6 +187,23 @@ def test_every_command_that_a_message_or_page_names_is_there():
         for first, second in re.findall(r"`fleetform ([a-z][\w-]*)(?: ([a-z][a-z-]*))?", file.read_text()):
             assert first in COMMANDS, file
             assert not second or first not in below or second in below[first], file
+
+
+def test_every_option_that_a_message_names_is_there():
+    from declarative.cli import cli
+
+    def options(command: click.Command) -> set[str]:
+        found = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+        if isinstance(command, click.Group):
+            below = (command.get_command(ctx, name) for name in command.list_commands(ctx))
+            found.update(*(options(each) for each in below if each))
+        return found | {"--help"}
+
+    ctx = click.Context(cli)
+    known = options(cli)
+    for file in (Path(__file__).parents[1] / "declarative").rglob("*.py"):
+        found = re.findall(r"`(--[a-z][a-z-]+)[` =]", file.read_text())
+        assert known.issuperset(found) or file.name == "errors.py", file
 
 
 # ------------------------------------------------------------------------------------------- consent

@@ -82,7 +82,7 @@ class Forge(ABC):
         except urllib.error.HTTPError as error:
             message = _message(error)
             if error.code in {401, 403, 404}:
-                hint = "the job's token needs to write comments, and issues for `--issue`: see docs/ci.md"
+                hint = "the job's token needs to write comments, and issues for `ci issue`: see docs/ci.md"
                 summary = f"{place}: {error.code} {message}"
                 raise failed("forge-denied", summary, hint) from None
             raise failed("forge", f"{place}: {error.code} {message}", "run the job again") from None
