@@ -483,10 +483,11 @@ def test_a_part_of_a_plan_keeps_all_rules(found, seed):
     assert {n.name: (n.total, dict(n.holders)) for n in part.preview.nodes if n.status != "deleted"} == held
     used = {need for action in part.actions for need in action.needs}
     fleets = {node.name: node.fleet for node in part.preview.nodes}
-    for action in part.of(Op.CREATE, "node") if not targets else ():
+    for action in part.of(Op.CREATE, "node"):
         fleet_name, anew = fleets[action.address.name], f"delete:{action.address}" in done
         mine = [n for n in part.preview.nodes if n.stays and n.fleet == fleet_name]
-        assert action.id in used or anew or len(mine) <= sizes.get(fleet_name, len(mine))
+        named = str(action.address) in targets
+        assert action.id in used or anew or named or len(mine) <= sizes.get(fleet_name, len(mine))
     for name, fleet in desired.fleets.items():
         there, was = (sum(r.inputs["fleet"] == name for r in w.of("node")) for w in (world, before))
         assert fleet.nodes is None or fleet.nodes.max is None or there <= max(was, fleet.nodes.max)

@@ -111,6 +111,9 @@ def test_nothing_is_launched_for_what_is_excluded(project):
     nodes = {a["address"] for a in part["actions"] if a["address"].startswith("node/")}
     assert nodes == {f"node/{one}", "node/own-0"}
     assert len(part["selection"]["left_out"]) == 5
+    alone = project.plan("--target", "fleet/*")
+    assert [a["address"] for a in alone["actions"]] == ["node/own-0"]
+    assert [a["address"] for a in project.plan("--target", "node/any-2")["actions"]] == ["node/any-2"]
     project.apply("--exclude", "task/t*", "--wait")
     project.apply("--wait")
     project.no_changes()

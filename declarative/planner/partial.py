@@ -49,8 +49,9 @@ def partial(
     # An action that needs something left out is left out, too, even if it is a target.
     chosen = wanted - held_up
     tasks = _tasks(plan, targets, excludes)
-    if not targets:
-        chosen -= _unused(_only(plan, state, chosen, tasks), _reverse(needs), sizes)
+    # A node that is a target by its own name is launched all the same, and not for its fleet's.
+    named = {group for group in groups if any(fnmatchcase(group, pattern) for pattern in targets)}
+    chosen -= _unused(_only(plan, state, chosen, tasks), _reverse(needs), sizes) - named
     part = Part(
         targets=targets,
         excludes=excludes,
