@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Heard = Callable[[str, Mapping[str, str], float, BaseException | None], None]
-"""Is told of a span that ended: its name, its attributes, its seconds, and the error that it ended with."""
+SpanListener = Callable[[str, Mapping[str, str], float, BaseException | None], None]
+"""Gets each ended span: its name, its attributes, its seconds, and the error that ended it."""
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Where OpenTelemetry sends traces, as all its programs have it."""
 
-_hearers: list[Heard] = []
+_listeners: list[SpanListener] = []
 _tracers: list[Tracer] = []
 
 
 @contextmanager
 def span(name: str, **attributes: str) -> Iterator[None]:
     """A span, a part of the one that is open in this thread. Attributes hold names and no secrets."""
-    if not _hearers and not _tracers:
+    if not _listeners and not _tracers:
         yield
         return
     started, fault = time.perf_counter(), None
@@ -46,8 +46,8 @@ def span(name: str, **attributes: str) -> Iterator[None]:
             fault = error
             raise
         finally:
-            for hear in _hearers:
-                hear(name, attributes, time.perf_counter() - started, fault)
+            for listener in _listeners:
+                listener(name, attributes, time.perf_counter() - started, fault)
 
 
 def timed(method: Callable[P, T]) -> Callable[P, T]:
@@ -75,10 +75,10 @@ def named(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return wrap
 
 
-def hear(hearer: Heard) -> Callable[[], None]:
-    """Be told of all spans that end, in whatever thread, until the answer is called."""
-    _hearers.append(hearer)
-    return lambda: _hearers.remove(hearer)
+def on_span_end(listener: SpanListener) -> Callable[[], None]:
+    """Call `listener` for each span that ends, in any thread, until the result is called."""
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener)
 
 
 def wanted(environ: Mapping[str, str]) -> bool:

@@ -136,16 +136,16 @@ def at_the_end(when: str, step: int) -> None:
         elif when == "commit":
             die()
         elif when == "committed":
-            group.tell = lambda *_: die()  # type: ignore[method-assign]
+            group.wake_threads = lambda *_: die()  # type: ignore[method-assign]
             real(group)
         elif when == "told":
             del group.taken[len(group.taken) // 2 + 1 :]  # the others are woken after that
-            tell = group.tell
-            group.tell = lambda *given: (tell(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
+            wake = group.wake_threads
+            group.wake_threads = lambda *given: (wake(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
         elif when == "called":
-            tell = group.tell
-            group.tell = lambda *given: (tell(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
+            wake = group.wake_threads
+            group.wake_threads = lambda *given: (wake(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
             real(group)
         else:
             threading.Thread(target=die, daemon=True).start()

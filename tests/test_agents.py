@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from declarative.cli.output import Tame
+from declarative.cli.output import CommandEscaper
 from tests.agents import commands_of
 from tests.cli import Project
 
@@ -36,16 +36,16 @@ def test_no_cut_between_writes_makes_a_command(evil):
     """A line is tame however it comes, also after colours, and a tame line stays as it is."""
     for start in ("", "x" * 100, " " * 100, "\x1b[31m", "é ", "a\r", "a: ##"):
         text = f"{start}{evil}\n{evil}"
-        whole = Tame()(text)
+        whole = CommandEscaper()(text)
         assert commands_of(whole) == []
-        tame = Tame()
-        assert "".join(map(tame, text)) == whole
-        assert Tame()(whole) == whole
+        escape = CommandEscaper()
+        assert "".join(map(escape, text)) == whole
+        assert CommandEscaper()(whole) == whole
 
 
 def test_text_that_commands_nothing_is_left_alone():
     text = "a::b\n# x\n## [a]\n- [::1]:22\n#[x]\nvso[task]\n:\n:x:\n"
-    assert Tame()(text) == text
+    assert CommandEscaper()(text) == text
 
 
 def test_a_strangers_files_command_nothing(project):

@@ -22,7 +22,7 @@ from declarative.model.state import State
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.render.data import iso
-from declarative.spans import hear
+from declarative.spans import on_span_end
 from tests.cli import fleet, until
 from tests.cloud_ec2.run import SECRETS, RunningEc2
 from tests.rounds import Clock, Here
@@ -113,14 +113,14 @@ def test_a_silent_host_is_as_it_was_when_it_was_asked_last():
     clock.at += 10
     assert read() == answer
     assert asked == [1000.0]
-    assert not found.asked_twice("lab", "h1")
+    assert not found.failed_twice("lab", "h1")
     found.check("lab")
     for at in (1015.0, 1035.0):  # never later than after 20 s
         clock.at = at
         found.ask_again()
         until(lambda: found.list()[0].asked == clock.at)
         assert asked[-1] == at
-    assert found.asked_twice("lab", "h1")
+    assert found.failed_twice("lab", "h1")
     assert read().observed_at == 1035.0
     answer = Readiness(state=NodeState.READY, observed_at=1060.0)
     clock.at = 1060.0
@@ -266,7 +266,7 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
         documents = [rules, backend(ec2.port), sky]
         project.declare(*documents, fleet("gpu", backends=["local"], nodes=1))
         here = Here(project.path, Clock())
-        end = hear(note)
+        end = on_span_end(note)
         try:
             here.step()
             before = {n.name: n.state for n in here.seen(30).nodes}

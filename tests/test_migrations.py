@@ -138,7 +138,7 @@ def test_a_state_of_every_format_is_taken_over_whole(tmp_path, number) -> None:
 def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_state, number) -> None:
     url = placed(number, tmp_path, new_state())
     told: list[str] = []
-    with open_store(url, root=tmp_path, tell=told.append) as store:
+    with open_store(url, root=tmp_path, notify=told.append) as store:
         assert store.pull() == expected(number)
         with store.lock("apply") as writer:
             writer.observe_rank("train-0", RankStatus(state=RankState.RUNNING, confinement="soft: affinity"))
@@ -165,7 +165,7 @@ def test_who_only_reads_reads_every_format_and_changes_none(tmp_path, new_state,
             assert store.check() == []
             assert store.history([], None)
     told: list[str] = []
-    open_store(url, root=tmp_path, tell=told.append).close()
+    open_store(url, root=tmp_path, notify=told.append).close()
     assert len(told) == (number < FORMAT_VERSION), "it was still of its own format"
 
 
@@ -194,7 +194,7 @@ def test_a_migration_runs_once_and_keeps_what_was_before(old, tmp_path, next_for
     ran = next_format()
     told: list[str] = []
     for _ in range(2):
-        with open_store(old, root=tmp_path, tell=told.append) as store:
+        with open_store(old, root=tmp_path, notify=told.append) as store:
             assert store.read().readiness["gpu-0"].reason == "migrated"
     assert ran == [FORMAT_VERSION]
     (kept,) = backups(tmp_path)

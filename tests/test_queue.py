@@ -12,7 +12,7 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.resource import Host, Taken
 from declarative.model.state import State
 from declarative.model.status import NodeState, Readiness
-from declarative.planner.inventory import Inventory, Standing
+from declarative.planner.inventory import Inventory, PartitionNode
 from declarative.planner.make import make
 from providers.slurm import jobs
 from tests.model import project
@@ -21,11 +21,11 @@ NODE = Shape(cpu=8, memory_mib=8000, gpus=8, gpu_name="H100")
 READY = Readiness(state=NodeState.READY)
 
 
-def standing(number: int, *taken: Taken) -> Standing:
+def partition_node(number: int, *taken: Taken) -> PartitionNode:
     host = Host(
         fleet="gpu", name=f"gpu-{number}", backend="hpc", key=f"n{number}", fields={"partition": "gpu"}
     )
-    return Standing(host=host, shape=NODE, readiness=READY, taken=taken)
+    return PartitionNode(host=host, shape=NODE, readiness=READY, taken=taken)
 
 
 def theirs(gpus: int, until: float | None = None, number: int = 1) -> Taken:
@@ -46,7 +46,7 @@ def gang(name="gang", gpus=4, nodes=2, **more):
 
 
 def test_it_is_planned_behind_others():
-    plan = planned([standing(0, theirs(6, 100.0)), standing(1)], gang())
+    plan = planned([partition_node(0, theirs(6, 100.0)), partition_node(1)], gang())
     assert [(q.task, q.holders, q.until) for q in plan.preview.queued] == [
         ("gang", ("slurm job 1 of alice",), 100.0)
     ]
@@ -56,24 +56,28 @@ def test_it_is_planned_behind_others():
 
 
 def test_without_it_the_task_is_refused():
-    plan = planned([standing(0, theirs(6)), standing(1)], gang(queue=False))
+    plan = planned([partition_node(0, theirs(6)), partition_node(1)], gang(queue=False))
     assert [r.task for r in plan.unplaced.refusals] == ["gang"]
     assert plan.preview.queued == ()
 
 
 def test_what_fits_now_waits_for_nobody():
-    plan = planned([standing(0, theirs(4)), standing(1)], gang())
+    plan = planned([partition_node(0, theirs(4)), partition_node(1)], gang())
     assert plan.preview.queued == ()
     assert plan.result == "changes"
 
 
 def test_what_never_fits_is_refused():
-    plan = planned([standing(0, theirs(8)), standing(1)], gang(gpus=16))
+    plan = planned([partition_node(0, theirs(8)), partition_node(1)], gang(gpus=16))
     assert [r.code for r in plan.unplaced.refusals] == ["never-fits"]
 
 
 def test_those_that_have_to_end_first_are_waited_for():
-    nodes = [standing(0, theirs(8, None)), standing(1, theirs(8, 200.0)), standing(2, theirs(8, 100.0))]
+    nodes = [
+        partition_node(0, theirs(8, None)),
+        partition_node(1, theirs(8, 200.0)),
+        partition_node(2, theirs(8, 100.0)),
+    ]
     plan = planned(nodes, gang(nodes=1))
     assert [(r.node, q.until) for r, q in zip(plan.reservations, plan.preview.queued, strict=True)] == [
         ("gpu-2", 100.0)
@@ -81,7 +85,7 @@ def test_those_that_have_to_end_first_are_waited_for():
 
 
 def test_when_it_ends_is_unknown_if_one_has_no_limit():
-    plan = planned([standing(0, theirs(4, None), theirs(4, 9.0, 2))], gang(nodes=1, gpus=8))
+    plan = planned([partition_node(0, theirs(4, None), theirs(4, 9.0, 2))], gang(nodes=1, gpus=8))
     assert [(q.holders, q.until) for q in plan.preview.queued] == [
         (("slurm job 1 of alice", "slurm job 2 of alice"), None)
     ]
@@ -95,7 +99,7 @@ def test_when_it_ends_is_unknown_if_one_has_no_limit():
 )
 def test_no_block_is_given_twice_and_queueing_only_adds(held, wanted):
     """What is placed without a queue is placed the same with one."""
-    nodes = [standing(i, *([theirs(g, end, i)] if g else [])) for i, (g, end) in enumerate(held)]
+    nodes = [partition_node(i, *([theirs(g, end, i)] if g else [])) for i, (g, end) in enumerate(held)]
     tasks = [gang(f"t-{i}x", gpus, count, queue=queue) for i, (gpus, count, queue) in enumerate(wanted)]
     plan = planned(nodes, *tasks)
     plain = planned(nodes, *({**task, "queue": False} for task in tasks))

@@ -19,7 +19,9 @@ def test_spans_lie_in_one_another_and_say_what_failed():
     exporter = InMemorySpanExporter()
     heard: list[tuple[str, bool]] = []
     end = spans.trace(exporter)
-    deaf = spans.hear(lambda name, _attributes, _seconds, error: heard.append((name, error is not None)))
+    deaf = spans.on_span_end(
+        lambda name, _attributes, _seconds, error: heard.append((name, error is not None))
+    )
     try:
         with spans.span("round"), pytest.raises(ValueError, match="quoted secret"), spans.span("plan", a="b"):
             raise ValueError("quoted secret")

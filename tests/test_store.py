@@ -1056,11 +1056,11 @@ def test_an_end_that_is_left_is_committed_with_the_next_step(store, writer, monk
     assert VOLUME not in store.read().records
     commits = counted(monkeypatch, store)
     told: list[int] = []
-    end.tell(lambda: told.append(len(commits)))
+    end.on_commit(lambda: told.append(len(commits)))
     writer.begin("create", Address("volume", "next"), "local", {})
     end.settle()
     assert told == commits == [1]
-    end.tell(lambda: told.append(2))
+    end.on_commit(lambda: told.append(2))
     assert told == [1, 2]  # at once: it is committed
     assert VOLUME in writer.state().records
 
@@ -1082,7 +1082,7 @@ def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, mo
 
     intent, other = writer.begin("create", VOLUME, "local", {}), Address("volume", "next")
     end, told = writer.finish_soon(intent, {"id": "v"}), Mock()
-    end.tell(told)
+    end.on_commit(told)
     monkeypatch.setattr(engine(store), committing(store), fails)
     with pytest.raises(UnreachableError):
         writer.begin("create", other, "local", {})
@@ -1106,7 +1106,7 @@ def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer,
         def __exit__(self, *error: object) -> None:
             real.__exit__(*error)
             if step.is_done and not step.then:
-                groups.tell(step, told)
+                groups.on_commit(step, told)
 
     monkeypatch.setattr(groups, "_queue", Turn(real._lock))
     writer.log("exec", NODE)

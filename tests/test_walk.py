@@ -28,7 +28,7 @@ class Later:
         self.then: Callable[[], object] | None = None
         self.settled = 0
 
-    def tell(self, then: Callable[[], object]) -> None:
+    def on_commit(self, then: Callable[[], object]) -> None:
         self.then = then
 
     def settle(self) -> None:

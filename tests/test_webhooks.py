@@ -111,7 +111,7 @@ def target(receiver, name="ops", secret=SECRET, **more):
 
 def tell(store, *types):
     for name in types:
-        store.tell(name, "a/b", {"n": 1})
+        store.write_event(name, "a/b", {"n": 1})
 
 
 def clock():

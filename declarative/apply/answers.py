@@ -41,7 +41,7 @@ def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PAT
     done: queue.SimpleQueue[tuple[str, Future[R]]] = queue.SimpleQueue()
     started, limit = time.monotonic(), None
     for name, future in begin(asked, ask).items():
-        future.add_done_callback(partial(_tell, done, name))
+        future.add_done_callback(partial(_put, done, name))
     while len(found) < len(asked):
         try:
             name, future = done.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
@@ -63,7 +63,7 @@ def side_by_side(names: Iterable[str], ask: Callable[[str], R]) -> dict[str, R]:
     return {name: future.result() for name, future in futures.items()}
 
 
-def _tell(done: queue.SimpleQueue[tuple[str, Future[R]]], name: str, future: Future[R]) -> None:
+def _put(done: queue.SimpleQueue[tuple[str, Future[R]]], name: str, future: Future[R]) -> None:
     done.put((name, future))
 
 

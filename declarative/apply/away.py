@@ -172,31 +172,31 @@ class Away:
 
         def sure() -> T:
             found = ask()
-            self._check_heard(seen(found))
+            self._check_answers(seen(found))
             return found
 
         try:
             return self.read(name[0], sure, sure, part=HOST + name[1], longest=longest)
         except ProviderError:
-            rests = self.rests(*name)
-            if rests is None:
+            last = self.last_readiness(*name)
+            if last is None:
                 raise
-            return rests
+            return last
 
-    def let_rest(
+    def leave_alone(
         self, name: tuple[str, str], seen: Readiness, ask: Callable[[], Readiness], longest: float
     ) -> None:
         """Leave a node alone if its backend has reported that it does not answer."""
         if self.remembers:
             key = name[0], HOST + name[1]
-            self._failed(key, _SilentError(seen), lambda: self._check_heard(ask()), longest=longest)
+            self._failed(key, _SilentError(seen), lambda: self._check_answers(ask()), longest=longest)
 
     @staticmethod
-    def _check_heard(seen: Readiness) -> None:
+    def _check_answers(seen: Readiness) -> None:
         if seen.state is NodeState.UNREACHABLE:
             raise _SilentError(seen)
 
-    def rests(self, backend: str, host: str) -> Readiness | None:
+    def last_readiness(self, backend: str, host: str) -> Readiness | None:
         """The last readiness of a host that is left alone; None if it is not left alone."""
         found = self.of(backend, HOST + host)
         if found is None:
@@ -205,7 +205,7 @@ class Away:
             return Readiness(state=NodeState.UNKNOWN, reason=found.why)
         return replace(found.seen, reason=found.why, observed_at=found.asked)
 
-    def asked_twice(self, backend: str, host: str) -> bool:
+    def failed_twice(self, backend: str, host: str) -> bool:
         """Whether a silent host was asked more than once in a row."""
         found = self.of(backend, HOST + host)
         return found is not None and found.failures > 1

@@ -23,7 +23,7 @@ from declarative.apply.intents import (
     host_of_intent,
     resolved,
 )
-from declarative.apply.offers import standing, unreadable
+from declarative.apply.offers import partition_nodes, unreadable
 from declarative.apply.polls import poll
 from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
@@ -31,7 +31,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
 from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as
 from declarative.model.status import NodeState, RankStatus, Readiness
-from declarative.planner.inventory import Standing
+from declarative.planner.inventory import PartitionNode
 from declarative.provider import Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
@@ -60,7 +60,7 @@ class BackendLook:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     strays: dict[str, dict[int, str]] = field(default_factory=dict)
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
-    existing: dict[str, tuple[Standing, ...]] = field(default_factory=dict)
+    existing: dict[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
     def add(self, more: BackendLook) -> None:
@@ -115,7 +115,9 @@ def look_at(
     state: their records may have been forgotten or lost.
     """
     found = BackendLook()
-    found.existing, found.diagnostics = standing((h for h in hosts if h.backend == name), state, backends)
+    found.existing, found.diagnostics = partition_nodes(
+        (h for h in hosts if h.backend == name), state, backends
+    )
     found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
     more = _may_have_more(state, name, backends)
     if name in backends_of(state) or (every and more):
@@ -199,7 +201,9 @@ def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
 ) -> BackendLook:
     """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
     found = BackendLook(readiness=dict(known))
-    resting = {n.address.name: seen for n in nodes if (seen := backends.away.rests(name, machine_name(n)))}
+    resting = {
+        n.address.name: seen for n in nodes if (seen := backends.away.last_readiness(name, machine_name(n)))
+    }
     asked = [n for n in nodes if n.address.name not in resting]
     found.readiness |= resting
     try:
@@ -209,13 +213,13 @@ def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
         if backends.away.remembers and isinstance(error, TransientError):
             raise
         found.diagnostics.append(unreadable(name, error))
-    _let_rest(name, asked, found.readiness, provider, backends)
+    _leave_alone(name, asked, found.readiness, provider, backends)
     there = found.answering(nodes, (NodeState.UNREACHABLE,))
     _ask_ranks(state, name, provider, there, found, patience=patience)
     return found
 
 
-def _let_rest(
+def _leave_alone(
     name: str,
     nodes: Iterable[Record],
     readiness: Mapping[str, Readiness],
@@ -228,7 +232,7 @@ def _let_rest(
         if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
             ask = partial(_readiness_of, provider, node)
             rest = backends.host_rest(node.node.fleet)
-            backends.away.let_rest((name, machine_name(node)), seen, ask, rest)
+            backends.away.leave_alone((name, machine_name(node)), seen, ask, rest)
 
 
 def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
-from declarative.apply.launch import tells_others
+from declarative.apply.launch import knows_siblings
 from declarative.apply.renames import RenamedBackend
 from declarative.model.inputs import RankInputs
 from declarative.model.spec import StartupOrder
@@ -176,7 +176,7 @@ def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None
 
 def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     """How the ranks of a gang reach each other, where they may know of each other."""
-    if not tells_others(ranks[0].rank):
+    if not knows_siblings(ranks[0].rank):
         return []
     found: dict[str, str] = {}
 
@@ -238,7 +238,7 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
 
     `inputs` are those of one of its ranks. `known` answers are not asked for again.
     """
-    if not is_gang(inputs) or not tells_others(inputs):
+    if not is_gang(inputs) or not knows_siblings(inputs):
         return
     first, *rest = (state.node_of_rank(rank_name(inputs.task, rank)) for rank in range(inputs.nodes))
     if first is None or not first.outputs.get("address"):

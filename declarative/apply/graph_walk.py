@@ -207,7 +207,7 @@ class _Workers:
         if left and (late := _fault_of(left[1])):
             self._ended.put((left[0], late, False))
         if end and following:
-            end.tell(partial(self._ended.put, (started, None, False)))
+            end.on_commit(partial(self._ended.put, (started, None, False)))
             return following, (started, end)
         late = _fault_of(end) if end else None
         self._ended.put((started, error or late, True))

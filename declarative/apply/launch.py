@@ -90,7 +90,7 @@ def launch_of(
         stop_seconds=grace_of(asked),
         binds=_binds(asked),
         image=asked.image,
-        hostfile=_hostfile(state, rank) if tells_others(asked) else None,
+        hostfile=_hostfile(state, rank) if knows_siblings(asked) else None,
         files=files.of(asked.files) if files and asked.files else None,
         memory_mib=_memory_mib(shape, total, len(blocks)),
         privileged=asked.privileged,
@@ -133,7 +133,7 @@ def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> in
 
 
 def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
-    if not tells_others(rank.rank):
+    if not knows_siblings(rank.rank):
         return ()
     others = (n for n, _ in _siblings(state, rank) if n.address != node.address)
     return tuple(dict.fromkeys(str(n.outputs.get("address", "")) for n in others))[:MOST_NEAR]
@@ -209,7 +209,7 @@ def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -
     return node.env if isinstance(node, NodeInputs) else {}
 
 
-def tells_others(inputs: RankInputs) -> bool:
+def knows_siblings(inputs: RankInputs) -> bool:
     """Whether a rank gets other nodes' addresses: with `placement: any` they need not be reachable."""
     return inputs.nodes == 1 or inputs.placement in (None, "cluster")
 
@@ -230,7 +230,7 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
 def gang_env(state: State, rank: Record) -> dict[str, str]:
     """`NODE_RANK`, `NODES_NUM` and, for a cluster task, the variables about its siblings."""
     values = {"NODE_RANK": str(rank.rank.rank), "NODES_NUM": str(rank.rank.nodes)}
-    if tells_others(rank.rank):
+    if knows_siblings(rank.rank):
         gang = _siblings(state, rank)
         addresses = [str(node.outputs.get("address", "")) for node, _ in gang]
         values |= {

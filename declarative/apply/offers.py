@@ -20,7 +20,7 @@ from declarative.model.spec import Backend
 from declarative.model.spec.backend import CatalogOffer
 from declarative.model.state import State
 from declarative.planner.hosts import named
-from declarative.planner.inventory import Standing
+from declarative.planner.inventory import PartitionNode
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Member
 from declarative.retry import PATIENCE, Policy, call
@@ -127,9 +127,9 @@ CLUSTER_FIELDS = ("partition", "reservation")
 """Fields of a fleet that its cluster may say to be wrong."""
 
 
-def standing(
+def partition_nodes(
     hosts: Iterable[Host], state: State, backends: Backends
-) -> tuple[dict[str, tuple[Standing, ...]], list[Diagnostic]]:
+) -> tuple[dict[str, tuple[PartitionNode, ...]], list[Diagnostic]]:
     """Fleet → the nodes of its partition, under the names that they have or get.
 
     If hosts are named, as by a saved plan, the result has only those.
@@ -137,7 +137,7 @@ def standing(
     asked: dict[tuple[str, str], list[Host]] = {}
     for host in filter(of_partition, hosts):
         asked.setdefault((host.fleet, host.backend), []).append(host)
-    out: dict[str, tuple[Standing, ...]] = {}
+    out: dict[str, tuple[PartitionNode, ...]] = {}
     notes: list[Diagnostic] = []
     for (fleet, backend), wanted in sorted(asked.items()):
         try:
@@ -149,7 +149,7 @@ def standing(
 
 def _nodes_of(
     fleet: str, backend: str, wanted: Sequence[Host], state: State, backends: Backends
-) -> tuple[Standing, ...]:
+) -> tuple[PartitionNode, ...]:
     """The nodes of a fleet's partition; `wanted` are hosts of it."""
     settings = {key: value for key, value in wanted[0].fields.items() if key != "slurm"}
     found = backends.read(backend, partial(_members, settings))
@@ -157,7 +157,7 @@ def _nodes_of(
     known = given or named(fleet, backend, [node.key for node in found], state)
     declared = backends.declared.get(backend)
     return tuple(
-        _standing(node, replace(wanted[0], name=known[node.key], fields=settings), declared)
+        _partition_node(node, replace(wanted[0], name=known[node.key], fields=settings), declared)
         for node in found
         if node.key in known
     )
@@ -167,11 +167,11 @@ def _members(settings: Mapping[str, Any], provider: RenamedBackend, patience: Po
     return call(lambda: provider.members(settings), policy=patience)
 
 
-def _standing(node: Member, like: Host, declared: Backend | None) -> Standing:
+def _partition_node(node: Member, like: Host, declared: Backend | None) -> PartitionNode:
     fields = {**like.fields, "slurm": node.key}
     host = replace(like, key=node.key, fields=fields, topology=node.topology)
     price = price_of(node, declared)
-    return Standing(host=host, shape=node.shape, readiness=node.readiness, taken=node.taken, price=price)
+    return PartitionNode(host=host, shape=node.shape, readiness=node.readiness, taken=node.taken, price=price)
 
 
 def price_of(node: Member, declared: Backend | None) -> float | None:

@@ -64,7 +64,7 @@ class Retries:
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
         self._silent: frozenset[str] = frozenset()
-        self.heard: Mapping[str, bool] = {}
+        self.silences: Mapping[str, bool] = {}
         """Node → whether the message that it does not answer also said that it is not given up."""
         self._left: dict[str, dict[str, RankInputs]] = {}
 
@@ -178,10 +178,10 @@ class Retries:
             return Due(when=math.inf, cause=found.cause)  # what it held is given back first
         delay = self._delay(found.count - 1)
         due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
-        self._tell(task, found.noticed, due)
+        self._report(task, found.noticed, due)
         return due
 
-    def _tell(self, task: str, noticed: float, due: Due) -> None:
+    def _report(self, task: str, noticed: float, due: Due) -> None:
         """Once for each failure. The count of retries begins anew with each series."""
         if self._on_retry and self._reported.get(task) != noticed:
             self._reported[task] = noticed

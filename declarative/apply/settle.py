@@ -43,7 +43,7 @@ LONGEST_CALL = 3600.0
 """Seconds after which a create that was started, and is not there, will not come any more."""
 
 
-def _unheard(rank: str, status: RankStatus) -> None:
+def _ignore(rank: str, status: RankStatus) -> None:
     """Notify nobody."""
 
 
@@ -76,7 +76,7 @@ def settle(
     backends: Backends,
     seen: Seen,
     now: Callable[[], float],
-    note: Note = _unheard,
+    note: Note = _ignore,
     *,
     ending: bool = False,
 ) -> State:
@@ -98,7 +98,7 @@ def settle(
         for rank, ended in end_given_up(writer, backends, inventory.silent, now).items():
             note(rank, ended)
         before = writer.state()
-    statuses = _news(before, inventory)
+    statuses = _changed_ranks(before, inventory)
     _stop_lost(backends, before, statuses, seen.inventory.ranks)
     _observe(writer, before, statuses, note)
     _bury(backends, before, inventory.gone)
@@ -106,13 +106,13 @@ def settle(
     _stop_gangs(writer, backends, seen, now, note)
     release_ended(writer, backends, now)
     state = writer.state()
-    if _undated(state):
+    if _lacks_dates(state):
         writer.note_detached()
         state = writer.state()
     return replace(state, silent=seen.inventory.silent)
 
 
-def _news(state: State, inventory: Inventory) -> dict[str, RankStatus]:
+def _changed_ranks(state: State, inventory: Inventory) -> dict[str, RankStatus]:
     """The changed statuses of ranks. A cloud's nodes that are to be ended by a plan may run until then."""
     hosts = {n: s for n, s in inventory.silent.items() if of_host(state, n)}
     found = effective(state, replace(inventory, silent=hosts)).ranks
@@ -146,7 +146,7 @@ def _stop_gangs(writer: Writer, backends: Backends, seen: Seen, now: Callable[[]
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
 
 
-def _undated(state: State) -> bool:
+def _lacks_dates(state: State) -> bool:
     """Whether an older version did not note of a volume since when nothing has it attached."""
     volumes = {r.address for r in state.of("volume") if r.address.name not in state.detached_since}
     return bool(volumes - {need for r in state.of("attachment") for need in r.needs} if volumes else ())
@@ -283,7 +283,7 @@ def refresh(
     writer: Writer,
     backends: Backends,
     now: Callable[[], float],
-    note: Note = _unheard,
+    note: Note = _ignore,
     *,
     accept: bool = False,
 ) -> State:

@@ -54,7 +54,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
         return found
 
     def again(record: Record) -> Readiness | None:
-        if backends.away.asked_twice(record.backend or LOCAL, machine_name(record)):
+        if backends.away.failed_twice(record.backend or LOCAL, machine_name(record)):
             return readiness[record.address.name]
         with suppress(ProviderError):
             provider = backends.get(record.backend)

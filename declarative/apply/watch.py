@@ -146,7 +146,7 @@ def follow(  # noqa: PLR0913 (keywords)
         state = store.read()
         if turn >= due and _to_settle(state, rounds.poll(state), retries.now()):
             before, state = state, _settled(store, backends, settled) or state
-            retries.heard = _tell_silences(state, retries.heard, retries.now(), remind)
+            retries.silences = _report_silences(state, retries.silences, retries.now(), remind)
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
@@ -165,20 +165,20 @@ def _is_time(state: State, tasks: Iterable[str], retries: Retries, idle: Idle | 
     return bool(over or (idle and idle.ready(state)))
 
 
-def _tell_silences(
-    state: State, heard: Mapping[str, bool], now: float, say: Callable[[str], None]
+def _report_silences(
+    state: State, known: Mapping[str, bool], now: float, say: Callable[[str], None]
 ) -> Mapping[str, bool]:
-    """Say which nodes do not answer any more, and which answer again. `heard` and the result: see
+    """Say which nodes do not answer any more, and which answer again. `known` and the result: see
     `Retries.heard`.
     """
     for name, silence in state.silent.items():
-        if name not in heard or (silence.kept and not heard[name]):
+        if name not in known or (silence.kept and not known[name]):
             say(f"node/{name} {silence_text(silence, now)}")
     unsure: dict[str, bool] = {}
-    for record in filter(None, [state.get("node", name) for name in heard]):
+    for record in filter(None, [state.get("node", name) for name in known]):
         name = record.address.name
         if silent_since(record) is not None:
-            unsure[name] = heard[name]
+            unsure[name] = known[name]
         elif name not in state.silent:
             say(f"node/{name} answers again")
     return {**unsure, **{name: bool(silence.kept) for name, silence in state.silent.items()}}

@@ -92,7 +92,7 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     from declarative.serve.webhooks import Announcer, Deliveries
 
     deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, _say)
-    announcer = Announcer(deliveries.tell)
+    announcer = Announcer(deliveries.write_event)
     leads, over = threading.Event(), threading.Event()
     shown: set[Diagnostic] = set()
 

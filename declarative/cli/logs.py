@@ -26,7 +26,7 @@ from declarative.cli.options import (
     ranks_argument,
     ranks_of,
 )
-from declarative.cli.output import Tame
+from declarative.cli.output import CommandEscaper
 from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Printer:
     """
 
     def __init__(self, out: Out, *, prefixed: bool, terminal: bool = False, raw: bool = False) -> None:
-        self._out = out if raw else _Tamed(out)
+        self._out = out if raw else _EscapedOut(out)
         self._prefixed = prefixed
         self._terminal = terminal
         self._safe: dict[int, Safe] | None = None if raw else {}
@@ -250,15 +250,15 @@ class Printer:
         return f"{rank} | ".encode()
 
 
-class _Tamed:
+class _EscapedOut:
     """An output whose bytes are no commands to a CI agent."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
-        self._tame = Tame()
+        self._escape = CommandEscaper()
 
     def write(self, data: bytes) -> object:
-        return self._out.write(self._tame(data.decode("latin-1")).encode("latin-1"))
+        return self._out.write(self._escape(data.decode("latin-1")).encode("latin-1"))
 
     def flush(self) -> object:
         return self._out.flush()

@@ -158,21 +158,21 @@ def run_in(terminal: Terminal, node: Record) -> int:
     sys.stdout.flush()
     try:
         # Handled and not ignored: the command would inherit an ignored signal.
-        with _signals() as heard:
+        with _signals() as relay:
             process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
                 terminal.argv,
                 cwd=terminal.folder,
                 env=None if terminal.env is None else dict(terminal.env),
             )
-            heard.process = process
+            relay.process = process
             code = process.wait()
     except OSError as error:
         summary = f"cannot run `{terminal.argv[0]}`: {error.strerror or error}"
         raise failed("backend", summary, "see that it is installed") from None
     code = 128 - code if code < 0 else code
     fault = terminal.fault(code)
-    if fault is not None and heard.number is not None:
-        return 128 + heard.number  # it was we who ended it
+    if fault is not None and relay.number is not None:
+        return 128 + relay.number  # it was we who ended it
     if fault is not None:
         hint = f"`fleetform status --refresh` shows what is wrong with the host of {node.address}"
         failed("backend", fault, hint).show()
@@ -181,7 +181,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _SignalRelay:
     """The last signal, and the command that gets it."""
 
     process: subprocess.Popen[bytes] | None = None
@@ -194,11 +194,11 @@ class _Heard:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[_Heard]:
-    heard = _Heard()
-    before = {number: signal.signal(number, heard) for number in (*THEIRS, *PASSED_ON)}
+def _signals() -> Iterator[_SignalRelay]:
+    relay = _SignalRelay()
+    before = {number: signal.signal(number, relay) for number in (*THEIRS, *PASSED_ON)}
     try:
-        yield heard
+        yield relay
     finally:
         for number, old in before.items():
             signal.signal(number, old)

@@ -1,8 +1,8 @@
 """The terminal: output on stdout and stderr as text and JSON, the pager, and Ctrl-C. A stranger's text must
 stay text, and the reader of a pipe may go away.
 
-Agents of CI services read the log of a job and obey some of its lines: all output passes `Tame`. The first
-Ctrl-C asks to stop, the second stops now; the journal covers the rest.
+Agents of CI services read the log of a job and obey some of its lines: all output passes `CommandEscaper`.
+The first Ctrl-C asks to stop, the second stops now; the journal covers the rest.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _KEPT = 40
 """Characters of an unfinished line that the next piece may make a command of."""
 
 
-class Tame:
+class CommandEscaper:
     r"""Breaks commands to CI agents in a text that comes in pieces: `##\[…`, `:\:…`."""
 
     def __init__(self) -> None:
@@ -96,15 +96,15 @@ class Stream(io.TextIOWrapper):
     def __init__(self, stream: io.TextIOWrapper) -> None:
         encoding, at_lines = stream.encoding, stream.line_buffering
         super().__init__(stream.detach(), encoding, "replace", line_buffering=at_lines)
-        self._tame = Tame()
+        self._escape = CommandEscaper()
 
     def write(self, text: str) -> int:
         """See `TextIO`."""
-        super().write(self._tame(text))
+        super().write(self._escape(text))
         return len(text)
 
 
-class Unbroken:
+class PipeSafeStream:
     """Writes to a stream as long as something reads it; drops the rest."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -133,7 +133,7 @@ def emit(data: Any) -> None:
 def emit_text(text: str) -> None:
     """Text on stdout, before anything that comes on stderr: both may be one file."""
     sys.stdout.write(text)
-    Unbroken(sys.stdout).flush()
+    PipeSafeStream(sys.stdout).flush()
 
 
 def out_style() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import click
 
 from declarative.cli.errors import failed
 from declarative.cli.options import going_tasks, name_tasks
-from declarative.cli.output import Unbroken, check_writable, out_style
+from declarative.cli.output import PipeSafeStream, check_writable, out_style
 from declarative.cli.session import Session
 from declarative.render.text import is_terminal, plural
 
@@ -199,7 +199,7 @@ class RunOutput:
         self.session = session
         self.doing = doing
         self.as_json = as_json
-        self.out = Unbroken(sys.stdout)
+        self.out = PipeSafeStream(sys.stdout)
         self.plan: Plan | None = None
         self._progress: Progress | None = None
 
@@ -276,7 +276,9 @@ class RunOutput:
 
         if self._progress is None:
             mode: Mode = "json" if self.as_json else "live" if is_terminal(sys.stderr) else "plain"
-            stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
+            stream = (
+                sys.stderr if mode == "live" else PipeSafeStream(sys.stdout if self.as_json else sys.stderr)
+            )
             self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
             self._progress.__enter__()
         if total:

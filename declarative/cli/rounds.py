@@ -125,7 +125,9 @@ class RoundRun(Run):
             self.desired,
             now=self.now(),
             approvals=self.store.approvals(),
-            before=writer.was_let(self.now() - longest(rules)) if plan.actions or self.rounds.lost else (),
+            before=writer.permits_since(self.now() - longest(rules))
+            if plan.actions or self.rounds.lost
+            else (),
             backoff=self.rounds.backoff,
             lacking=lacking,
         )
@@ -133,7 +135,7 @@ class RoundRun(Run):
         held = [wait.address for wait in found.waits]
         self.rounds.refused = {g: d for g, d in self.rounds.refused.items() if g in held}
         if found.noted:
-            writer.let(found.noted)
+            writer.permit(found.noted)
         if {a.digest for a in self.store.approvals()} != found.approvals.keys():
             writer.wait_for_approval(found.approvals)
         return found.plan
@@ -145,14 +147,14 @@ class RoundRun(Run):
         choice = self.choice
         assert choice is not None
         if choice.nodes:
-            writer.let(choice.nodes)
+            writer.permit(choice.nodes)
         self.results, held = super().perform(plan, writer, stop)
         if (left := choice.unused(self.results)) != choice.approvals:
             writer.wait_for_approval(left)
         if not stop.is_set():
             self.rounds.backoff.noted(plan, self.results, self.now())
             if lost := choice.still_lost(self.results):
-                writer.let(lost)
+                writer.permit(lost)
                 self.rounds.lost |= lost.keys()
         return self.results, held
 

@@ -224,7 +224,7 @@ class StateAccess:
                 who=who(self.directory) if write else None,
                 root=self.directory,
                 resume=patience,
-                tell=lambda text: _note(f"note: {text}"),
+                notify=lambda text: _note(f"note: {text}"),
                 policy=policy,
                 clock=self.clock,
             )

@@ -201,7 +201,7 @@ def listening(
         return
     from declarative.serve.metrics import Metrics
     from declarative.serve.seen import LatestState
-    from declarative.spans import hear
+    from declarative.spans import on_span_end
 
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
@@ -213,19 +213,21 @@ def listening(
         seen.observe(done)
         metrics.observe(done)
 
-    def heard(name: str, attributes: Mapping[str, str], seconds: float, error: BaseException | None) -> None:
+    def observe_span(
+        name: str, attributes: Mapping[str, str], seconds: float, error: BaseException | None
+    ) -> None:
         seen.alive()
-        metrics.hear(name, attributes, seconds, error)
+        metrics.observe_span(name, attributes, seconds, error)
 
     server = _server(listen, token, seen, metrics)
     server.start()
-    deaf = hear(heard)
+    unregister = on_span_end(observe_span)
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     click.echo(f"listening at http://{host}:{server.port}/", err=True)
     try:
         yield observe
     finally:
-        deaf()
+        unregister()
         server.close()
 
 

@@ -23,7 +23,7 @@ from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import Address, Record, State
 from declarative.placement.types import Kind, Unseen, of_offer, offer_name
-from declarative.planner.inventory import Inventory, Standing, busy
+from declarative.planner.inventory import Inventory, PartitionNode, busy
 from declarative.planner.types import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
@@ -273,7 +273,7 @@ def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
     return replace(state, records=records, strays=strays)
 
 
-def _new(found: Standing, fleet: Fleet) -> Record | None:
+def _new(found: PartitionNode, fleet: Fleet) -> Record | None:
     """The record of such a node; None if the node cannot be split as the fleet says."""
     if split(found.shape, fleet.blocks.number) is None:
         return None

@@ -25,7 +25,7 @@ LOSABLE = ("node", "volume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PartitionNode:
     """A node of a partition, as it was observed. It exists without being made, and others use it, too."""
 
     host: Host
@@ -55,7 +55,7 @@ class Inventory:
     silent: Mapping[str, Silence] = field(default_factory=dict)
     """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
-    existing: Mapping[str, tuple[Standing, ...]] = field(default_factory=dict)
+    existing: Mapping[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     """Fleet → all nodes of its partition, recorded or not. A partition that could not be read is left out."""
     taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
     """Recorded node → what others hold there."""

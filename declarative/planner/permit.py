@@ -185,11 +185,11 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     needs = needs_of(plan)
     deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
     makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
-    let = _let(causes, needs, given, makes)
-    held = {g: _not_let(g, cause, given.rules) for g, cause in causes.items() if g not in let}
+    allowed = _allowed(causes, needs, given, makes)
+    held = {g: _not_allowed(g, cause, given.rules) for g, cause in causes.items() if g not in allowed}
     for group, why in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
         held[group] = Held(group=group, cause=causes[group], why=why)
-    found = (_later(group, causes[group], given) for group in let - held.keys())
+    found = (_later(group, causes[group], given) for group in allowed - held.keys())
     held |= {one.group: one for one in found if one}
     held |= _not_needed(plan, causes, needs, held, given.desired)
     part = without(plan, state, held)
@@ -200,7 +200,7 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
 
 
-def _let(
+def _allowed(
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
     given: Circumstances,
@@ -209,8 +209,8 @@ def _let(
     """The groups that are allowed or approved, and what they need if that is harmless. `makes` are the groups
     that make vanished things.
     """
-    let = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
-    return let | {n for g in let for n in needs[g] if causes[n] in HARMLESS or n in makes}
+    allowed = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
+    return allowed | {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
 
 
 def _not_needed(
@@ -261,7 +261,7 @@ def _held_up(
     return out
 
 
-def _not_let(group: str, cause: Cause, rules: Reconcile) -> Held:
+def _not_allowed(group: str, cause: Cause, rules: Reconcile) -> Held:
     if rules.waits(cause):
         return Held(group=group, cause=cause, why="waits for approval", approval=True)
     why = f"is left to people: `{cause.value}` is neither in `allow` nor in `approve`"

@@ -219,7 +219,7 @@ UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Rerun:
     """A task that is to run again."""
 
     cause: str
@@ -235,7 +235,7 @@ class Again:
         return self.series.count
 
 
-def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Again | None:
+def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Rerun | None:
     """Whether a task with the recorded ranks `have` runs again; None if not.
 
     Some of its ranks may still run: they are stopped first. Ranks whose state is unknown are waited for.
@@ -251,7 +251,7 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> A
     following = _following(series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
     if following is None:
         return None
-    return Again(cause=f"rank/{broken} {end_of(status)}", noticed=noticed, series=following)
+    return Rerun(cause=f"rank/{broken} {end_of(status)}", noticed=noticed, series=following)
 
 
 def _failure(ranks: Mapping[str, Record], state: State) -> tuple[str, RankStatus] | None:

@@ -29,7 +29,7 @@ from declarative.planner.tasks import again
 from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
-from declarative.store.journal import Let
+from declarative.store.journal import Permit
 from declarative.store.loops import Approval
 
 LOST, OVER = "lost", "over"
@@ -119,7 +119,7 @@ def choose(  # noqa: PLR0913 (keywords)
     *,
     now: float,
     approvals: Iterable[Approval],
-    before: Iterable[Let],
+    before: Iterable[Permit],
     backoff: Backoff,
     lacking: Mapping[str, str],
 ) -> AllowedPart:
@@ -138,13 +138,13 @@ def choose(  # noqa: PLR0913 (keywords)
         later=_retries(desired, state, causes, now) | backoff.later(causes.keys(), now) | blocked,
         desired=desired,
         lost=lost,
-        before=tuple(Done(group=let.address, cause=let.cause, at=let.at) for let in before),
+        before=tuple(Done(group=permit.address, cause=permit.cause, at=permit.at) for permit in before),
     )
     found = permitted(plan, state, given)
     waiting = _waiting(plan, found.held)
     digests = {group: digest for digest, together in waiting.items() for group in together.groups}
-    let = {a.digest for a in approvals if a.approved_at is not None}
-    approved = {group for group, digest in digests.items() if digest in let}
+    digests_approved = {a.digest for a in approvals if a.approved_at is not None}
+    approved = {group for group, digest in digests.items() if digest in digests_approved}
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
     short = tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address)
@@ -174,10 +174,10 @@ def refused(plan: Plan) -> dict[str, Diagnostic]:
     return out
 
 
-def _lost(before: Iterable[Let]) -> dict[str, float]:
+def _lost(before: Iterable[Permit]) -> dict[str, float]:
     """What is gone and was held so far, and when that was written down last."""
-    last = {let.address: let for let in before if let.cause in (LOST, OVER)}
-    return {group: let.at for group, let in last.items() if let.cause == LOST}
+    last = {permit.address: permit for permit in before if permit.cause in (LOST, OVER)}
+    return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
 
 
 def _still_lost(plan: Plan, held: Iterable[Held], lost: Collection[str]) -> frozenset[str]:

@@ -45,10 +45,10 @@ class Metrics:
         if self._rounds:
             self._rounds.observe(done)
 
-    def hear(self, name: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
+    def observe_span(self, name: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
         """A span that ended."""
         if self._calls and name.startswith("backend."):
-            self._calls.hear(name.removeprefix("backend."), attributes, seconds, error)
+            self._calls.observe(name.removeprefix("backend."), attributes, seconds, error)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -266,7 +266,7 @@ class _Calls:
             registry=registry,
         )
 
-    def hear(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
+    def observe(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
         """One call."""
         backend = _valid(attributes.get("backend", ""))
         kind = getattr(error, "kind", None)

@@ -34,44 +34,44 @@ from declarative.store import Store
 from declarative.store.events import Event
 from declarative.store.faults import StateError
 
-Tell = Callable[[str, str, Mapping[str, Any]], None]
+WriteEvent = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Announcer:
     """Compares each round with the last one."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, write_event: WriteEvent) -> None:
+        self._write = write_event
         self._leads = False
         self._waits: set[Wait] = set()
         self._errors: set[tuple[str, str]] = set()
 
     def observe(self, done: Round) -> None:
-        """A round that ended. One that follows tells nothing: the leader does."""
+        """A round that ended. A loop that follows writes nothing: the leader does."""
         if not done.held:
             self._leads = False
             return
         if not self._leads:
             self._leads = True
-            self._tell("reconcile.leads", "reconcile/loop", {"epoch": done.epoch})
-        self._tell_errors(done)
+            self._write("reconcile.leads", "reconcile/loop", {"epoch": done.epoch})
+        self._write_errors(done)
         if done.plan is not None:
-            self._tell_waits(done)
+            self._write_waits(done)
 
-    def _tell_errors(self, done: Round) -> None:
+    def _write_errors(self, done: Round) -> None:
         errors = {(error.code, error.summary) for error in done.errors}
         for code, summary in sorted(errors - self._errors):
-            self._tell("reconcile.failed", "reconcile/loop", {"code": code, "summary": summary})
+            self._write("reconcile.failed", "reconcile/loop", {"code": code, "summary": summary})
         if self._errors and not errors:
-            self._tell("reconcile.recovered", "reconcile/loop", {})
+            self._write("reconcile.recovered", "reconcile/loop", {})
         self._errors = errors
 
-    def _tell_waits(self, done: Round) -> None:
+    def _write_waits(self, done: Round) -> None:
         waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
         for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
             kind = wait.address.partition("/")[0]
             detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
-            self._tell(f"{kind}.waiting", wait.address, detail)
+            self._write(f"{kind}.waiting", wait.address, detail)
         self._waits = waits
 
 
@@ -231,8 +231,8 @@ def deliver(
     *,
     at_once: bool = False,
 ) -> str | None:
-    """Tell one hook of all that it was not told of; why it could not be told, None if it has all, or if
-    another process tells it. `at_once`: also if it is to rest after a failure.
+    """Deliver to one hook all events that it lacks. The result says why that failed; it is None if the hook
+    has all, or if another process delivers. `at_once`: also if the hook rests after a failure.
     """
     name = target.hook.name
     hook = store.claim_hook(name, CLAIM, at_once=at_once)
@@ -268,7 +268,7 @@ class Deliveries:
     def __init__(
         self, opened: Callable[[], Store], clock: Callable[[], float], say: Callable[[str], None]
     ) -> None:
-        """`opened` gives a state to write to; `say` hears of hooks that fail, and that work again."""
+        """`opened` gives a state to write to; `say` gets a text when a hook fails or works again."""
         self._opened = opened
         self._clock = clock
         self._say = say
@@ -300,12 +300,12 @@ class Deliveries:
             self._note("the state", error.summary)
             self._give_up_store()
 
-    def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+    def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
         """Write an event of the loop's own; a state that is away makes no round fail."""
         try:
             if self._store is None:
                 self._store = self._opened()
-            self._store.tell(type, address, detail)
+            self._store.write_event(type, address, detail)
         except StateError as error:
             self._note("the state", error.summary)
             self._give_up_store()

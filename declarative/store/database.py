@@ -49,7 +49,7 @@ class Opening:
     read_only: bool
     clock: Callable[[], float]
     """This host's."""
-    tell: Callable[[str], None] | None = None
+    notify: Callable[[str], None] | None = None
     """Hears what was done besides what was asked for."""
     policy: OperatorPolicy | None = None
     """The places that a project may name; None if the user named the state."""

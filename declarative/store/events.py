@@ -53,7 +53,7 @@ class Event:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def tell(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
+def write(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
     """Write an event, as a part of the transaction; what is None is left out."""
     given = {name: value for name, value in detail.items() if value is not None}
     connection.execute(_INSERT, at=now, type=type, address=str(address), detail=dumps(given))
@@ -96,13 +96,13 @@ def ended(connection: Connection, now: float, intent: Intent, result: str, more:
     }
     if result in names:
         detail = {"backend": intent.backend, "generation": intent.generation, **more}
-        tell(connection, now, names[result], intent.address, detail)
+        write(connection, now, names[result], intent.address, detail)
 
 
 def noted(connection: Connection, now: float, op: str, address: Address, detail: Mapping[str, Any]) -> None:
     """Tell what was done without a backend, if that is of interest to others."""
     if op in NOTED:
-        tell(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
+        write(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
 
 
 def nodes_seen(connection: Connection, now: float, seen: Mapping[str, tuple[str, str | None]]) -> None:
@@ -110,7 +110,7 @@ def nodes_seen(connection: Connection, now: float, seen: Mapping[str, tuple[str,
     before = rows.states(connection, rows.NODE, list(seen))
     for name, (state, reason) in seen.items():
         if before.get(name) != state:
-            tell(connection, now, f"node.{state}", Address(rows.NODE, name), {"reason": reason})
+            write(connection, now, f"node.{state}", Address(rows.NODE, name), {"reason": reason})
 
 
 def ranks_seen(connection: Connection, now: float, seen: Mapping[str, RankStatus]) -> None:
@@ -119,7 +119,7 @@ def ranks_seen(connection: Connection, now: float, seen: Mapping[str, RankStatus
     changed = {name: status for name, status in seen.items() if before.get(name) != status.state}
     for name, status in changed.items():
         detail = {"exit_code": status.exit_code, "cause": status.cause}
-        tell(connection, now, f"rank.{status.state.value}", Address(rows.RANK, name), detail)
+        write(connection, now, f"rank.{status.state.value}", Address(rows.RANK, name), detail)
     tasks = {name.rpartition("-")[0]: name for name, status in changed.items() if status.state.ended}
     for task, name in tasks.items():
         _task_seen(connection, now, task, name, changed)
@@ -140,7 +140,7 @@ def _task_seen(
     if state is not before and (state.ended or state is RankState.FAILED):
         alike = (s for s in map(latest.get, names) if s and s.state is state)
         cause = next(filter(None, (status.cause for status in alike)), None)
-        tell(connection, now, f"task.{state.value}", Address("task", task), {"cause": cause})
+        write(connection, now, f"task.{state.value}", Address("task", task), {"cause": cause})
 
 
 def _names_of_ranks(task: str, one: Record) -> list[str]:

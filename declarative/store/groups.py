@@ -94,7 +94,7 @@ class WriteGroup:
         except BaseException as fault:  # noqa: BLE001  # raised in each thread that waits
             self.error = fault
 
-    def tell(self, turn: threading.Condition, own: Step) -> None:
+    def wake_threads(self, turn: threading.Condition, own: Step) -> None:
         """Wake the threads whose steps it had, but the one that leads, whose `own` is among them. `turn` is
         of who has steps awaited or done.
         """
@@ -156,7 +156,7 @@ class Groups:
         elif step.error:
             raise step.error
 
-    def tell(self, step: Step, then: Callable[[], object]) -> None:
+    def on_commit(self, step: Step, then: Callable[[], object]) -> None:
         """Do that once a step that was left is committed; never if it fails."""
         with self._queue:
             step.then = then
@@ -251,7 +251,7 @@ class Groups:
                 self._committed()
         finally:
             self._expected = min(len(group.taken) + len(self._steps), MOST_STEPS)
-            group.tell(self._queue, own)
+            group.wake_threads(self._queue, own)
 
     def _open(self, own: Step) -> WriteGroup | None:
         """An open transaction; None if it cannot be opened, which is the fault of the thread's own step."""
@@ -295,9 +295,9 @@ class Ending:
         self._step = groups.leave(work)
         self._again = again
 
-    def tell(self, then: Callable[[], object]) -> None:
+    def on_commit(self, then: Callable[[], object]) -> None:
         """Do that once it is committed."""
-        self._groups.tell(self._step, then)
+        self._groups.on_commit(self._step, then)
 
     def settle(self) -> None:
         """Return once it is committed; `StateError` if that cannot be."""

@@ -117,19 +117,19 @@ def note(  # noqa: PLR0913 (keywords, each with a default)
 
 
 @dataclass(frozen=True, slots=True)
-class Let:
-    """Note that a loop has permitted something, and why."""
+class Permit:
+    """Something that a loop has permitted, and why."""
 
     address: str
     cause: str
     at: float
 
 
-def let_since(connection: Connection, op: str, since: float) -> tuple[Let, ...]:
+def permits_since(connection: Connection, op: str, since: float) -> tuple[Permit, ...]:
     """What loops have permitted since then, the oldest first."""
     there = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
     found = connection.select("operations", there, its_op=op, its_since=since)
-    return tuple(Let(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in found)
+    return tuple(Permit(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in found)
 
 
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:

@@ -13,8 +13,8 @@ from declarative.store import backup, lock, tables
 from declarative.store.database import Connection, Database
 from declarative.store.faults import FROM_BACKUP, StateError
 
-Tell = Callable[[str], None]
-"""Hears what was done besides what was asked for."""
+Notify = Callable[[str], None]
+"""Gets a text about a migration that was done."""
 
 
 def is_there(connection: Connection) -> bool:
@@ -22,7 +22,7 @@ def is_there(connection: Connection) -> bool:
     return bool(connection.database.columns(connection, "meta"))
 
 
-def agree(database: Database, *, read_only: bool, tell: Tell | None = None) -> None:
+def agree(database: Database, *, read_only: bool, notify: Notify | None = None) -> None:
     """Refuse what is no state of ours, check the format, and bring an older one up to date.
 
     A reader changes nothing, and reads an older format as it is, if that is possible.
@@ -52,10 +52,10 @@ def agree(database: Database, *, read_only: bool, tell: Tell | None = None) -> N
         raise StateError(
             "older-format", f"the state {name} has the older format {found}", "`fleetform apply` renews it"
         )
-    _renew(database, tell or _silent)
+    _renew(database, notify or _silent)
 
 
-def _renew(database: Database, tell: Tell) -> None:
+def _renew(database: Database, notify: Notify) -> None:
     """Migrate in one transaction, which everyone else waits for; the backup is whole before it begins."""
     with database.writing() as connection:
         # The row of the lock is what all writers wait for; another process may have been first.
@@ -76,7 +76,7 @@ def _renew(database: Database, tell: Tell) -> None:
             )
         kept = backup.keep(connection)
         tables.migrate(connection, found)
-    tell(
+    notify(
         f"the state was brought from format {found} to {tables.FORMAT_VERSION}; "
         f"as it was before, it is kept in {kept}"
     )

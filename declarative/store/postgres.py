@@ -352,7 +352,7 @@ def open_server(target: Target, opening: Opening) -> Database | None:
             if not _found(made, target, opening):
                 made.close()
                 return None
-            agree(made, read_only=opening.read_only, tell=opening.tell)
+            agree(made, read_only=opening.read_only, notify=opening.notify)
     except BaseException:
         made.close()
         raise

@@ -154,7 +154,7 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     try:
         with translated(path):
             _check_plain(made, path)
-            agree(made, read_only=read_only, tell=opening.tell)
+            agree(made, read_only=read_only, notify=opening.notify)
             # Not so in a copy made by VACUUM INTO, or by hand.
             if not read_only:
                 made.use_wal()

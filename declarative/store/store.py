@@ -62,16 +62,16 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
     resume: Resume = once,
-    tell: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
     policy: OperatorPolicy | None = None,
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
-    an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
-    is repeated while the database is away. `typed` refuses a state whose records are not of their types
-    (`declarative.model.inputs`). `who` is what the journal says of this user.
-    `policy` is for a `url` that the project names, and not the user.
+    an empty one, and nothing is made. `notify` gets a text about a migration; `resume` decides how long
+    each later step is repeated while the database is away. `typed` refuses a state whose records are not of
+    their types (`declarative.model.inputs`). `who` is what the journal says of this user. `policy` is for a
+    `url` that the project names, and not the user.
     """
     if "://" not in url and Path(url).is_file():
         if not read_only:
@@ -82,7 +82,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
             )
         return Store(url, None, read_only=True, pulled=export.of_file(Path(url), typed=typed))
     opening = Opening(
-        root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell, policy=policy
+        root=root or Path(), create=create, read_only=read_only, clock=clock, notify=notify, policy=policy
     )
     database = open_database(url, opening)
     if database is not None:
@@ -227,11 +227,11 @@ class Store:
         return self._ask(events.bounds, (0, 0), since=events.SINCE)
 
     @resumed
-    def tell(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+    def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
         """Write an event. This does not need the lock."""
         with self._writable().writing() as connection:
             holder(connection, to_write=True)  # one number after the other
-            events.tell(connection, self._clock(), type, address, detail)
+            events.write(connection, self._clock(), type, address, detail)
 
     @contextmanager
     def _hooks(self) -> Iterator[tuple[Connection, float]]:

@@ -20,7 +20,7 @@ from declarative.store.database import Connection, Database
 from declarative.store.export import OPS
 from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.groups import Ending, Groups
-from declarative.store.journal import Let
+from declarative.store.journal import Permit
 from declarative.store.loops import LeftAlone
 from declarative.store.rename import Names
 from declarative.store.tables import stored
@@ -193,7 +193,7 @@ class Writer:
         self._write(lambda connection: connection.update("meta", {"project": project}))
 
     @resumed
-    def let(self, causes: Mapping[str, str]) -> None:
+    def permit(self, causes: Mapping[str, str]) -> None:
         """Write into the journal what a loop is about to do, and why: what its budgets count."""
         now = self._clock()
 
@@ -204,10 +204,10 @@ class Writer:
         self._write(step)
 
     @resumed
-    def was_let(self, since: float) -> tuple[Let, ...]:
+    def permits_since(self, since: float) -> tuple[Permit, ...]:
         """What a loop has let through from then on."""
         with self._database.reading() as connection:
-            return journal.let_since(connection, LET, since)
+            return journal.permits_since(connection, LET, since)
 
     @resumed
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:

@@ -98,7 +98,7 @@ class Shared(Generic[T]):
             return self._found
 
 
-class Lately(Generic[T]):
+class RecentLook(Generic[T]):
     """Looks of many, each at one thing of a listing that may have started a moment ago. What this process has
     changed since is looked at anew.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from declarative.spans import hear
+from declarative.spans import on_span_end
 from providers.ssh.transport import background
 from tests.cli import until
 from tests.hosts.rack import SSH, Rack, wipe
@@ -28,7 +28,9 @@ def test_hosts_that_are_cut_off_are_asked_once_and_then_beside_the_rounds(rack, 
     rack.declare(SSH, rack.rack(rack.host(0), rack.host(1)))
     clock, asked = Clock(), list[str]()
     here = Here(rack.path, clock)
-    end = hear(lambda name, *_: asked.append(name) if name in ("backend.visit", "backend.look") else None)
+    end = on_span_end(
+        lambda name, *_: asked.append(name) if name in ("backend.visit", "backend.look") else None
+    )
     try:
         here.step()
         assert [n.state for n in here.seen(1).nodes] == ["ready"] * 2

@@ -18,7 +18,7 @@ from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume, error_info, inside, listed, strange
-from providers.cloud.shared_looks import Lately
+from providers.cloud.shared_looks import RecentLook
 
 PAGE = 1000
 """The most things of one answer; the cloud may give fewer."""
@@ -42,8 +42,8 @@ RECENT = 5.0
 class Listings:
     """Listings for many who each look for one thing."""
 
-    servers: Lately[Server]
-    volumes: Lately[Volume]
+    servers: RecentLook[Server]
+    volumes: RecentLook[Volume]
 
 
 class Region:
@@ -63,8 +63,8 @@ class Region:
         self._connection = Connection(make, limiter(*key), scrub, error_info, fence=fence)
         self._mine = threading.local()
         self.shared = Listings(
-            Lately(lambda: {server.id: server for server in self.servers()}, RECENT),
-            Lately(lambda: {volume.id: volume for volume in self.volumes()}, RECENT),
+            RecentLook(lambda: {server.id: server for server in self.servers()}, RECENT),
+            RecentLook(lambda: {volume.id: volume for volume in self.volumes()}, RECENT),
         )
         self.known: dict[tuple[str, str], str] = {}
         """What names stand for, as it was looked up: (`flavor`, name) → id."""
