@@ -12,12 +12,13 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import event, given
-from hypothesis.strategies import dictionaries, integers
+from hypothesis.strategies import dictionaries, integers, lists
 
+from benchmarks.placement.check import violations
 from declarative.placement import counted, optimum, search
 from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import Program, SolverLimits, arcs_of
+from declarative.placement.program import Program, SolverLimits, arcs_of, cut_roughly, pack
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
@@ -84,6 +85,55 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
         if free:
             event("free to go")
             assert cost(outcome) <= least * (1 + 4 * search.COST.gap) + 1e-6
+
+
+@LAW
+@given(cases())
+def test_what_is_solved_roughly_keeps_to_the_rules(case):
+    """Though no node's cut is told. Its bound is true, and what it finds costs nearly the least."""
+    free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
+    with patch.object(counted, "ROUGH", 0), patch.object(search, "LESS", 0):
+        outcome = case.place()
+    assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
+    if counted_alike(case) and outcome.bound is not None:
+        least = least_cost(case, placed(outcome))
+        assert outcome.bound <= least + 1e-6
+        if free:
+            event("free to go")
+            assert cost(outcome) <= least * (1 + search.FAIR * search.COST.gap) + 1e-6
+
+
+@given(lists(lists(integers(1, 9), max_size=6), min_size=1, max_size=4), lists(integers(0, 5), min_size=4))
+def test_the_rows_of_a_rough_program_hold_however_nodes_are_cut(nodes, idle):
+    """Each node with what lies on it, and how many blocks are idle beside that."""
+    program = Program()
+    ends: dict[int, list[int]] = {}
+    values = [1 for _ in nodes]
+    for on_it, rest in zip(nodes, idle, strict=False):
+        ends.setdefault(sum(on_it) + rest, []).append(program.column(0.0))
+    sizes = {size: {program.column(0.0): 1.0} for size in range(1, 10)}
+    values += [sum(on_it.count(size) for on_it in nodes) for size in sizes]
+    cut_roughly(program, sizes, ends)
+    rows = zip(program.low, program.high, itertools.pairwise(program.starts), strict=True)
+    for low, high, (start, end) in rows:
+        terms = zip(program.columns[start:end], program.factors[start:end], strict=True)
+        assert low <= sum(factor * values[column] for column, factor in terms) <= high
+
+
+def test_nodes_are_packed_tightly_if_ranks_find_no_place_otherwise():
+    """Each where it leaves the least idle: 5 and 4, then 4, 3 and 2, and one of 2 is left over."""
+    assert pack([(10, 0), (10, 1)], {5: 1, 4: 2, 3: 1, 2: 2}) == {4: [0, 0], 2: [0, 1], 5: [1], 3: [1]}
+
+
+def test_nodes_with_many_blocks_do_not_make_a_program_too_large(monkeypatch):
+    """How each of them is cut takes thousands of columns."""
+    monkeypatch.setattr(search, "COST", replace(search.COST, columns=400))
+    asks = [ask(f"t{i}", resources={"cpu": f"{i}.."}) for i in range(20, 50)]
+    rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96), offer(7.0, cpu=64)])
+    out = run(asks, fleets=[rule])
+    assert len(out.choices) == 30
+    assert out.bound is not None
+    assert cost(out) <= out.bound * 1.05
 
 
 def beaten(*offers, free=False, **more):

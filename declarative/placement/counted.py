@@ -7,7 +7,6 @@ Valério de Carvalho 1999). Tasks that ask for the same are counted, too: the pr
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from declarative.placement.board import Option
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Balance, Program, arcs_of, lead
+from declarative.placement.program import Program, cut, cut_roughly
 from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
 from declarative.placement.types import Place
 from declarative.placement.volumes import free_volumes, serves
@@ -28,6 +27,9 @@ MOST_PAIRS = 12
 """Kinds of nodes by things that are asked for, for each column that there may be; with more, no program is
 built.
 """
+
+ROUGH = 24
+"""In a rough program, nodes with more blocks than that are cut roughly."""
 
 MOST_CHEAPER = 20
 """Offers of a fleet, the cheapest ones, that others are compared with."""
@@ -85,8 +87,12 @@ class Class:
     stocks: list[int] = field(default_factory=list)
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that count such ranks."""
-    arcs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Column → where the arc begins and ends; the end is negative if it is no rank of several blocks."""
+    ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Idle blocks → the columns of the nodes that have so many."""
+    arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
+    nodes are cut roughly.
+    """
 
 
 class Counted:
@@ -99,10 +105,15 @@ class Counted:
         least: Mapping[str, int],
         columns: int,
         may: Sequence[Job] = (),
+        *,
+        rough: bool = False,
     ) -> None:
         """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`:
         tasks that are left out if they do not fit; as many as can be are seated then, by weight, at any cost.
+        A `rough` program has far fewer columns, and its bounds hold; but of what a solution gives to nodes
+        with many blocks, some ranks may find no place there.
         """
+        self.jobs, self.may, self.columns, self.rough = jobs, may, columns, rough
         self.base, self.board, self.least = base, base.board, least
         self.program = Program()
         self.pieces: list[Piece] = []
@@ -130,6 +141,10 @@ class Counted:
         """Whether there is too much to tell apart. The model is not built then."""
         if not self.large:
             self._build(jobs, may, columns)
+
+    def roughened(self) -> Counted:
+        """The rough program for the same tasks."""
+        return Counted(self.base, self.jobs, self.least, self.columns, self.may, rough=True)
 
     def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
         for job in jobs:
@@ -170,7 +185,12 @@ class Counted:
     def _cut_all(self, columns: int) -> bool:
         """Cut the nodes of all classes; whether the columns were enough for that."""
         for one in self.classes:
-            self._cut(one)
+            for i in one.stocks:
+                one.ends[self.stocks[i].idle].append(self.bought[i])
+            if self.rough and max(one.ends) > ROUGH:
+                cut_roughly(self.program, one.sizes, one.ends)
+            else:
+                one.arcs = cut(self.program, one.sizes, one.ends)
             if len(self.program.costs) > columns:
                 return False
         return True
@@ -323,43 +343,6 @@ class Counted:
         if runs:
             self.program.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
         return bool(runs or gang.value)
-
-    # How nodes are cut
-
-    def _cut(self, one: Class) -> None:
-        ends, most = self._ends(one), self.program.most
-        last = max(ends)
-        # A rank of one block goes where nothing else does: it needs no arc of its own.
-        counts = {size: sum(most[i] for i in own) for size, own in one.sizes.items() if 1 < size <= last}
-        arcs = arcs_of(counts, last)
-        stops = sorted({0, *ends, *(start + size for start, size in arcs)})
-        balance: Balance = {at: {} for at in stops}
-        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
-        for start, size in arcs:
-            arc = self.program.column(0.0, counts[size])
-            one.arcs[arc] = (start, start + size)
-            lead(balance, arc, start, start + size)
-            cuts[size][arc] = -1.0
-        for start, end in itertools.pairwise(stops):
-            rest = self.program.column(0.0)
-            one.arcs[rest] = (start, -end)
-            lead(balance, rest, start, end)
-            if 1 in cuts:
-                cuts[1][rest] = float(start - end)
-        for at, nodes in ends.items():
-            for node in nodes:
-                lead(balance, node, at, 0)
-        for terms in balance.values():
-            self.program.row(0, 0, terms)
-        for size, cut in cuts.items():
-            self.program.row(-math.inf, 0, {**cut, **one.sizes[size]})
-
-    def _ends(self, one: Class) -> dict[int, list[int]]:
-        """Idle blocks → the columns of the nodes that have so many."""
-        ends: dict[int, list[int]] = defaultdict(list)
-        for i in one.stocks:
-            ends[self.stocks[i].idle].append(self.bought[i])
-        return ends
 
     # What may be launched
 

@@ -9,21 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from declarative.model.state import rank_name
 from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import SLACK, Solution, SolverLimits
+from declarative.placement.program import SLACK, Solution, SolverLimits, pack, weigh
 from declarative.placement.requests import Job
 from declarative.placement.volumes import serves
+
+if TYPE_CHECKING:
+    from declarative.placement.gangs import Seating
 
 SMALL = 30
 """A program that has so many times fewer columns than it might have is solved in one step."""
 
 PROVED = 8
 """One that has so many times fewer is solved as a whole if its whole nodes do not prove the answer."""
+
+TURNS, GOOD = 3, 4
+"""A rough program is solved so often at most, or until launches cost no more than so many gaps too much."""
 
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
@@ -54,13 +61,61 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     """
     if counted.large or not counted.possible:
         return -math.inf, None
-    key = (limits, counted.worth, counted.program.key, *sorted(_whole(counted)))
+    key = (limits, counted.worth, counted.rough, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
-        small = len(counted.program.costs) * SMALL <= limits.columns
-        known.solutions[key] = counted.program.solve(limits) if small else _in_steps(counted, limits)
-        known.work += counted.program.work
+        before = counted.program.work
+        if len(counted.program.costs) * SMALL <= limits.columns:
+            known.solutions[key] = counted.program.solve(limits)
+        elif counted.rough:
+            known.solutions[key] = counted.program.solve(_of_step(limits))
+        else:
+            known.solutions[key] = _in_steps(counted, limits)
+        known.work += counted.program.work - before
     found = known.solutions[key]
     return found.bound, ledger_of(counted, found.values) if found.values else None
+
+
+def roughly(
+    counted: Counted, limits: SolverLimits, known: Known, whole: Callable[[Ledger], Seating]
+) -> tuple[float, list[Seating]]:
+    """What launches cost at least, by a rough program; and what was found with the launches that it names, if
+    tasks that found no place on them are seated by `whole`.
+    """
+    least = -math.inf
+    found: list[Seating] = []
+    for turn in range(TURNS):
+        lower, ledger = solve(counted, limits, known)
+        least = least if turn else lower
+        if ledger is None:
+            break
+        tightened = _tighten(counted, ledger)
+        seating = whole(ledger)
+        if not seating.left:
+            found.append(seating)
+        if not tightened or (found and min(one.cost for one in found) <= least * (1 + GOOD * limits.gap)):
+            break
+    return least, found
+
+
+def _tighten(counted: Counted, ledger: Ledger) -> bool:
+    """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by the
+    part of their blocks that stayed idle. Whether there are such nodes.
+    """
+    lost = [job for job in counted.jobs if job.index not in ledger.seats]
+    first, tightened = len(counted.base.free), False
+    for one in counted.classes:
+        kinds = {counted.stocks[i].kind for i in one.stocks}
+        if one.arcs or not any(job.request.fit.get(kind) for job in lost for kind in kinds):
+            continue
+        nodes = [node for node in range(first, len(ledger.free)) if ledger.kind_of[node] in kinds]
+        total = sum(ledger.board.kinds[ledger.kind_of[node]].total for node in nodes)
+        if idle := sum(ledger.free[node] for node in nodes):
+            sizes = {size: size for size in one.sizes}
+            weigh(
+                counted.program, one.sizes, one.ends, sizes, {at: at * (1 - idle / total) for at in one.ends}
+            )
+            tightened = True
+    return tightened
 
 
 def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
@@ -161,23 +216,32 @@ def _whole(counted: Counted) -> set[int]:
 
 
 def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
-    """The ledger that a solution stands for; None if some of its numbers are not whole."""
+    """The ledger that a solution stands for; None if some of its numbers are not whole. Where the program is
+    rough, tasks are left out of which a rank finds no place.
+    """
     ledger = counted.base.copy()
     slots = [_slots(counted, one, values, ledger) for one in counted.classes]
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
     of_run = _of_runs(counted, values)
+    seats: list[tuple[Seat, int]] = []
+    lost: set[int] = set()
     for number, index, column, run in counted.placed:
         count = round(values[column])
         if abs(values[column] - count) > NEARLY:
             return None
         queue = queues[number] if run < 0 else of_run[run, number]
         for seat in itertools.islice(queue, count):
-            here = slots[index][counted.classes[index].takes[number]]
-            if not here:
-                return None
-            _sit(ledger, seat, here.pop())
-    if any(next(queue, None) for queue in (*queues.values(), *of_run.values())):
+            if here := slots[index][counted.classes[index].takes[number]]:
+                seats.append((seat, here.pop()))
+            else:
+                lost.add(seat[0].index)
+    if any(next(queue, None) for queue in (*queues.values(), *of_run.values())) or (
+        lost and not counted.rough
+    ):
         return None
+    for seat, node in seats:
+        if seat[0].index not in lost:
+            _sit(ledger, seat, node)
     return ledger
 
 
@@ -219,6 +283,10 @@ def _hold(ledger: Ledger, seat: Seat, volumes: Mapping[str, str]) -> None:
 def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> Mapping[int, list[int]]:
     """Blocks of a rank → nodes with a place for it, one for each place; the last is to be taken first."""
     nodes = _nodes(counted, one, values, ledger)
+    if not one.arcs:
+        sizes = sorted(one.sizes, reverse=True)
+        counts = {size: sum(round(values[column]) for column in one.sizes[size]) for size in sizes}
+        return pack(sorted((idle, node) for idle, own in nodes.items() for node in own), counts)
     leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
     """Where an arc begins → where it ends and how often it is taken; the long ones are the last."""
     for column, (start, end) in sorted(one.arcs.items(), key=lambda arc: abs(arc[1][1])):

@@ -5,10 +5,13 @@ One thread, a fixed seed, and limits that count nodes of the tree: the same prog
 
 from __future__ import annotations
 
+import bisect
 import importlib
+import itertools
 import math
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import mul
 from typing import Any
@@ -219,3 +222,115 @@ def arcs_of(most: Mapping[int, float], last: int) -> list[tuple[int, int]]:
                 arcs.append((start, size))
                 used[start + size] = min(used.get(start + size, math.inf), used[start] + 1)
     return arcs
+
+
+Sizes = Mapping[int, Mapping[int, float]]
+"""Blocks of a rank → the columns that count such ranks."""
+
+Ends = Mapping[int, Sequence[int]]
+"""Idle blocks of a node → the columns that count such nodes."""
+
+
+def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]]:
+    """Say how nodes are cut, as a flow along their blocks: column → where its arc begins and ends, the end
+    negative if it is no rank of several blocks.
+    """
+    last, most = max(ends), program.most
+    # A rank of one block goes where nothing else does: it needs no arc of its own.
+    counts = {size: sum(most[i] for i in own) for size, own in sizes.items() if 1 < size <= last}
+    arcs = arcs_of(counts, last)
+    stops = sorted({0, *ends, *(start + size for start, size in arcs)})
+    balance: Balance = {at: {} for at in stops}
+    cuts: dict[int, dict[int, float]] = {size: {} for size in sizes}
+    found: dict[int, tuple[int, int]] = {}
+    for start, size in arcs:
+        arc = program.column(0.0, counts[size])
+        found[arc] = (start, start + size)
+        lead(balance, arc, start, start + size)
+        cuts[size][arc] = -1.0
+    for start, end in itertools.pairwise(stops):
+        rest = program.column(0.0)
+        found[rest] = (start, -end)
+        lead(balance, rest, start, end)
+        if 1 in cuts:
+            cuts[1][rest] = float(start - end)
+    for at, nodes in ends.items():
+        for node in nodes:
+            lead(balance, node, at, 0)
+    for terms in balance.values():
+        program.row(0, 0, terms)
+    for size, taken in cuts.items():
+        program.row(-math.inf, 0, {**taken, **sizes[size]})
+    return found
+
+
+MOST_ROWS = 6
+"""Rows of one kind for nodes that are cut roughly."""
+
+
+def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
+    """Add rows that hold however nodes are cut. Not all that keeps to them can be cut, but nearly all."""
+    ranks, nodes, last = sorted(sizes), sorted(ends), max(ends)
+    weigh(program, sizes, ends, {size: size for size in ranks}, {at: at for at in nodes})
+    for end in nodes[:-1][:MOST_ROWS]:  # what is too large for these
+        large = {size: size for size in ranks if size > end}
+        weigh(program, sizes, ends, large, {at: at for at in nodes if at > end})
+    for count in range(MOST_ROWS):  # so many lie on a node at most
+        if least := next((size for size in ranks if last // size == count), 0):
+            one = dict.fromkeys((size for size in ranks if size >= least), 1)
+            weigh(program, sizes, ends, one, {at: at // least for at in nodes})
+    # Beside a rank that leaves less room lies none that takes as much (Martello, Toth 1990: bound L2).
+    small = [size for size in ranks if 2 * size <= last]
+    for room in small[:: max(1, math.ceil(len(small) / MOST_ROWS))]:
+        whole = {size: last if size > last - room else size for size in ranks if size >= room}
+        weigh(program, sizes, ends, whole, {at: last if at > last - room else at for at in nodes})
+
+
+def weigh(
+    program: Program, sizes: Sizes, ends: Ends, weights: Mapping[int, float], held: Mapping[int, float]
+) -> None:
+    """Add a row: what ranks weigh, by their blocks, is at most what nodes hold, by their idle blocks."""
+    terms = {column: float(weight) for size, weight in weights.items() for column in sizes[size]}
+    terms |= {node: -float(most) for at, most in held.items() if most for node in ends[at]}
+    program.row(-math.inf, 0, terms)
+
+
+def pack(idle: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> Mapping[int, list[int]]:
+    """Blocks of a rank → the nodes where such ranks lie; some may find no place.
+
+    `idle`: idle blocks and number of each node, the small ones first. `counts`: how many ranks there are of
+    each size, the large ones first.
+    """
+    found = _best_fit(idle, counts)
+    return found if all(len(found[size]) == count for size, count in counts.items()) else _fill(idle, counts)
+
+
+def _best_fit(idle: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
+    """The largest ranks first, each where it leaves the least idle."""
+    left, out = list(idle), defaultdict[int, list[int]](list)
+    for size, count in counts.items():
+        for _ in range(count):
+            place = bisect.bisect_left(left, (size, -math.inf))
+            if place == len(left):
+                break
+            at, node = left.pop(place)
+            out[size].append(node)
+            bisect.insort(left, (at - size, node))
+    return out
+
+
+def _fill(idle: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
+    """One node after the other, the small ones first, each as full as can be."""
+    left, out = dict(counts), defaultdict[int, list[int]](list)
+    for at, node in idle:
+        sums: dict[int, tuple[int, ...]] = {0: ()}
+        for size, count in left.items():
+            for _ in range(min(count, at // size)):
+                if at in sums:
+                    break
+                more = {total + size: (*ranks, size) for total, ranks in sums.items() if total + size <= at}
+                sums = {**more, **sums}
+        for size in sums[max(sums)]:
+            left[size] -= 1
+            out[size].append(node)
+    return out

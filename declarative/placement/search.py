@@ -17,7 +17,7 @@ from declarative.placement.counted import SKEW, Counted
 from declarative.placement.gangs import Seating, keep_places, open_homes, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known, base_for, bound, movable, solve
+from declarative.placement.optimum import Known, base_for, bound, movable, roughly, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job
@@ -39,6 +39,12 @@ COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3)
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
+
+LESS = 2
+"""A program that has so many times fewer columns if it is rough is solved roughly…"""
+
+FAIR = 12
+"""…and exactly only if the answer costs more than so many gaps above the bound."""
 
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
@@ -166,9 +172,12 @@ class Search:
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
+        counted = counted.roughened() if counted.large else counted
         seated = _weight(filter(found.seats, may))
         counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
         least, ledger = solve(counted, replace(self.seats, quick=gain is not None), self.known)
+        if ledger and not all(job.index in ledger.seats for job in still):
+            ledger = None
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
@@ -294,16 +303,29 @@ class Search:
     def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
-        least, ledger = solve(self._counted(begin, free, found), self.cost, self.known)
+        counted = self._counted(begin, free, found)
+        rough = counted.roughened()
+        least, others = -math.inf, list[Seating]()
+        if counted.large or len(rough.program.costs) * LESS <= len(counted.program.costs):
+            least, others = roughly(rough, self.cost, self.known, lambda ledger: self._whole(ledger, jobs))
+        if all(other.cost > least * (1 + FAIR * self.cost.gap) + ROUNDED for other in others):
+            lower, ledger = solve(counted, self.cost, self.known)
+            least = max(least, lower)
+            others += [self._whole(ledger)] if ledger else []
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
-            least = bound(self._counted(self.start, jobs, found), self.cost)
-        if ledger is not None:
-            Tidy(ledger).run()
-            other = Seating(ledger, found.left, launch_baselines(ledger), proved=found.proved)
-            found = min(found, other, key=lambda r: r.value)
+            least = bound(self._counted(self.start, jobs, found).roughened(), self.cost)
+        same = [replace(other, left=found.left, proved=found.proved) for other in others]
+        found = min([found, *same], key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
-        return found, ledger is not None
+        return found, bool(others)
+
+    def _whole(self, ledger: Ledger, jobs: Sequence[Job] = ()) -> Seating:
+        """A ledger, tidied, with those of the tasks seated that it lacks."""
+        if any(job.index not in ledger.seats for job in jobs):
+            return self._pass(jobs, "size", wanted={}, first=ledger, by_priority=False)
+        Tidy(ledger).run()
+        return Seating(ledger, [], launch_baselines(ledger))
 
     def _counted(self, base: Ledger, jobs: Sequence[Job], found: Seating, may: Sequence[Job] = ()) -> Counted:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
