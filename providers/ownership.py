@@ -1,4 +1,4 @@
-"""What providers write beside the things that they make: owner, create, inputs; and what of it may change."""
+"""Marks that providers write beside things that they make: owner, create, inputs; and which may change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
 
 FORMAT = 1
-"""Of the records of things."""
+"""The format of the marks."""
 NOT_OWNED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
-"""What reading a damaged record raises."""
+"""The errors that reading damaged marks raises."""
 
 
 def key_of(token: str) -> str:
@@ -27,7 +27,7 @@ def key_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """What stands beside a thing: whose it is, by which create it came, and with which inputs."""
+    """The marks of a thing: its owner, the token of its create, and its inputs."""
 
     owner: str
     address: Address

@@ -40,7 +40,7 @@ MPI_VARIABLES: Mapping[str, str] = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-"""By which the launchers of MPI find ours. A variable that the user declares counts instead."""
+"""Variables by which MPI's launchers find our login script. One that the user declares counts instead."""
 
 
 # ------------------------------------------------------------------------------------------ the launch
@@ -60,11 +60,11 @@ def prepared(
 
     Args:
         node: The node's folder on its host.
-        usable: The numbers of the host's CPUs that may be used; none if that is not known.
-        launch: What the port was asked for.
+        usable: The numbers of the host's CPUs that may be used; none if unknown.
+        launch: The port's launch.
         volumes: The declared path of each volume, and the folder on the host that holds its data.
         must: The rank does not start if the host cannot show it a volume at the declared path.
-        meets: If it is told of its siblings, its programs can reach theirs (`meet` in `peers.sh`).
+        meets: If it knows its siblings, its programs can reach theirs (`meet` in `peers.sh`).
         devices: The process that runs it on the node says which GPUs it sees.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):

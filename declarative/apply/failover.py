@@ -21,7 +21,7 @@ from declarative.planner.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 
 REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
-"""Faults of a planned offer for which another one is taken. Of a spare one it is any lasting fault."""
+"""Faults of a planned offer after which another one is taken. For a spare one any lasting fault counts."""
 
 MOST_NAMED = 4
 """Offers that were tried and are named; more are counted."""
@@ -31,7 +31,7 @@ ERROR_LENGTH = 160
 HINT = "apply again later, or let the fleet choose from more `regions`, zones or `instance_types`"
 
 Key = tuple[str, str, str, bool]
-"""What limits and quotas count: backend, region, instance type, spot."""
+"""The key that limits and quotas count by: backend, region, instance type, spot."""
 
 
 class NoOfferError(Exception):
@@ -55,40 +55,40 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverVerdict:
-    """What becomes of an action that has ended."""
+    """The verdict on an action that has ended."""
 
     error: BaseException | None = None
-    """What it failed of, if it did."""
+    """Its error, if it failed."""
     note: str | None = None
     """A remark about it, although it is done."""
     again: tuple[str, ...] = ()
     """Actions to do again, itself or others."""
     more: tuple[Action, ...] = ()
-    """Actions that the plan has not."""
+    """Actions that are not in the plan."""
     undone: tuple[str, ...] = ()
-    """Actions that count as skipped, although they may have been done: what they made is deleted."""
+    """Actions that count as skipped, although they may have been done: their things are deleted."""
     move: Move | None = None
 
 
 @dataclass(slots=True)
 class _Group:
-    """The nodes of one fallback, or one of them where each goes its own way."""
+    """The nodes of one fallback, or one of them if each goes its own way."""
 
     members: Mapping[str, int]
     """Name → the number of its kind."""
     fallback: Fallback
     planned: Mapping[str, Action]
-    """The create of each; of those that are there, where they follow the others."""
+    """Name → its create; for an existing node, the create in the place that it moves to."""
     nodes: Mapping[str, NodeInputs]
-    """What they are by the plan."""
+    """Name → its planned inputs."""
     way: int = 0
-    """0 is as planned, then the fallback's own from 1."""
+    """0 is the planned way; the fallback's ways count from 1."""
     open: set[str] = field(default_factory=set)
     """Members whose creates have no final result."""
     made: set[str] = field(default_factory=set)
     """Members that this apply has made where the group is now."""
     leaving: dict[str, Action] = field(default_factory=dict)
-    """The deletes of those that it has made where the group was before."""
+    """Node → the delete of it where the group was before."""
     later: set[str] = field(default_factory=set)
     """Members that existed before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class _Group:
     full: set[Key] = field(default_factory=set)
     tried: list[tuple[str, str]] = field(default_factory=list)
     broken: bool = False
-    """One failed for other reasons: the group goes nowhere else any more."""
+    """A member failed for another reason, so the group does not move any more."""
     over: bool = False
 
     def spare(self, name: str) -> Spare | None:
@@ -104,7 +104,7 @@ class _Group:
         return self.fallback.ways[self.way - 1][self.members[name]] if self.way else None
 
     def offer(self, name: str) -> OfferInputs:
-        """The same, or what is planned."""
+        """The same, or the planned offer."""
         spare = self.spare(name)
         return spare.offer if spare else self.nodes[name]
 

@@ -1,4 +1,4 @@
-"""Asking nodes how ranks are doing: those that are recorded, and those that are not and run all the same."""
+"""Asking nodes how ranks are doing: recorded ranks, and running ones without a record."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _asking(  # noqa: PLR0917 (those of `poll`)
     reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
     patience: Policy = PATIENCE,
 ) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
-    """How one node is asked for `poll`; and node → attempt → rank, of what it is asked for."""
+    """A function that asks one node for `poll`; and node → attempt → rank, for what it asks."""
     live = [r for r in state.of("rank") if not state.has_ended(r.address.name)]
     going = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
     by_node = _by_node(state, live)
@@ -97,7 +97,7 @@ def _asking(  # noqa: PLR0917 (those of `poll`)
             elif stray and attempt not in going and status and not status.state.ended:
                 stray(node, attempt)
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
-        # Of an attempt that an answer leaves out nothing is known.
+        # Nothing is known of an attempt that the answer leaves out.
         return {ranks[a]: status or never for a, status in answers.items() if a in ranks}
 
     return ask, by_node
@@ -194,7 +194,7 @@ class PollRounds:
     def _hasten(
         self, state: State, every: Mapping[str, Mapping[str, str]], changed: Collection[str], now: float
     ) -> None:
-        """Where a rank changed, its task's other ranks will soon change, too."""
+        """Poll the nodes of a changed rank's task soon: its other ranks will change, too."""
         tasks = {state.records[Address("rank", rank)].rank.task for rank in changed}
         for name, ranks in every.items():
             if any(state.records[Address("rank", rank)].rank.task in tasks for rank in ranks.values()):

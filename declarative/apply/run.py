@@ -56,7 +56,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
 
 
 def _ended(tools: Tools) -> Note:
-    """Records how a rank has ended, and says it."""
+    """A function that records how a rank has ended, and reports it."""
 
     def ended(rank: str, status: RankStatus) -> None:
         tools.writer.observe_rank(rank, status)
@@ -87,8 +87,8 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
 
 
 def give_back(tasks: Collection[str], tools: Tools) -> None:
-    """Tasks that were not started for want of capacity hold nothing: while they wait, what was to be theirs
-    is idle, may go with its cluster when that finds another place, and is of use to others.
+    """Release what tasks hold that were not started for lack of capacity. While they wait, their nodes are
+    idle: these may move with their cluster, and other tasks may use them.
     """
     if not tasks:
         return
@@ -114,8 +114,8 @@ def _leave(
     tools: Tools,
     parallelism: int,
 ) -> tuple[ActionResult, ...]:
-    """Delete what was made of clusters that cannot be completed and had nowhere else to go, as `Failover`
-    does of those that had, unless the fleet wants it for itself or another task is on it.
+    """Delete the made nodes of clusters that cannot be completed and had no other offers, as `Failover` does
+    if they had. Nodes that the fleet wants for itself, or that another task uses, stay.
     """
     made = {key for lack in lacks.values() for key in lack.made}
     kept = _kept(plan, tools)
@@ -133,7 +133,7 @@ def _leave(
 
 
 def _kept(plan: Plan, tools: Tools) -> set[str]:
-    """Nodes that stay, whatever becomes of their clusters. Those that came late are deleted in any case."""
+    """Nodes that stay even without their clusters. Nodes that came too late are deleted in any case."""
     wanted = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
     held = {r.reservation.node for r in tools.writer.state().of("reservation")}
     return wanted | held | {address.name for address in tools.late}
@@ -144,8 +144,8 @@ def _is_of_cluster(action: Action) -> bool:
 
 
 def _late(tools: Tools) -> list[Action]:
-    """The deletion of nodes that were waited for in vain: they would be billed for nothing. A host is there
-    whatever is deleted, and what is protected is shown by every plan.
+    """The deletions of nodes that did not come up in time: they would cost money for nothing. Hosts exist
+    anyway, and every plan shows protected nodes.
     """
     state = tools.writer.state()
     held = {r.reservation.node for r in state.of("reservation")}
@@ -160,7 +160,7 @@ def _late(tools: Tools) -> list[Action]:
 def _delete(
     plan: Plan, actions: Sequence[Action], tools: Tools, parallelism: int
 ) -> tuple[ActionResult, ...]:
-    """Nodes that the plan does not delete are deleted after it."""
+    """Delete nodes after the plan, unless the plan deletes them."""
     if not actions:
         return ()
     return walk(
@@ -205,12 +205,12 @@ def _stop_held(tools: Tools, ended: Note) -> None:
 # ---------------------------------------------------------------------------------------- old attempts
 
 KEPT = 2
-"""So many attempts of a rank are kept: the present one counts."""
+"""Attempts of a rank that are kept, including the present one."""
 AT_ONCE = 32
 
 
 def oldest_kept(state: State) -> dict[str, int]:
-    """Rank, by the name that its attempts have → the first attempt to keep, where there are older ones."""
+    """Rank, by the name of its attempts → the first attempt to keep, if there are older ones."""
     ranks = state.of("rank")
     out = {made_as(r).name: r.generation - KEPT + 1 for r in ranks if r.generation > KEPT}
     known = {made_as(r).name for r in ranks} | {i.address.name for i in state.intents}

@@ -65,7 +65,7 @@ class VanishedError(StateError):
 
 
 def check_vanished(state: State, seen: Seen) -> None:
-    """`VanishedError` if nodes and volumes that nobody was deleting are gone: several, or without a sign."""
+    """`VanishedError` if several nodes and volumes are gone, or any in doubt, that nobody was deleting."""
     several = vanished(state, seen.inventory)
     if several:
         raise VanishedError(several)
@@ -120,7 +120,7 @@ def _changed_ranks(state: State, inventory: Inventory) -> dict[str, RankStatus]:
 
 
 def _bury(backends: Backends, state: State, gone: Collection[Address]) -> None:
-    """Remove what is left on this side of nodes that are gone."""
+    """Remove what gone nodes left on this machine."""
     for node in (r for r in state.of("node") if r.address in gone):
         with contextlib.suppress(ProviderError):
             backends.get(node.backend).bury(node)
@@ -129,7 +129,7 @@ def _bury(backends: Backends, state: State, gone: Collection[Address]) -> None:
 def _stop_lost(
     backends: Backends, state: State, statuses: Mapping[str, RankStatus], seen: Mapping[str, RankStatus]
 ) -> None:
-    """Stop ranks that are lost with their volumes and still run: none may outlive its blocks."""
+    """Stop ranks that still run although they are lost with their volumes: no rank may outlive its blocks."""
     for name, status in statuses.items():
         if status.state is RankState.LOST and not seen.get(name, status).state.ended:
             with contextlib.suppress(ProviderError):
@@ -140,21 +140,21 @@ def _stop_gangs(writer: Writer, backends: Backends, seen: Seen, now: Callable[[]
     """Stop the ranks of gangs that cannot go on, and those that the user has stopped."""
     state = writer.state()
     stops = {**half_started(state, now()), **gang_stops(state), **user_stops(state)}
-    # Those on nodes that do not answer are stopped when they do.
+    # Ranks on silent nodes are stopped when the nodes answer again.
     there = (n for n in stops if (w := state.node_of_rank(n)) and w.address.name not in seen.inventory.silent)
     causes = {rank: stops[rank].cause for rank in there}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
 
 
 def _lacks_dates(state: State) -> bool:
-    """Whether an older version did not note of a volume since when nothing has it attached."""
+    """Whether an older version did not note when a volume was detached."""
     volumes = {r.address for r in state.of("volume") if r.address.name not in state.detached_since}
     return bool(volumes - {need for r in state.of("attachment") for need in r.needs} if volumes else ())
 
 
 def _end(backends: Backends, state: State, seen: Seen) -> None:
-    """Delete nodes that are gone once more, if a killed command was deleting them: what goes with the last
-    one, as the key pair, may still be there.
+    """Delete gone nodes once more if a killed command was deleting them: what is deleted with the last node,
+    such as the key pair, may still be there.
     """
 
     def delete(node: Record) -> None:
@@ -172,7 +172,7 @@ def recover(writer: Writer, seen: Seen, now: float) -> None:
     for resolution in seen.resolutions:
         if resolution.record:
             made = resolution.intent.op == "create" and resolution.intent.address.kind == "node"
-            # Since it was asked for: who takes it over waits no longer for it than who began it.
+            # Since its first call: a command that takes it over waits no longer than the one that started it.
             since = now - (age(resolution.intent, now) or 0.0)
             writer.adopt(resolution.record, resolution.intent, idle_since=since if made else None)
             if resolution.status:
@@ -196,10 +196,10 @@ def _is_old(intent: Intent, now: float) -> bool:
 
 
 def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:
-    """Whether a create that is not there may still be: its caller died, its request may be under way.
+    """Whether the thing of a create may still come: its caller died, and its request may be under way.
 
-    Its intent stays open. So it is asked again with the same token, which makes no second one, and is found
-    by a later look when nobody wants it any more. No request is under way for `LONGEST_CALL`.
+    Its intent stays open. So it is asked for again with the same token, which makes no second thing; if it is
+    not wanted any more, a later look finds it. No request is under way for longer than `LONGEST_CALL`.
     """
     intent = resolution.intent
     if _is_old(intent, now):
@@ -219,7 +219,7 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 
 
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
-    """What is gone, and what held on to it: its attachments and reservations first."""
+    """Forget gone things, and first the attachments and reservations that need them."""
     gone = seen.inventory.gone
     let_go(writer, gone, state, now)
     for address in sorted(gone):
@@ -232,7 +232,7 @@ def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) 
     state = writer.state()
     failed = [r for r in state.of("rank") if NOTICED not in r.outputs and _failed(state, r.address.name)]
     if failed:
-        # Hosts' clocks differ: what waits for its time after a failure (`retry`) goes by this one.
+        # Hosts' clocks differ: the wait after a failure (`retry`) goes by this clock.
         writer.note({r.address: {NOTICED: now()} for r in failed})
     for reservation in state.of("reservation"):
         name = reservation.address.name
@@ -265,7 +265,7 @@ def _failed(state: State, rank: str) -> bool:
 
 
 def detach(writer: Writer, backends: Backends, record: Record) -> bool:
-    """Detach one volume of an ended rank; False where the backend could not be reached now."""
+    """Detach one volume of an ended rank; False if the backend could not be reached now."""
     intent = writer.begin("delete", record.address, record.backend, record.inputs)
     try:
         call(lambda: backends.get(record.backend).delete(record))
@@ -287,8 +287,8 @@ def refresh(
     *,
     accept: bool = False,
 ) -> State:
-    """Look at the backends, and settle what was found; `VanishedError` where that needs the user's word,
-    unless it is given: `accept`.
+    """Look at the backends, and settle what was found; `VanishedError` if the user has to confirm that.
+    `accept` confirms it.
     """
     state = writer.state()
     seen = look(state, backends, offers=False)

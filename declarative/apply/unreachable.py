@@ -41,13 +41,11 @@ T = TypeVar("T")
 
 AT_ONCE = 16
 MOST_ASKED = 3
-"""Hosts of a fleet that are asked whether they reach one that does not answer us."""
+"""Hosts of a fleet that are asked whether they reach a host that does not answer us."""
 
 
 def judged(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
-    """The nodes that do not answer. Those whose time has come were asked twice; `readiness` is brought up to
-    date then.
-    """
+    """The nodes that do not answer. Nodes whose time is over were asked twice, which updates `readiness`."""
     found = _silences(state, readiness, backends)
     due = [node for node in _due(state.of("node"), found) if _has_to_go(state, node)]
     if not due:
@@ -78,12 +76,12 @@ def _due(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]
 
 
 def _has_to_go(state: State, node: Record) -> bool:
-    """A host on which nothing runs costs nothing, and may stay as it is."""
+    """Whether a node has to be given up. A host without ranks costs nothing, and may stay as it is."""
     return not node.node.host or bool(_live(state, node.address.name))
 
 
 def _each(nodes: Sequence[Record], ask: Callable[[Record], T], name: str) -> list[tuple[Record, T]]:
-    """What is found out of nodes, side by side."""
+    """Ask about nodes side by side; the answers."""
     with ThreadPoolExecutor(min(AT_ONCE, len(nodes)) or 1, thread_name_prefix=name) as pool:
         return list(zip(nodes, pool.map(ask, nodes), strict=True))
 
@@ -97,9 +95,9 @@ def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backen
 def _reached(
     record: Record, state: State, readiness: Mapping[str, Readiness], backends: Backends
 ) -> str | None:
-    """Why a host is not given up: another one of its fleet reaches it, or nobody can tell.
+    """Why a host is not given up: another host of its fleet reaches it, or that cannot be told.
 
-    What reaches it keeps its ranks alive (see `runner.sh`): then they would run twice.
+    A neighbour that reaches it keeps its ranks alive (see `runner.sh`), so they would run twice.
     """
     address, others = str(record.outputs.get("address") or ""), []
     for other in state.of("node"):
@@ -146,8 +144,8 @@ def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Ma
 
 
 def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
-    """Write down what runs on hosts that are given up, before it counts as lost: it is stopped when they
-    answer again.
+    """Write down the ranks on hosts that are given up, before they count as lost. They are stopped when the
+    hosts answer again.
     """
     state = writer.state()
     for name in sorted(n for n, s in silent.items() if s.given_up):
@@ -163,7 +161,7 @@ def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
 
 
 def of_host(state: State, node: str) -> bool:
-    """Whether a node is a host that exists, and not a machine that a cloud can end."""
+    """Whether a node is an existing host, and not a machine that a cloud can end."""
     record = state.get("node", node)
     return bool(record and record.node.host)
 
@@ -171,9 +169,9 @@ def of_host(state: State, node: str) -> bool:
 def end_given_up(
     writer: Writer, backends: Backends, silent: Mapping[str, Silence], now: Callable[[], float]
 ) -> dict[str, RankStatus]:
-    """Have clouds end the nodes that are given up, and forget those; the ranks that are lost with them.
+    """Let clouds end the nodes that are given up, and forget those nodes. Returns the ranks lost with them.
 
-    One that its cloud cannot end now stays as it is, with all that runs on it.
+    A node that its cloud cannot end now stays as it is, with all that runs on it.
     """
     state = writer.state()
     lost: dict[str, RankStatus] = {}
@@ -191,8 +189,8 @@ def end_given_up(
 def end(
     writer: Writer, backends: Backends, node: Record, cause: str, now: Callable[[], float]
 ) -> dict[str, RankStatus]:
-    """End a node by its cloud, with all that holds on to it: then nothing runs there any more. The ranks that
-    are lost with it.
+    """Let the cloud end a node, and release all that needs it: nothing runs there any more. Returns the ranks
+    that are lost with it.
     """
     writer.note({node.address: {GIVEN_UP: []}})  # if it is gone at the next look, that is why
     call(lambda: backends.get(node.backend).delete(node))
@@ -207,7 +205,7 @@ def end(
 
 
 def let_go(writer: Writer, gone: Collection[Address], state: State, now: Callable[[], float]) -> None:
-    """Nothing holds on to what is gone any more: its attachments first, then its reservations."""
+    """Release what needs a gone node: its attachments first, then its reservations."""
     gone = {*gone}
     holding = {r.address for r in state.of("reservation") if r.needs & gone}
     for record in state.of("attachment"):
@@ -221,7 +219,7 @@ def let_go(writer: Writer, gone: Collection[Address], state: State, now: Callabl
 
 
 def _release(writer: Writer, record: Record, state: State) -> None:
-    """The rank that holds `record` holds it no more."""
+    """Remove the needs of the rank that holds `record`."""
     rank = record.attachment.rank if record.address.kind == "attachment" else record.address.name
     holder = state.get("rank", rank)
     if holder:
@@ -229,9 +227,9 @@ def _release(writer: Writer, record: Record, state: State) -> None:
 
 
 def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
-    """Stop what was given up and runs all the same, on hosts that answer again; then its blocks are free.
+    """Stop given-up ranks that still run on hosts that answer again. Then their blocks are free.
 
-    It gets no time to save anything: what it would save is older than what came after it.
+    They get no time to save anything: it would be older than what came after them.
     """
     state = writer.state()
     going = {attempt_id(r) for r in state.of("rank") if not state.has_ended(r.address.name)}
@@ -251,7 +249,7 @@ def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
 
 
 def _is_stopped(node: Record, attempt: str, status: RankStatus | None, backends: Backends) -> bool:
-    """Whether an attempt does not run any more; it is stopped if it does."""
+    """Stop an attempt if it runs; whether it has ended."""
     if status is None or status.state.ended:
         return True
     provider = backends.get(node.backend)
@@ -288,13 +286,13 @@ def hold_given_up(
 
 
 def blocks_of(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
-    """The rank that an attempt was of, and the blocks of its node that it runs on."""
+    """The rank of an attempt, and the blocks of its node that it runs on."""
     rank, blocks = rank_of_attempt(attempt)
     every = range(node.node.blocks)
     return rank, blocks if blocks and blocks[-1] in every else every
 
 
 def _still_held(held: Mapping[int, str], left: Iterable[str]) -> dict[int, str]:
-    """The blocks of a node that are held, once of what was given up only the attempts `left` hold any."""
+    """The held blocks of a node, once only the attempts `left` of the given-up ones hold any."""
     holders = set(map(_holder, left))
     return {b: who for b, who in held.items() if not who.endswith(_GIVEN_UP) or who in holders}

@@ -202,8 +202,7 @@ class Desired:
     unmatched: Mapping[str, Span] = field(default_factory=dict)
     """Patterns of `include` that match no file, and where each is written."""
     protected: Mapping[str, bool] = field(default_factory=dict)
-    """For `destroy`, which declares nothing: address → the present `prevent_destroy` of fleets and volumes.
-    """
+    """For `destroy`, which declares nothing: address of a fleet or volume → its present `prevent_destroy`."""
     asleep: frozenset[str] = frozenset()
     """The fleets and tasks that their `schedule` keeps from being there now: `task/train`."""
     skipped: Mapping[str, Span] = field(default_factory=dict)

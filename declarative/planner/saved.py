@@ -1,13 +1,13 @@
-"""A plan to be kept in a file: all that `apply` needs of it, and all that says whether it still holds.
+"""Saved plans: all that `apply` needs of a plan, and the facts that show whether it still holds.
 
-Pure: text in, text out; `cli.planfile` owns the file. A saved plan is self-contained, so what `apply` takes
-from the project beside the actions is in it: the backends as declared (credentials by the names of their
-variables), the names of the tasks, where the state is. `${{ env.X }}` stays as it is written: it is read when
+Pure: text in, text out; `cli.plan_files` owns the file. A saved plan is self-contained. So it has what
+`apply` needs of the project beside the actions: the declared backends (credentials by the names of their
+variables), the names of the tasks, the state's place. `${{ env.X }}` stays as it is written: it is read when
 a rank starts. No secret gets in, because none is in a plan.
 
-The checksum guards against accidents and edits by hand. It is no signature: whoever may write the file can
-make a new one, and `apply` runs the commands that stand in it. It is to be trusted like the YAML, or signed
-(`cli.signature`).
+The checksum guards against accidents and edits by hand. It is not a signature: anybody who may write the file
+can make a new one, and `apply` runs the commands in it. Trust the file like the YAML, or sign it
+(`cli.plan_files`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from declarative.planner.assumptions import AGAIN, Facts, digest
 from declarative.planner.types import Action, Fallback, Op, Plan
 
 FILE_VERSION = 1
-"""Of the file and of what its actions mean: raised when another version would carry them out otherwise."""
+"""The format of the file and of its actions: raised when another version would do them otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Saved:
     tasks: tuple[str, ...] = ()
     """The names of the declared tasks: those that `--wait` follows."""
     files: Mapping[str, Manifest] = field(default_factory=dict)
-    """What the ranks get that it starts, by its digest: their names and sums, not what is in them."""
+    """Digest → the files of ranks that it starts: names and sums, without contents."""
     state: str
     """Where the state is, as it was given; it holds no password, those are refused."""
     directory: str
@@ -81,7 +81,7 @@ def layout() -> str:
 def dump(saved: Saved) -> str:
     """The file's text: the same plan, the same bytes."""
     plan = saved.plan
-    # Source lines may hold anything; what is said of them, and where they are, is enough.
+    # Source lines may hold anything: only the findings and their places are kept.
     spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
     found = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
     data: dict[str, Any] = {
@@ -140,7 +140,7 @@ def load(text: str, name: str, version: str) -> Saved:
 
 
 def _checksum(data: Mapping[str, Any]) -> str:
-    """Of everything but itself, however the file is laid out."""
+    """The checksum of everything but itself, independent of the file's layout."""
     return digest({key: value for key, value in data.items() if key != "checksum"})
 
 
@@ -187,7 +187,7 @@ def _no_plan(name: str, why: str) -> InvalidError:
 
 
 def _backend(name: str, data: Any) -> Backend:
-    """By the language's own rules."""
+    """A backend, decoded by the language's own rules."""
     problems: list[Problem] = []
     found = decode(Backend, data, ("backends", name), problems)
     if found is None or problems or found.name != name:

@@ -324,8 +324,7 @@ def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
 # ------------------------------------------------------------------------------------------- schedules
 
 LATE = 3600.0
-"""Seconds after a scheduled start in which a missed task still starts. After that it waits for the next one.
-"""
+"""Seconds after a scheduled start in which a missed task still starts. Later it waits for the next one."""
 
 
 def at(desired: Desired, now: float) -> Desired:

@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 
 def adopted(inputs: Inputs | None) -> str | None:
-    """The id of the instance or volume that was there, where a node or a volume was not made."""
+    """The id of the adopted instance or volume; None for a node or volume that was made."""
     if isinstance(inputs, NodeInputs):
         return inputs.instance_id
     return inputs.volume_id if isinstance(inputs, VolumeInputs) else None
@@ -87,18 +87,18 @@ class Action:
     """What the new record needs: written to the state, so that deletions can be ordered later."""
     backend: str | None = None
     forget: bool = False
-    """Of a delete: the record goes and nothing is called, since `removed` says `destroy: false`."""
+    """For a delete: only the record is removed, since `removed` says `destroy: false`."""
 
     @property
     def typed(self) -> Inputs:
-        """What it is to become, or of a delete what it was; `isinstance` of it tells the kinds apart."""
+        """The new inputs, or the old ones for a delete; `isinstance` of it tells the kinds apart."""
         found = self.before if self.op is Op.DELETE else self.after
         assert found is not None
         return found
 
     @property
     def task(self) -> str | None:
-        """The task that its reservation, attachment or rank is of."""
+        """The task of its reservation, attachment or rank."""
         found = self.typed
         return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
 
@@ -109,7 +109,7 @@ class Action:
 
     @property
     def forgets(self) -> bool:
-        """Whether a delete only lets go: what was adopted, or is to be kept, stays as it is."""
+        """Whether a delete only forgets: an adopted thing, or one to be kept, stays as it is."""
         return self.op is Op.DELETE and (self.forget or adopted(self.before) is not None)
 
 
@@ -202,13 +202,13 @@ class Cost:
     before: float | None
     after: float | None
     priced_on: Mapping[str, str] = field(default_factory=dict)
-    """Backend → the day that the prices are of which it gave for these nodes, where that is known."""
+    """Backend → the day of its prices for these nodes, if known."""
     excludes: tuple[str, ...] = ()
-    """What is billed as well and is not in the sums: `volumes`, whose prices backends do not tell."""
+    """What costs money and is not in the sums: `volumes`, whose prices backends do not report."""
     bound: float | None = None
-    """What `after` would be at least, with the same tasks placed; None if nobody worked that out."""
+    """A lower bound of `after` with the same tasks placed; None if it was not worked out."""
     spent: Spent | None = None
-    """What was spent in this month; None where that is not known."""
+    """The spending of this month; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,28 +216,28 @@ class Spare:
     """An offer that a node may take instead of the planned one."""
 
     offer: OfferInputs
-    """What of the node's inputs follows from the offer is then."""
+    """The node's inputs that follow from the offer."""
     limit: int | None = None
-    """How many nodes of this kind there may be, those that are there included."""
+    """The most nodes of this kind, including existing ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """What becomes of nodes that the plan makes if their offers cannot be had after all.
+    """Other offers for new nodes whose own offers have no capacity after all.
 
-    `kinds` are the names of nodes, those together that are alike. A way has a spare for each kind, and ways
-    are tried in their order: each keeps what the plan promises of limits, prices, blocks and volumes. Of a
-    cluster's nodes those are among them, too, that have none.
+    `kinds` are the names of nodes, grouped by likeness. A way has a spare for each kind. Ways are tried in
+    order, and each keeps the plan's promises on limits, prices, blocks and volumes. A cluster's nodes are all
+    among them, also those without another offer.
     """
 
     kinds: tuple[tuple[str, ...], ...]
     ways: tuple[tuple[Spare, ...], ...]
     together: bool = False
-    """They are a cluster: all of them go the same way. Else each goes its own."""
+    """They are a cluster: all of them go the same way. Else each goes its own way."""
     idle: tuple[str, ...] = ()
-    """Those of them that are there already. Nothing runs on them, so they go with the others."""
+    """The nodes among them that exist already. Nothing runs on them, so they move with the others."""
     wanted: bool = False
-    """Their fleet wants nodes for itself: what was made is kept where the others cannot be had."""
+    """Their fleet wants nodes for itself: made nodes are kept even if the others cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +247,9 @@ class Basis:
     lineage: str | None
     serial: int
     observed_at: float | None = None
-    """When the node was looked at that was looked at longest ago, seconds since the epoch."""
+    """The oldest look at a node, seconds since the epoch."""
     offline: bool = False
-    """Nothing was looked at: what was last observed is taken for what is there."""
+    """Nothing was looked at: the last observations count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,20 +260,20 @@ class Unplaced:
     remedies: tuple[Remedy, ...] = ()
     """Changes that several tasks share, and the tasks that fit together with each."""
     waiting: tuple[str, ...] = ()
-    """Tasks that stay pending as their `retry` says: apply does the rest all the same."""
+    """Tasks that stay pending because of their `retry`: apply still does the rest."""
     starts: tuple[Action, ...] = ()
-    """What they would run, or change, once there is room: of each its rank 0. Only shown."""
+    """The action on rank 0 of each task once there is room. Only shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is not as it was recorded, and what is not well."""
+    """What differs from the records, and what is unhealthy."""
 
     drift: tuple[Drift, ...] = ()
     vanished: tuple[str, ...] = ()
-    """Several things of one backend that are gone at once: apply asks before it makes them anew."""
+    """Things of one backend of which several vanished at once: apply asks before it makes them anew."""
     ended: tuple[tuple[str, str], ...] = ()
-    """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
+    """Tasks that stay failed or lost, each with its state. Only shown."""
     unfit: tuple[Health, ...] = ()
     """Nodes that stay and take no work, and declared hosts that are no nodes."""
 
@@ -284,7 +284,7 @@ class Preview:
 
     nodes: tuple[NodePreview, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    """Where nodes go that cannot be had where they are planned; a node is in one at most."""
+    """Other offers for nodes whose own have no capacity; a node is in at most one."""
     suggestions: tuple[Suggestion, ...] = ()
     """Moves that would let a node go. Only shown: no plan moves what runs."""
     queued: tuple[Queued, ...] = ()
@@ -296,16 +296,16 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What of a plan is asked for. All but the patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
+    """The requested part of a plan. All but patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
-    """What is done because something that was asked for needs it."""
+    """Groups that are done because a target needs them."""
     left_out: tuple[str, ...] = ()
-    """What the whole plan would do beside this."""
+    """Groups that only the whole plan would do."""
     held_up: tuple[str, ...] = ()
-    """Of those, what was asked for, and needs something that is excluded."""
+    """Targets among them that need something excluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +315,7 @@ class Scope:
     moved: tuple[Renamed, ...] = ()
     part: Part | None = None
     refresh_only: bool = False
-    """Nothing is done but to record what happened by itself."""
+    """Only what happened by itself is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,13 +338,15 @@ class Plan:
 
     @property
     def health(self) -> tuple[Health, ...]:
-        """All that is not well and that no action mends. Offline nobody looked at hosts that are no nodes."""
+        """All that is unhealthy and that no action fixes. Offline, hosts that are not nodes are not looked
+        at.
+        """
         unfit = [h for h in self.observed.unfit if not (self.basis.offline and h.state == LEFT_OUT)]
         return (*unfit, *of_backends(self.diagnostics))
 
     @property
     def unreadable_backends(self) -> tuple[str, ...]:
-        """The backends that did not answer as they should: what is there may be not as declared."""
+        """The backends that did not answer as they should: their things may differ from the declaration."""
         return tuple(h.address for h in self.health if h.state == UNREADABLE)
 
     @property
@@ -361,7 +363,7 @@ class Plan:
 
     @property
     def restarts(self) -> int:
-        """How many ranks that run are stopped and started again."""
+        """The number of running ranks that are stopped and started again."""
         return sum(item.restart for item in self.reservations)
 
     def of(self, op: Op, kind: str) -> list[Action]:
@@ -369,7 +371,7 @@ class Plan:
         return [a for a in self.actions if a.op is op and a.address.kind == kind]
 
     def only(self, actions: tuple[Action, ...]) -> Plan:
-        """Some of its actions, each where it is planned and nowhere else."""
+        """The plan with only these actions, without fallbacks."""
         return replace(self, actions=actions, preview=replace(self.preview, fallbacks=()))
 
     def summary(self) -> dict[str, int]:

@@ -117,7 +117,7 @@ class Config:
     project_dir: Path
     lineage: str
     driver: str = ""
-    """By which name the provider was asked for: one factory may stand for several drivers."""
+    """The driver's name: one factory may stand for several drivers."""
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
@@ -126,11 +126,9 @@ class Config:
     """Names of environment variables. The provider reads their values, when it first makes contact."""
     endpoint: str | None = None
     image: Mapping[str, Image] = field(default_factory=dict)
-    """Region → the image that nodes start from, by its id or by what it is looked for; under `*` that of all
-    other regions.
-    """
+    """Region → the image that nodes start from, as an id or a filter; `*` stands for all other regions."""
     ssh_user: str | None = None
-    """Who logs in on nodes that the provider makes."""
+    """The user that logs in on nodes that the provider makes."""
     network: Network = field(default_factory=Network)
     options: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -176,7 +174,7 @@ class Ended:
 
 
 class Source(Protocol):
-    """What bytes are read from, one piece after the other."""
+    """A stream that bytes are read from, piece by piece."""
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; none at the end."""
@@ -185,7 +183,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A tar archive, uncompressed: regular files and symbolic links, none of which leads out of it.
+    """A tar archive, uncompressed: regular files, and symbolic links that stay within it.
 
     `size` is in bytes, `sha256` in hex. `source` is the caller's own, at its beginning.
     """
@@ -241,27 +239,27 @@ class Launch:
     binds: tuple[Bind, ...] = ()
     """Folders of the host itself; no two, and no volume, at one path."""
     image: str | None = None
-    """The container image that it runs in; None: it is a process of the node."""
+    """The container image that it runs in; None for a process of the node."""
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
     files: Bundle | None = None
     memory_mib: int | None = None
-    """The memory that it may have, as strictly as its host can see to that; None for all that there is."""
+    """Its memory limit, enforced as strictly as its host can; None for no limit."""
     privileged: bool = False
     """Give its container all rights that its host's runtime can give."""
     queue: bool = False
-    """For providers that are `Gangs`: where there is no room now, it waits in the place's own queue."""
+    """For providers that are `Gangs`: if there is no room now, it waits in the place's own queue."""
     login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password for the registry of its image."""
     hard: bool = False
     """Refuse to start it where the kernel would not hold it to its `cpus` and its memory."""
     gate_seconds: int | None = None
     """For providers that are `Gates`: prepare it only, up to its first command. It ends by itself if it is
-    not released within this time, and `max_seconds` count from there.
+    not released within this time; `max_seconds` count from its release.
     """
     alone_seconds: int | None = None
-    """End it after its host was cut off for so long: no command reaches it, and it reaches no other. For
-    hosts that nobody can end from outside; None for never."""
+    """End it after its host was cut off for so long: no command reaches the host, and it reaches no other.
+    For hosts that cannot be ended from outside; None for never."""
     unused: tuple[int, int] | None = None
     """Percent and seconds: end it once one of its GPUs was used less for so long, by every sample."""
     near: tuple[str, ...] = ()
@@ -272,7 +270,7 @@ class Provider(Protocol):
     """One configured backend. Every method may raise `TransientError` or `PermanentError`, nothing else."""
 
     def offers(self) -> tuple[Offer, ...]:
-        """What it can launch, apart from the declared catalog. Reads nothing of what is there."""
+        """The offers that it can launch, without the declared catalog. It does not read existing things."""
         ...
 
     def inventory(self) -> tuple[Thing, ...]:
@@ -292,11 +290,11 @@ class Provider(Protocol):
         ...
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Bring what is there to `inputs` in place; its outputs."""
+        """Change the existing thing to `inputs` in place; its outputs."""
         ...
 
     def delete(self, have: Record) -> None:
-        """Remove it; what is absent already is success."""
+        """Remove it. A thing that is absent already is a success."""
         ...
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
@@ -304,7 +302,7 @@ class Provider(Protocol):
         ...
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """Start the attempt on the node, at most once however often it is asked; it outlives the caller."""
+        """Start the attempt on the node, at most once for all calls. It outlives the caller."""
         ...
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:

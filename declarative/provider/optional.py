@@ -19,27 +19,25 @@ from declarative.provider import Ended, ProviderError, Thing
 
 @runtime_checkable
 class Recalls(Protocol):
-    """A provider that lists things by what is written on them, which people may remove: it also knows things
-    by their ids.
-    """
+    """A provider that lists things by tags, which people may remove, and finds things by their ids, too."""
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
-        """What recorded things are by their ids alone, whatever is written on them.
+        """Look up recorded things by their ids only, whatever their tags say.
 
-        `Ended` is for one of which the backend itself says that it has ended: as often as it is said, it is
-        believed, and the thing is made anew where it is wanted. None is for one that is not there, in the
-        account that it was made in: several of those at once are believed when the user says so. One that
-        the backend knows nothing of is left out: it may be another account that was asked.
+        `Ended`: the backend itself reports that the thing has ended. That is always believed, and a wanted
+        thing is made anew. None: the thing is not there, in the account that it was made in. If several are
+        missing at once, the user has to confirm that. A thing that the backend does not know is left out: the
+        wrong account may have been asked.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Existing:
-    """An instance or a volume of a cloud, whoever made it."""
+    """An existing instance or volume of a cloud, made by anybody."""
 
     id: str
-    """What `instance_ids` and `volume_id` name it by."""
+    """Its id, as in `instance_ids` and `volume_id`."""
     region: str
     zone: str | None
     type: str
@@ -47,20 +45,20 @@ class Existing:
     state: str
     """In the cloud's own words."""
     name: str = ""
-    """What people call it."""
+    """Its name for people."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Those of its owner, without the tool's."""
+    """Its owner's tags, without the tool's."""
     address: Address | None = None
-    """What it is to the state that has it; None if none has it."""
+    """Its address in the state that has it; None if no state has it."""
     lineage: str | None = None
     """That state."""
     size: int | None = None
-    """Of a volume, in GiB."""
+    """GiB, for a volume."""
     spot: bool = False
     on: tuple[str, ...] = ()
-    """Of a volume, the ids of the instances that have it."""
+    """For a volume: the ids of the instances that have it attached."""
     boots: bool = False
-    """Of a volume: an instance starts from it, and it goes with that."""
+    """For a volume: an instance starts from it, and it is deleted with the instance."""
 
 
 @runtime_checkable
@@ -68,8 +66,8 @@ class Adopts(Protocol):
     """A provider that can take on what somebody else made, and leaves it as it is."""
 
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        """The instances (kind `node`) or volumes that are there, whoever made them; with `ids` those alone.
-        They are read by the page. What has ended is left out, and so are ids of which nothing is there.
+        """The existing instances (kind `node`) or volumes, made by anybody; with `ids` only those. They are
+        read page by page. Ended things and unknown ids are left out.
         """
         ...
 
@@ -79,9 +77,9 @@ class Checks(Protocol):
     """A provider that can tell, without making anything, that a create would fail."""
 
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """What would go wrong with nodes and volumes that are to be made with these inputs: each fault once.
+        """Faults that creates of nodes and volumes with these inputs would have, each once.
 
-        Capacity and quotas are none of it: they change by themselves. It may also raise a fault.
+        Capacity and quotas do not count: they change by themselves. It may also raise a fault.
         """
         ...
 
@@ -98,7 +96,7 @@ class Clears(Protocol):
 
 
 class Look(Protocol):
-    """What came of a look at a host."""
+    """The result of a look at a host."""
 
     @property
     def readiness(self) -> Readiness:
@@ -106,7 +104,7 @@ class Look(Protocol):
 
     @property
     def shape(self) -> Shape | None:
-        """What it has; None if it did not answer."""
+        """Its shape; None if it did not answer."""
 
 
 @runtime_checkable
@@ -114,19 +112,19 @@ class Looks(Protocol):
     """A provider of hosts that exist: it looks at them before they are nodes."""
 
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
-        """What hosts have, and whether they are fit, by the names that were given. It fails for none."""
+        """The shapes of hosts, and whether they are fit, by the given names. It raises for none of them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """What one host said of its node, all at once."""
+    """All that one host reports of its node, in one answer."""
 
     readiness: Readiness
     things: tuple[Thing, ...] | None = None
     """The node, the volumes and the attachments on the host; None if they could not be listed."""
     attempts: Mapping[str, RankStatus] | None = None
-    """As `Tells` has them; None if that is not known."""
+    """See `Tells`; None if unknown."""
 
 
 @runtime_checkable
@@ -134,13 +132,15 @@ class Visits(Protocol):
     """A provider of hosts that exist: of each it hears in one round trip all that there is to know."""
 
     def visit(self, node: Record) -> Visit:
-        """How a node is, what is there, and what runs. It fails for none: the readiness says why not."""
+        """The readiness of a node, its things, and its attempts. It does not raise: the readiness has the
+        fault.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """How much an attempt has printed, in bytes, and for how many seconds nothing, by its host's clock."""
+    """The bytes of an attempt's output, and the seconds since its last output, by its host's clock."""
 
     size: int
     quiet: float
@@ -148,7 +148,7 @@ class LogEnd:
 
 @runtime_checkable
 class LogEnds(Protocol):
-    """A provider that can say where logs end, so that nobody has to read them to there."""
+    """A provider that reports where logs end, so that they need not be read to find out."""
 
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """Where the logs of attempts end; without those that never started."""
@@ -165,9 +165,9 @@ class Terminal:
 
     argv: tuple[str, ...]
     folder: str | None = None
-    """Where it is to be started; None is wherever the caller is."""
+    """The folder to start it in; None for the caller's."""
     env: Mapping[str, str] | None = None
-    """Its environment; None is the caller's."""
+    """Its environment; None for the caller's."""
     fault: Callable[[int], str | None] = lambda _code: None
 
 
@@ -178,12 +178,12 @@ class Terminals(Protocol):
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        """What runs `command` on a node, or a shell where it is empty; run it before the end of the `with`.
+        """A local process that runs `command` on a node, or a shell if it is empty; use it within the `with`.
 
-        With an `attempt`, beside that running rank: in its folder and its container, if it has one, with its
-        environment, within its limits; `command` is words then, and 125 is the exit code if it does not run
-        any more. Without one, `command` is what ssh makes of it: words that are put together for the shell
-        there. `tty` asks for a terminal.
+        With an `attempt`, it runs beside that rank: in its folder and its container, if it has one, with its
+        environment, within its limits. Then `command` is a list of words, and the exit code is 125 if the
+        attempt does not run any more. Without one, `command` is joined for the shell there, as ssh does it.
+        `tty` asks for a terminal.
         """
         ...
 
@@ -193,20 +193,20 @@ class Reaches(Protocol):
     """A provider that can tell whether its nodes reach each other."""
 
     def reaches(self, node: Record, address: str) -> str | None:
-        """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if nobody
-        can tell. It may take some seconds. A firewall that lets some ports through is no reason.
+        """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if that cannot
+        be told. It may take some seconds. A firewall that lets some ports through is no reason.
         """
         ...
 
 
 @runtime_checkable
 class Tidies(Protocol):
-    """A provider that keeps something of attempts that have ended until it is told to remove it."""
+    """A provider that keeps something of ended attempts until `tidy` removes it."""
 
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        """Remove what is left of ended attempts: of each rank named, those before that one, with their logs.
+        """Remove ended attempts with their logs: for each named rank, those before the given attempt.
 
-        What runs, and what is of no rank named, stays as it is.
+        Running attempts, and those of other ranks, stay as they are.
         """
 
 
@@ -221,7 +221,7 @@ class Rehearses(Protocol):
 
 @runtime_checkable
 class Tells(Protocol):
-    """A provider whose nodes can be asked what runs on them, whoever started it."""
+    """A provider whose nodes report all that runs on them, no matter who started it."""
 
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
         """Every attempt that was started on the node and is not forgotten. One round trip."""
@@ -232,8 +232,8 @@ class TellsUnused(Protocol):
     """A provider that knows of many nodes at once that nothing was ever started there."""
 
     def unused(self, nodes: Sequence[Record]) -> Collection[str]:
-        """The names of those of these nodes that have no attempt, and where no earlier writer starts one from
-        now on (`Fence`). Any may be left out: it is asked as the others are.
+        """The names of the nodes that have no attempt, and on which no earlier writer starts one from now on
+        (`Fence`). Any node may be left out: then it is asked as the others are.
         """
         ...
 
@@ -257,9 +257,9 @@ class Gates(Protocol):
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
-        """Let prepared attempts of one gang run, once however often it is asked; how they are now, None for
-        one that never started here. Those that run or have ended stay as they are. `peers` are all ranks of
-        the gang that can be reached: the address of each, a space, and what `peers` said of it.
+        """Let prepared attempts of one gang run, once for all calls. The result is their status, None for one
+        that never started here. Running and ended attempts stay as they are. `peers` are all reachable ranks
+        of the gang: the address of each, a space, and the answer of `peers` for it.
         """
         ...
 
@@ -291,7 +291,7 @@ class Partitions(Protocol):
         ...
 
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
-        """What others hold on nodes, by their names; observed now."""
+        """Node → what others hold on it; observed now."""
         ...
 
 
@@ -316,10 +316,10 @@ class Gangs(Protocol):
     """A provider whose place gives nodes to whole gangs: all of one, or none. It is one that `Gates`, too."""
 
     def reserve(self, gang: Gang) -> None:
-        """Have the nodes of all seats, before any is released; once, however often it is asked.
+        """Reserve the nodes of all seats before any is released; once for all calls.
 
-        Where there is no room now, ranks that were launched with `queue` wait for it: they are `pending`.
-        Else it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
+        If there is no room now, ranks that were launched with `queue` wait for it: they are `pending`.
+        Without `queue` it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""Rounds of refresh, plan and apply that go on until they are told to stop."""
+"""Rounds of refresh, plan and apply that go on until they are stopped."""

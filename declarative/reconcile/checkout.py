@@ -1,10 +1,9 @@
 """The project's files in a loop: a clone that follows a branch, and whether files have changed since they
 were read.
 
-`git` fetches, and the files are those of the newest commit. What a repository says is data here. It runs
-nothing: hooks are off, submodules are left out, and only the usual transports are allowed. Logins are git's
-own affair (a credential helper, an SSH agent or key). Changed files are found by their names, sizes and times
-alone.
+`git` fetches, and the files are those of the newest commit. The content of a repository is only data: hooks
+are off, submodules are left out, and only the usual transports are allowed. git does the login itself (a
+credential helper, an SSH agent or key). Changed files are found only by their names, sizes and times.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ class Checkout:
     """The files of a branch, in `folder`."""
 
     def __init__(self, url: str, branch: str, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
-        """`GitError` if the URL carries a login or is none, if the branch cannot be one, or if `folder` is
-        something else.
+        """`GitError` if the URL is invalid or carries a login, if the branch's name is invalid, or if
+        `folder` is something else.
         """
         self.folder = folder
         self._url = url
@@ -106,7 +105,7 @@ class Checkout:
 
     @property
     def commit(self) -> str | None:
-        """What is checked out; None before the first update."""
+        """The commit that is checked out; None before the first update."""
         return (
             self._output("rev-parse", "--verify", "-q", "HEAD^{commit}") or None
             if self.folder.exists()
@@ -144,7 +143,7 @@ class Checkout:
         return True
 
     def _refuse_state(self, commit: str) -> None:
-        """The folder of the state is no part of what is declared: a commit must not write into it."""
+        """Refuse a commit that writes into the state's folder."""
         names = self._git("ls-tree", "-r", "-z", "--name-only", commit).split("\0")
         inside = next((name for name in names if STATE in name.split("/")), None)
         if inside is not None:
@@ -152,7 +151,7 @@ class Checkout:
             raise GitError(f"commit {commit[:12]} has the file `{inside}`, where the state is kept", hint)
 
     def _output(self, *words: str) -> str:
-        """What git prints, or nothing if it fails."""
+        """The output of git, or nothing if it fails."""
         try:
             return self._git(*words)
         except GitError:

@@ -1,4 +1,4 @@
-"""What of a plan is done in this round: the rules of `planner.permit`, with what only the loop remembers."""
+"""The part of a plan that a round does: the rules of `planner.permit`, with the loop's own memory."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from declarative.store.journal import Permit
 from declarative.store.loops import Approval
 
 LOST, OVER = "lost", "over"
-"""What a loop writes down beside the causes of what it lets through: that something is gone and was not let
-through, and that this is over. What is gone is forgotten, so that the next plan takes it for new.
+"""What a loop writes down beside the causes of permits: that something is gone and held, and that this is
+over. A gone thing is forgotten, so that the next plan takes it for new.
 """
 
 
 class Backoff:
-    """What failed is tried again later and later. It is not kept: a new process tries at once."""
+    """Failed groups are tried again, each time later. This is not kept: a new process tries at once."""
 
     def __init__(self, delays: Sequence[float] = DELAYS) -> None:
         self._delays = delays
         self._failed: dict[str, tuple[int, float, str]] = {}
 
     def noted(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
-        """What came of a plan: what was not done is tried later, what was done is well again."""
+        """Note the results of a plan: failed groups are tried later, and done ones are well again."""
         found = {result.id: result for result in results}
         groups: dict[str, str | None] = {}
         for action in plan.actions:
@@ -69,7 +69,7 @@ class Backoff:
         self._failed[group] = (count, now + delay, error)
 
     def later(self, among: Collection[str], now: float) -> dict[str, tuple[float, str]]:
-        """Of these, what is not tried yet: when it is, and what happened. What is not asked about is well."""
+        """The groups that are not tried yet, each with its time and its error. All others are forgotten."""
         self._failed = {group: item for group, item in self._failed.items() if group in among}
         return {
             group: (until, f"is tried again later: {error}")
@@ -80,19 +80,19 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedPart:
-    """What a round does, and what it does not."""
+    """The part of a plan that a round does, and the part that waits."""
 
     plan: Plan
     causes: Mapping[str, Cause]
     waits: tuple[Wait, ...] = ()
     approvals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What waits for a person: digest → the ids of the actions."""
+    """Actions that wait for a person: digest → their ids."""
     lost: frozenset[str] = frozenset()
     """The groups that are gone, and are held."""
     noted: Mapping[str, str] = field(default_factory=dict)
-    """What of that has to be written down: group → `LOST` or `OVER`."""
+    """Groups to write down → `LOST` or `OVER`."""
     errors: tuple[Diagnostic, ...] = ()
-    """What is wrong with some fleets, which does not hold up the others."""
+    """Errors of some fleets, which do not hold up the others."""
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class AllowedPart:
         return {digest: steps for digest, steps in self.approvals.items() if not done.issuperset(steps)}
 
     def still_lost(self, results: Iterable[ActionResult]) -> dict[str, str]:
-        """What is gone and could not be made anew: it is not to be taken for new. As `noted`."""
+        """Gone groups that could not be made anew: they must not count as new. See `noted`."""
         undone = {result.id for result in results if result.outcome is not Outcome.DONE}
         made = [group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone]
         return {group: LOST for group in made if self.causes.get(group) is Cause.REPLACE_LOST}
@@ -175,26 +175,26 @@ def refused(plan: Plan) -> dict[str, Diagnostic]:
 
 
 def _lost(before: Iterable[Permit]) -> dict[str, float]:
-    """What is gone and was held so far, and when that was written down last."""
+    """Gone groups that were held so far → when that was written down last."""
     last = {permit.address: permit for permit in before if permit.cause in (LOST, OVER)}
     return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
 
 
 def _still_lost(plan: Plan, held: Iterable[Held], lost: Collection[str]) -> frozenset[str]:
-    """What is gone, now or before, and is held."""
+    """Held groups that are gone, now or before."""
     made = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
     anew = {group for group, reason in made if group in lost or reason is Reason.GONE}
     return frozenset(anew.intersection(one.group for one in held))
 
 
 def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dict[str, str]:
-    """What has to be written down: once more each half day, for older notes than a day are not read."""
+    """The notes to write: again each half day, since notes older than a day are not read."""
     over = dict.fromkeys(sorted(lost.keys() - still), OVER)
     return {group: LOST for group in sorted(still) if lost.get(group, 0.0) < now - DAY / 2} | over
 
 
 def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Diagnostic]) -> tuple[Wait, ...]:
-    """What is not done, and the fleets that are `short` of nodes."""
+    """The waits of what is not done, and of fleets that are `short` of nodes."""
     found = (
         Wait(
             address=one.group,
@@ -210,7 +210,7 @@ def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Dia
 
 
 class _Together(NamedTuple):
-    """What waits for one approval: its groups, and the ids of its actions."""
+    """The groups that wait for one approval, and the ids of their actions."""
 
     groups: frozenset[str]
     steps: tuple[str, ...]
@@ -243,7 +243,7 @@ def _retries(
 
 
 def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Of what says that fleets are `short` of nodes, what is not due to a backend that cannot be read."""
+    """The findings about fleets that are `short` of nodes, without those due to an unreadable backend."""
     unread = {d.address for d in plan.diagnostics if d.code == "backend-unreadable"}
     waiting = {
         f"fleet/{name}"
@@ -254,9 +254,7 @@ def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[
 
 
 def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
-    """The plan without errors about what it does not do: what is protected, what goes beyond a limit, what
-    is `short`.
-    """
+    """The plan without errors about what it does not do: protected things, limits, `short` fleets."""
     going = {group_of(a) for a in found.plan.actions}
     held = {h.group for h in found.held}
     kept = tuple(
@@ -270,5 +268,5 @@ def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
 
 
 def longest(rules: Reconcile) -> float:
-    """Seconds for which it has to be known what was let through."""
+    """Seconds for which permits have to be remembered."""
     return max((DAY, *(budget.window for budget in rules.budgets)))

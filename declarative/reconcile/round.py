@@ -1,7 +1,6 @@
-"""The loop: one round after the other, and observers that are told of each. What a round has seen and done is
-an immutable value.
+"""The loop: one round after the other, and observers that get each round as an immutable value.
 
-What a round does is the caller's, who does it by the code of `apply`. Time is a value: `clock` and `wait`.
+The caller does the round, with the code of `apply`. Time is a value: `clock` and `wait`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from declarative.render.views import StatusView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What the plan would do and this round did not, and why."""
+    """Something that the plan would do and this round did not, and why."""
 
     address: str
-    """What is not told apart: `task/train`, `node/gpu-0`, `volume/data`."""
+    """The group: `task/train`, `node/gpu-0`, `volume/data`."""
     action: str
-    """What class of action it is: `create`, `delete`, …"""
+    """The class of the action: `create`, `delete`, …"""
     why: str
     digest: str | None = None
-    """What `fleetform approve` takes; None if nobody's approval is missing."""
+    """The digest for `fleetform approve`; None if no approval is missing."""
     until: float | None = None
     """When it is tried at the latest, seconds since the epoch; None if that is not known."""
 
 
 def left_alone(found: Absence) -> Wait:
-    """What is not asked while a backend is left alone."""
+    """The part of a backend that is left alone."""
     since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
     why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
     return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
@@ -61,19 +60,19 @@ class Round:
     status: StatusView | None = None
     """As `status` shows it, after the round."""
     plan: Plan | None = None
-    """What would have to be done so that all is as declared; None if the round did not come so far."""
+    """The whole plan; None if the round did not get that far."""
     actions: tuple[Action, ...] = ()
-    """What of that was to be done in this round."""
+    """The part of the plan that was to be done in this round."""
     results: tuple[ActionResult, ...] = ()
-    """What came of the actions."""
+    """The results of the actions."""
     waits: tuple[Wait, ...] = ()
     """With `backend/hpc` and `read` for a backend that cannot be read, and is left alone until then."""
     backends: tuple[str, ...] = ()
     """All that are declared or used."""
     errors: tuple[Diagnostic, ...] = ()
-    """What went wrong: with the project's files, the state, or a backend."""
+    """Errors of the project's files, the state, or a backend."""
     hourly: float | None = None
-    """What all nodes cost after what was to be done, USD an hour; None if a price is not known."""
+    """The cost of all nodes after the planned actions, USD an hour; None if a price is unknown."""
     revision: str | None = None
     """The commit of the project, where it is known."""
     gpus: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -86,16 +85,16 @@ class Round:
 
 
 Observer: TypeAlias = Callable[[Round], None]
-"""Is told of each round after it. It must return soon: the next round waits for it."""
+"""Gets each round after it. It must return soon: the next round waits for it."""
 
 
 class Stop(threading.Event):
-    """That the loop is to end. The round that runs is told as well."""
+    """Asks the loop to end, and the running round as well."""
 
     def __init__(self) -> None:
         super().__init__()
         self.halt = threading.Event()
-        """That the round is to end."""
+        """Set when the round has to end."""
 
     def set(self) -> None:
         """See `threading.Event`."""
@@ -126,7 +125,7 @@ class Loop:
         self._number = 0
 
     def once(self) -> Round:
-        """One round, told to the observers."""
+        """Make one round, and give it to the observers."""
         at = self._clock()
         self._number += 1
         found = self._step()

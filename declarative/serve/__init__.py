@@ -1,1 +1,1 @@
-"""What can be seen of a fleet from outside: its health, its metrics and a live page over HTTP. Read only."""
+"""A fleet as seen from outside: its health, its metrics and a live page over HTTP. Read only."""

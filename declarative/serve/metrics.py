@@ -1,4 +1,4 @@
-"""What Prometheus reads: the state as gauges, and counters of what this process did. Labels are bounded."""
+"""Metrics for Prometheus: the state as gauges, and counters of this process. Labels are bounded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Metrics:
 
 
 class _Recorded:
-    """What is recorded, read when it is asked for."""
+    """Gauges of the state, which is read when they are collected."""
 
     def __init__(self, seen: LatestState) -> None:
         self._seen = seen
@@ -140,7 +140,7 @@ def _bounds(fleet: Fleet) -> dict[str, int | None]:
 
 
 def _uses(node: NodeView, active: set[str]) -> dict[str, int]:
-    """What the blocks of a node are used for; those of a node that takes no work are nobody's to have."""
+    """The use of a node's blocks; free blocks of a node that takes no work cannot be had."""
     busy = sum(holder in active for holder in node.holders.values())
     idle = "idle" if node.state == NodeState.READY else "unavailable"
     return {"busy": busy, "reserved": node.busy - busy, idle: node.total - node.busy}
@@ -160,7 +160,7 @@ def _prices(found: Recorded) -> Metric:
 
 
 class _Rounds:
-    """What the loop tells of its rounds."""
+    """Metrics of the loop's rounds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:

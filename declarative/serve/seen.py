@@ -1,4 +1,4 @@
-"""What is shown: the state as it is recorded now, and what the loop tells of its rounds.
+"""The data that is shown: the state as it is recorded now, and the loop's last round.
 
 The state is read again at most every few seconds, however many ask.
 """
@@ -24,7 +24,7 @@ MISSED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the state and the project say now."""
+    """The state and the project as they are now."""
 
     view: StatusView
     events: tuple[Event, ...] = ()
@@ -32,7 +32,7 @@ class Recorded:
 
 
 class LatestState:
-    """What all answers are made of. Safe to use from many threads."""
+    """The data of all answers. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class LatestState:
         clock: Callable[[], float],
         interval: Callable[[], float] | None = None,
     ) -> None:
-        """`title` is the project's name. `look` reads what is recorded. `interval` are the seconds between
-        rounds, None where there is no loop.
+        """`title` is the project's name. `look` reads the state. `interval` are the seconds between rounds,
+        None without a loop.
         """
         self._title = title
         self._look = look
@@ -71,7 +71,7 @@ class LatestState:
         return self._round
 
     def recorded(self) -> Recorded:
-        """What is recorded, read just now or a moment ago."""
+        """The state, read just now or a moment ago."""
         with self._lock:
             now = self._clock()
             if self._recorded is None or not 0 <= now - self._recorded[0] < FRESH:
@@ -89,7 +89,7 @@ class LatestState:
         return f"no round for {silent:.0f} s" if silent > MISSED * self._interval() else None
 
     def page(self) -> Page:
-        """What the page shows now."""
+        """The page as it is now."""
         found, last = self.recorded(), self._round
         plan = last.plan if last else None
         return Page(
@@ -140,7 +140,7 @@ def _role(last: Round) -> str:
 
 
 def _held(last: Round) -> list[str]:
-    """What the plan would do and the loop did not, in lines."""
+    """Lines about what the plan would do and the loop did not."""
     lines: list[str] = []
     for wait in last.waits:
         until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"

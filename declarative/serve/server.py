@@ -43,7 +43,7 @@ HEADERS = {
 
 
 class Answer(NamedTuple):
-    """What is sent."""
+    """An answer to send."""
 
     status: HTTPStatus
     body: bytes
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 class Site:
-    """What there is at which path."""
+    """The pages by their paths."""
 
     def __init__(self, seen: LatestState, metrics: Metrics, token: str | None) -> None:
         self._seen = seen
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self._answered(), body=True)
 
     def do_HEAD(self) -> None:
-        """As GET, without the body."""
+        """Like GET, without the body."""
         self._send(self._answered(), body=False)
 
     def _answered(self) -> Answer:
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """As text, with nothing of the request in it."""
+        """Send the error as text, with nothing of the request in it."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED

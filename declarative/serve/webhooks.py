@@ -1,9 +1,9 @@
-"""What a loop tells of its own, as events, and telling webhooks of events: at least once, in order, each hook
-for itself, by the cursor in the state.
+"""A loop's own events, and the delivery of events to webhooks: at least once, in order, each hook for itself,
+by its cursor in the state.
 
-A hook that fails, hangs or is away holds up nobody else. It is tried again, ever more seldom, and misses
-nothing as long as the state keeps its events. Bodies are signed as Standard Webhooks does it. A loop tells
-changes: what waits, what goes wrong, who leads.
+A hook that fails, hangs or is away holds up no other. It is tried again, ever more seldom, and misses nothing
+as long as the state keeps its events. Bodies are signed as Standard Webhooks does it. A loop writes events
+about changes: what waits, what fails, who leads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ TIMEOUT = 10.0
 LONGEST = 30.0
 """Seconds that a request may take in all."""
 CLAIM = 60.0
-"""Seconds for which a hook is this process's alone; renewed with each event."""
+"""Seconds for which only this process delivers to a hook; renewed with each event."""
 BATCH = 100
 FIRST, SELDOM = 1.0, 600.0
 """Seconds until the second try, and at most between two."""

@@ -1,8 +1,8 @@
-"""The seal of a state: a digest of all that is recorded, set when the lock is given back.
+"""The seal of a state: a digest of all records, set when the lock is given back.
 
-Whoever reads it later sees whether that is still what was written: a flipped bit makes another name or number
-of one, that is as good as the old one. The first write takes the seal off, so that a command which was killed
-leaves a state without one; the next that writes seals it again.
+It shows a later reader whether the state is still as it was written: a flipped bit turns a name or number
+into another valid one. The first write removes the seal, so a killed command leaves a state without one. The
+next command that writes seals it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEEP_IT = (
 
 
 def load(connection: Connection) -> State:
-    """Everything that is known; where the state was opened `typed`, only if it is whole, else `StateError`.
+    """The whole state. If it was opened `typed` and is damaged, it is a `StateError`.
 
     A file is read through once for each command.
     """

@@ -234,8 +234,7 @@ class Connection:
         """The holder of the lock, as columns of the journal's entries."""
         self.lineage: str | None = None
         self.last_id: int | None = None
-        """Values that earlier steps have read and nobody else changes: the state's id, the last entry's id.
-        """
+        """What earlier steps have read and nobody else changes: the state's id, the last entry's id."""
 
     @contextmanager
     def step(self, *, alone: bool) -> Iterator[None]:

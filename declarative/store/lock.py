@@ -28,7 +28,7 @@ from declarative.store.faults import FROM_BACKUP, Resume, StateError, once
 from declarative.store.statements import Row
 
 LEASE_SECONDS = 30.0
-"""How long a holder that cannot be seen from here keeps the lock after its last sign of life."""
+"""Seconds that a holder on another host keeps the lock after its last sign of life."""
 
 POLL_SECONDS = 0.2
 
@@ -46,12 +46,12 @@ FREE = {
 
 
 FOLLOWING = "apply --wait"
-"""What the lock says while `apply --wait` writes: it gives the lock back within moments."""
+"""The `doing` of `apply --wait` while it writes: it gives the lock back within moments."""
 RECONCILING = "reconcile"
 """The `doing` of a loop's round, which gives the lock back when asked (`ask`)."""
 
 WRITER, LEADER = "writer_lock", "leader"
-"""The locks: who writes, and which loop of several acts. Each is a table with one row."""
+"""The locks: the writer's, and the leading loop's. Each is a table with one row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class LockInfo:
     place: str = field(default="", repr=False)
     """Host, boot and pid namespace: where `pid` means something."""
     started: str | None = field(default=None, repr=False)
-    """When the process started, as its kernel tells: another process of the same pid differs in it."""
+    """When the process started, by its kernel. It differs for another process with the same pid."""
     ends: float | None = field(default=None, repr=False)
     """The same as `expires`, in `boottime` of that place; None if an older version took the lock."""
     epoch: int = field(default=0, repr=False)
@@ -92,7 +92,7 @@ class LockInfo:
 
 
 def boottime() -> float:
-    """Seconds since this host started, those of its sleep included. Nobody can set this clock."""
+    """Seconds since this host started, including sleep. Nobody can set this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -165,7 +165,7 @@ def current(database: Database) -> LockInfo | None:
 
 
 def ask(database: Database) -> None:
-    """Ask a holder that is in no hurry to give the lock back."""
+    """Ask a holder that can wait to give the lock back."""
     with database.writing() as connection:
         connection.update(WRITER, {"asked": connection.database.now(connection)})
 
@@ -203,7 +203,7 @@ def take(
 ) -> LockInfo | None:
     """Take the lock in this transaction; None if another one holds it.
 
-    Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
+    Doing it again as the same `owner` is harmless: the connection may have been lost during the first commit.
     """
     row = _row(connection, table)
     here = boottime()  # before the database's: for its holder a lease ends no later than for others

@@ -1,12 +1,11 @@
-"""The writer's copy of a state that a server keeps: what it reads it finds here, and what a group of steps
-writes is sent there in one round trip.
+"""The writer's copy of a state on a server: it reads from the copy, and a group of steps is sent to the
+server in one round trip.
 
-Only whoever holds the lock changes a state, so a copy that was made under the lock stays true until the lock
-is given back or lost, and with each group the server looks whether it is lost. Entries of the journal that
-ended are not in it; a command without the lock may add some, and then the copy is made anew.
+Only the holder of the lock changes a state. So a copy that was made under the lock stays true until the lock
+is given back or lost, and with each group the server checks that it is not lost. Ended entries of the journal
+are not in the copy. A command without the lock may add some; then the copy is made anew.
 
-Who reads may see what is not committed yet. Whoever acts on it begins a step, and steps are committed in
-order.
+A reader may see what is not committed yet. To act on it, it begins a step, and steps are committed in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The only one that changes a state: holds its lock, and writes each step whole or not at all.
+"""The writer: only it changes a state. It holds the lock, and writes each step whole or not at all.
 
-Safe to call from many threads, whose steps are committed together, see `groups`. What a step writes is in
-`steps`. Of a state on a server it reads and writes a copy, see `working_copy`. What is `resumed` may be done
-twice, because it may be that it was: see `faults.resumed`.
+Safe to call from many threads, whose steps are committed together, see `groups`. `steps` has what a step
+writes. For a state on a server it reads and writes a copy, see `working_copy`. A `resumed` method may be done
+twice, because the first time may have succeeded: see `faults.resumed`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from declarative.store.tables import stored
 T = TypeVar("T")
 
 LET = "reconcile"
-"""The journal's word for what a loop lets through."""
+"""The journal's word for what a loop permits."""
 
 MARGIN = 1 / 3
-"""How much of a lease has to be left when a backend is called: what a call may take."""
+"""Seconds of a lease that have to be left when a backend is called: the longest time of a call."""
 
 LATEST = 1 << 42
-"""No epoch is as high (milliseconds until the year 2109): whoever says so made it up."""
+"""No real epoch is as high (milliseconds until the year 2109)."""
 
 
 class Writer:
@@ -59,22 +59,22 @@ class Writer:
         self._clock = clock
         self._groups = Groups(self._at, self._begin, self._written)
         self._changed = False
-        self._sealed = True  # as far as we know; what we write takes it off
+        self._sealed = True  # our next write takes it off
         self._version = 0
-        """Counts up with each write, whatever came of it."""
+        """Counts up with each write, also a failed one."""
         self._known: tuple[int, State] | None = None
-        """What was read last, and at which version."""
+        """The last state that was read, and its version."""
         self.lease = lease
 
     def _write(self, step: Callable[[Connection], T]) -> T:
-        """What a step returns, once it is committed, alone or with others."""
+        """Return the result of a step once it is committed, alone or with others."""
         try:
             return self._groups.do(step)
         finally:
             self._version += 1
 
     def _begin(self, connection: Connection) -> None:
-        """The lock is ours, and nobody takes it before the transaction ends."""
+        """Check that the lock is ours: nobody takes it before the transaction ends."""
         lock.check(connection, self.lease)
         if self._sealed:
             checksum.remove(connection)
@@ -106,20 +106,20 @@ class Writer:
                 self._copy.forget()
 
     def seal(self) -> None:
-        """Note that this is all that was written, if anything was."""
+        """Seal what was written, if anything was."""
         if not self._sealed:
             state = self._read_last()
             self._write(lambda connection: checksum.put(connection, state))
             self._sealed = True
 
     def _read_last(self) -> State | None:
-        """What was read last, if nothing was written since."""
+        """The last state that was read, if nothing was written since."""
         known = self._known
         return known[1] if known is not None and known[0] == self._version else None
 
     @resumed
     def state(self) -> State:
-        """Everything that is known now. Nobody else changes it, so it is read anew only after a write."""
+        """The whole state. Nobody else changes it, so it is read anew only after a write."""
         version, state = self._version, self._read_last()
         if state is None:
             with self._at.reading() as connection:
@@ -141,7 +141,7 @@ class Writer:
 
     @resumed
     def record(self, address: Address) -> Record | None:
-        """One record alone, or None."""
+        """One record, or None."""
         with self._at.reading() as connection:
             return rows.record(connection, address)
 
@@ -156,16 +156,16 @@ class Writer:
                 raise
 
     def fence(self) -> int:
-        """The epoch of this writer, once it is certain that the lock is its own for long enough to call a
-        backend. To be asked before each call, and before it is tried again: whoever slept meanwhile, or was
-        cut off from the database, has perhaps lost it to another one, and then it is a `StateError`.
+        """The epoch of this writer, after a check that it holds the lock for long enough to call a backend.
+        Call it before each call and each retry: a process that slept, or was cut off from the database, may
+        have lost the lock, and then it is a `StateError`.
         """
         if self._ends - lock.boottime() < self._seconds * MARGIN:
             self._resume(lambda: self.renew(self._seconds))
         return self.lease.epoch
 
     def changing(self) -> int:
-        """As `fence`, before a call that changes something: see `learn`."""
+        """Like `fence`, before a call that changes something: see `learn`."""
         self._changed = True
         return self.fence()
 
@@ -173,8 +173,8 @@ class Writer:
         """Count this writer above `newest`, which something knows of: the state was brought back from a
         backup, and the clock was set back. False where that would be wrong.
 
-        Only whoever holds the lock and has changed nothing yet: what it does from now on comes of a look at
-        what the later one left. Whoever slept since its own look, and was overtaken, has to stay refused.
+        Only a holder of the lock that has changed nothing yet may do it: it goes on from a look at what the
+        later writer left. A writer that slept since its own look, and was overtaken, stays refused.
         """
         if self._changed or newest >= LATEST:
             return False
@@ -189,12 +189,12 @@ class Writer:
 
     @resumed
     def claim(self, project: str) -> None:
-        """Write down whose state this is."""
+        """Write down the project whose state this is."""
         self._write(lambda connection: connection.update("meta", {"project": project}))
 
     @resumed
     def permit(self, causes: Mapping[str, str]) -> None:
-        """Write into the journal what a loop is about to do, and why: what its budgets count."""
+        """Write into the journal what a loop is about to do, and why. Its budgets count these."""
         now = self._clock()
 
         def step(connection: Connection) -> None:
@@ -205,7 +205,7 @@ class Writer:
 
     @resumed
     def permits_since(self, since: float) -> tuple[Permit, ...]:
-        """What a loop has let through from then on."""
+        """What loops have permitted since then."""
         with self._database.reading() as connection:
             return journal.permits_since(connection, LET, since)
 
@@ -230,10 +230,10 @@ class Writer:
         inputs: Mapping[str, Any],
         needs: Iterable[Address] = (),
     ) -> Intent:
-        """Commit what is about to be asked of a backend. Call it before every such call.
+        """Commit an intent. Call it before every call to a backend that changes something.
 
-        An intent for the same that is still open is taken up again with its generation and token: what
-        the backend made of the earlier call is then found and not made twice.
+        If there is an open intent for the same, its generation and token are used again. So the backend finds
+        what the earlier call made, and does not make it twice.
         """
         op, needs, self._changed = str(op), frozenset(needs), True
         if op not in OPS:
@@ -257,7 +257,7 @@ class Writer:
         observed: bool = False,
         idle_since: float | None = None,
     ) -> None:
-        """Record what came of it, together with the record's change; again is no harm.
+        """Record the result together with the record's change. Doing it again is harmless.
 
         `observed`: it only settles what ended by itself, so the serial stays. A node that was made is idle
         from `idle_since` on.
@@ -267,7 +267,7 @@ class Writer:
     def finish_soon(
         self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, idle_since: float | None = None
     ) -> Ending:
-        """As `finish`, but committed with the next step that is, or once it is settled."""
+        """Like `finish`, but committed with the next step, or when it is settled."""
         again = partial(self.finish, intent, outputs, idle_since=idle_since)
         return Ending(self._groups, steps.finishing(intent, outputs, idle_since, self._clock()), again)
 
@@ -289,7 +289,7 @@ class Writer:
     def reserve(self, record: Record, node: str, blocks: Iterable[int]) -> None:
         """Record a reservation and its blocks; `StateError` double-booking if one of them is held.
 
-        No backend takes part, so there is no intent. The same one again is no harm.
+        No backend takes part, so there is no intent. Doing it again is harmless.
         """
         wanted = tuple(sorted(set(blocks)))
         self._write(lambda connection: steps.reserve(connection, record, node, wanted))
@@ -298,7 +298,7 @@ class Writer:
     def release(self, reservation: Address, now: float, *, observed: bool = False) -> None:
         """Give a reservation's blocks back; a node whose last block it was is idle from `now`.
 
-        `observed`: its rank ended by itself, so the serial stays. One that is not there is no harm.
+        `observed`: its rank ended by itself, so the serial stays. A missing reservation is harmless.
         """
         self._write(steps.counted(lambda c: steps.release(c, reservation, now), observed=observed))
 
@@ -306,7 +306,7 @@ class Writer:
 
     @resumed
     def adopt(self, record: Record, intent: Intent | None = None, *, idle_since: float | None = None) -> None:
-        """Record what was found at the backend, and end the intent that it came of.
+        """Record what was found at the backend, and end its intent.
 
         A node that was made is idle from `idle_since` on.
         """
@@ -314,7 +314,7 @@ class Writer:
 
     @resumed
     def forget(self, address: Address, *, observed: bool = False) -> None:
-        """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
+        """Remove a record without a backend call: its absence was confirmed. A missing record is harmless."""
         self._write(steps.counted(lambda c: steps.remove(c, address, self._clock()), observed=observed))
 
     # ------------------------------------------------------------------------------------ by hand
@@ -324,7 +324,7 @@ class Writer:
         self._write(lambda connection: journal.note(connection, op, address, self._clock()))
 
     def drop(self, addresses: Iterable[Address]) -> None:
-        """Forget records, without a backend call: what they stand for stays. All of them, or none."""
+        """Forget records without a backend call: the real things stay. Forgets all of them, or none."""
         self._write(lambda connection: manual_edits.drop(connection, addresses, self._clock()))
 
     def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
@@ -332,13 +332,13 @@ class Writer:
         self._write(lambda connection: manual_edits.drain(connection, node, drain, reason, self._clock()))
 
     def move(self, names: Names) -> dict[Address, Address]:
-        """Rename what is recorded, without a backend call; which addresses became which."""
+        """Rename records without a backend call; the old and new addresses."""
         with self._write_whole() as connection:
             return manual_edits.move(connection, names, self._clock())
 
     @resumed
     def push(self, pushed: State, held: Held, *, force: bool = False) -> bool:
-        """Put a state that was pulled in the place of this one; False if it is this one already."""
+        """Replace this state by one that was pulled; False if it is this one already."""
         with self._write_whole() as connection:
             return manual_edits.push(connection, pushed, held, self._clock(), force=force)
 
@@ -379,21 +379,21 @@ class Writer:
 
     @resumed
     def set_idle(self, node: str, since: float | None) -> None:
-        """Write since when a node is idle, None for busy; the serial stays."""
+        """Write when a node became idle, None for busy; the serial stays."""
         self._write(lambda connection: steps.put_node(connection, node, {"idle_since": since}))
 
     @resumed
     def note_detached(self) -> None:
-        """Count volumes of which that is not known as detached from now on; the serial stays."""
+        """Count volumes without a detach time as detached from now on; the serial stays."""
         self._write(lambda connection: steps.note_detached(connection, self._clock()))
 
     @resumed
     def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
-        """Write what a record holds on to: an ended rank lets go of all; the serial stays."""
+        """Write the needs of a record: an ended rank has none; the serial stays."""
         wanted = frozenset(needs)
         self._write(lambda connection: steps.set_needs(connection, address, wanted))
 
     @resumed
     def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
-        """Add to the outputs of records; the serial stays. One that is not there (any more) is no harm."""
+        """Add to the outputs of records; the serial stays. A missing record is harmless."""
         self._write(lambda connection: steps.note(connection, notes))

@@ -79,7 +79,7 @@ class Explainer:
 
     @property
     def found(self) -> Decisions:
-        """What becomes of everything. `ValueError` if there was no plan."""
+        """The decisions of the plan. `ValueError` if there was no plan."""
         if self._decisions is None:
             raise ValueError("the question is too large for a plan")
         return self._decisions
