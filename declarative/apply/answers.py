@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 128
-"""Hosts that are asked side by side; so many slow ones, and no more, keep nobody waiting."""
+"""Hosts that are asked side by side. Up to that many slow hosts hold up no other."""
 BACKENDS = 8
 """Backends that are asked side by side; each may have many offers."""
 HURRIED = 2.0

@@ -33,7 +33,7 @@ AT_LEAST = 8.0
 TIMES_SLOWER = 3
 """…so many times as long as it took the last time."""
 OFFERS = "offers"
-"""The part of a backend that says what it could launch."""
+"""The part of a backend that reports its offers."""
 NODES = "nodes"
 """The part that says how its nodes and ranks are."""
 ADOPTED = "instances"
@@ -41,7 +41,7 @@ ADOPTED = "instances"
 QUEUE = "queue"
 """The part that says when queued tasks are expected to start."""
 HOST = "host/"
-"""How the part begins that is one of its hosts, or the machine of one of its nodes."""
+"""The prefix of a part that is a host, or the machine of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Absence:
     why: str
     hint: str | None = None
     failures: int = 1
-    """How many times in a row it was asked for nothing."""
+    """How many times in a row it was asked in vain."""
     seen: Readiness | None = None
     """The last readiness of a host; None if unknown."""
 
@@ -86,7 +86,7 @@ class _Down:
 
 
 class Away:
-    """What is remembered of backends from round to round. Safe to use from many threads."""
+    """The memory of unreadable backends from round to round. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] | None = None, first: float | None = None) -> None:
         """Without a `clock` no backend is left alone: all are waited for. `first`: see `AT_FIRST`."""

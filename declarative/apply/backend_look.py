@@ -1,7 +1,7 @@
-"""Looking at one backend: what is there, how its nodes and ranks are doing, what came of calls cut short.
+"""Looking at one backend: its things, its nodes and ranks, and the results of calls that were cut short.
 
-Keeps nothing. An empty answer is no evidence: what a listing lacks is asked for once more before it counts as
-gone (`drift`), and a backend that cannot be read leaves its nodes unknown.
+This module records nothing. An empty answer is no evidence: a thing that a listing lacks is looked up once
+more before it counts as gone (`drift`), and the nodes of an unreadable backend are unknown.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ takes a while and hides nothing of the others.
 
 @dataclass(slots=True)
 class BackendLook:
-    """What came of looks at one backend, or several."""
+    """The results of looks at one backend, or several."""
 
     readiness: dict[str, Readiness] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class BackendLook:
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
 
     def add(self, more: BackendLook) -> None:
-        """What came of another look."""
+        """Add the result of another look."""
         self.readiness |= more.readiness
         self.ranks |= more.ranks
         self.compared.add(more.compared)
@@ -77,7 +77,7 @@ class BackendLook:
         self.taken |= more.taken
 
     def note(self, visits: Mapping[str, Visit]) -> None:
-        """How hosts are."""
+        """Note the visits of hosts."""
         self.readiness.update({node: visit.readiness for node, visit in visits.items()})
 
     def there(self, nodes: Iterable[Record]) -> list[Record]:
@@ -242,7 +242,7 @@ def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:
 def _things_on_hosts(
     name: str, backends: Backends, recorded: Mapping[str, Visit], found: BackendLook, patience: float
 ) -> tuple[list[Thing], frozenset[str]]:
-    """What is on the hosts of a backend, and the hosts that nobody could list.
+    """The things on the hosts of a backend, and the hosts that could not be listed.
 
     `recorded` are the visits of its nodes, by the names under which they were made.
     """
@@ -304,9 +304,9 @@ def _compare(
 
 
 def _note_orphans(state: State, name: str, things: Iterable[Thing], found: BackendLook) -> None:
-    """What a backend lists, and no record or open intent has.
+    """Note listed things that have no record and no open intent.
 
-    Nor what another backend has: several may be of one account, with an image each, and list the same things.
+    Things of another backend are left out: several backends may use one account and list the same things.
     """
     made = [r for r in state.records.values() if r.address.kind in MADE]
     known = {(made_as(r), record_token(state, r)) for r in made}
@@ -351,8 +351,8 @@ def _ask_ranks(
     reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
     patience: Policy = PATIENCE,
 ) -> None:
-    """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
-    its blocks. As long as a node does not answer, it gets no work either.
+    """Ask for the ranks on nodes. A running rank without a record is an orphan, and holds its blocks. A
+    silent node gets no work.
     """
     holding = {r.reservation.node for r in state.of("reservation")}
 

@@ -234,7 +234,7 @@ class Backends:
         return self._make(name, {node: self.hosts(name)[node]})
 
     def catalogue(self, name: str) -> Provider:
-        """A provider that is asked only for what it knows without a login, on no host."""
+        """A provider that is asked only for what it knows without a login or a host."""
         return self._make(name, {}, offline=True)
 
     def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> RenamedBackend:
@@ -296,7 +296,7 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
 
 
 def _is_host(node: NodeInputs) -> bool:
-    """Whether it is reached by what is declared: others are asked for at their cloud or cluster."""
+    """Whether its declaration says how it is reached. Other nodes are looked up at their cloud or cluster."""
     return "hostname" in node.host and node.instance_id is None
 
 
@@ -343,7 +343,7 @@ def host_of(state: State, record: Record) -> str:
 def regions_of(state: State) -> dict[str, set[str]]:
     """Backend → the regions of what is recorded, and of open intents.
 
-    A region that was taken out of the backend's document has to be looked at as long as something is there.
+    A region that was removed from the backend's document is looked at as long as it has things.
     """
     out: dict[str, set[str]] = {}
     things: list[Intent | Record] = [*state.intents, *state.records.values()]

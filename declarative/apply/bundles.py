@@ -65,7 +65,7 @@ class Packed:
 
     def _packed(self) -> IO[bytes]:
         if self._manifest is None:
-            # Only what is planned now was looked at; what is recorded may be of files that are no more.
+            # Only planned files were looked at. Recorded ones may not exist any more.
             summary = "the task's files as they were planned are not at hand"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about="files", hint=AGAIN)
         try:

@@ -37,13 +37,13 @@ class Orphan:
 
     @property
     def id(self) -> str:
-        """What its backend calls it."""
+        """Its id at the backend."""
         return str(self.thing.outputs.get("id") or "")
 
 
 @dataclass(slots=True)
 class Compared:
-    """What came of it for one backend or several."""
+    """The result of the comparison for one backend or several."""
 
     gone: set[Address] = field(default_factory=set)
     unsure: set[Address] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Compared:
     orphans: list[Orphan] = field(default_factory=list)
 
     def add(self, more: Compared) -> None:
-        """What came of it for other backends."""
+        """Add the result for other backends."""
         self.gone |= more.gone
         self.unsure |= more.unsure
         self.ended |= more.ended
@@ -153,7 +153,7 @@ def _look_for(
     """Note records that the listing lacks. `alone`: an empty listing does not show whose place was asked."""
     asked = sorted(missing, key=_is_attachment)
     known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
-    if known is None:  # who cannot tell by ids says of an attachment no more than that its rank has ended
+    if known is None:  # without ids, a missing attachment only means that its rank has ended
         asked = list(filterfalse(_is_attachment, asked))
     things = _by_token(state, asked, at)
     recalled = known or {}
@@ -172,7 +172,7 @@ def _is_attachment(record: Record) -> bool:
 def _by_token(
     state: State, records: Sequence[Record], at: Callable[[Record], Provider]
 ) -> dict[Address, Thing | None]:
-    """What has the tokens of these, asked for side by side."""
+    """The things with the tokens of these records, looked up side by side."""
 
     def find(record: Record) -> Thing | None:
         provider, wanted = at(record), record_token(state, record)
@@ -223,7 +223,7 @@ def _difference(record: Record, key: str, now: object) -> str:
 
 
 def _tags(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which of the declared tags differ. If none does, those that fleetform wrote itself do."""
+    """The declared tags that differ. If none does, tags of fleetform itself do."""
     words = [
         f"its tag `{k}` is `{now[k]}`, and was `{was[k]}`"
         for k in sorted(was)

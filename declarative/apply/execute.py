@@ -47,7 +47,7 @@ LATE = (
     "it is deleted, and made anew by the next try; if SSH never gets there, look at the backend's `network`, "
     "and at what its image starts"
 )
-"""What to do about a node that did not come up in time."""
+"""The hint for a node that did not come up in time."""
 
 
 class NotReadyError(Exception):

@@ -130,7 +130,7 @@ class Failover:
         self._clusters: dict[str, str] = {}
         """Node → the fleet whose cluster it is of."""
         self._unmade: dict[str | None, set[str]] = {}
-        """Of clusters by their fleets: nodes whose creates have no result yet."""
+        """Fleet of a cluster → nodes whose creates have no result yet."""
         for name, node in made.items():
             if node.placement == Placement.CLUSTER:
                 self._clusters[name] = node.fleet
@@ -286,7 +286,7 @@ class Failover:
         return replace(undo, error=left, move=move)
 
     def _go(self, group: _Group, name: str, way: int) -> tuple[str, ...]:
-        """Take another way, with all that was made for the last one; what is to be created anew."""
+        """Move the group to another way, with its nodes of the last one; the actions to do again."""
         group.leaving |= {member: gone(group.create(member)) for member in group.made}
         group.way = way
         for member in group.members.keys() - group.later:
@@ -315,7 +315,7 @@ class Failover:
         return others + mine <= spare.limit
 
     def _undo(self, group: _Group, names: set[str]) -> FailoverVerdict:
-        """Give up those of a cluster that cannot be completed: what was made is deleted."""
+        """Give up a cluster that cannot be completed: its made nodes are deleted."""
         made = sorted(names & group.made)
         group.open -= names
         group.made -= names
@@ -326,7 +326,7 @@ class Failover:
 
 
 def is_scarce(action: Action, error: BaseException) -> bool:
-    """Whether an action failed since there was no more of what it makes, of no offer of the plan."""
+    """Whether an action failed for lack of capacity, at all offers of the plan."""
     if action.op is not Op.CREATE or action.address.kind not in ("node", "volume"):
         return False
     return isinstance(error, NoOfferError) or (isinstance(error, PermanentError) and error.kind in REFUSED)
@@ -360,8 +360,8 @@ def _key(offer: OfferInputs) -> Key:
 
 
 def _asked_for(state: State) -> frozenset[str]:
-    """The nodes of whose creates it is not known what came of them: that is found out where they were asked
-    for, by asking there again, before they go anywhere else.
+    """The nodes whose creates have unknown results. The same create is asked for again in the same place,
+    before the nodes move anywhere else.
     """
     return frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
 

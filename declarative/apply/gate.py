@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from declarative.store import Writer
 
 GATE_SECONDS = 3600
-"""How long a prepared rank waits at most; it is longer than any command that would release it."""
+"""The longest wait of a prepared rank; it is longer than any command that would release it."""
 
 PREPARE_LIMIT = 1800.0
 """Seconds for which a command waits until all ranks are prepared: their images may have to be pulled."""
@@ -54,7 +54,7 @@ Known = MutableMapping[tuple[str, str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What carrying out actions needs from outside."""
+    """The tools for carrying out actions."""
 
     writer: Writer
     backends: Backends
@@ -64,7 +64,7 @@ class Tools:
     listener: Listener
     policy: Policy = Policy()
     reached: Known = field(default_factory=dict)
-    """Which nodes were asked whether they reach which addresses, and what came of it."""
+    """(node, address) → why the node cannot reach it, for those that were asked."""
     late: set[Address] = field(default_factory=set)
     """Nodes that were waited for in vain, or have failed: `run` deletes them."""
 
@@ -175,7 +175,7 @@ def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None
 
 
 def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
-    """How the ranks of a gang reach each other, where they may know of each other."""
+    """How the ranks of a gang reach each other, if they may know of each other."""
     if not knows_siblings(ranks[0].rank):
         return []
     found: dict[str, str] = {}

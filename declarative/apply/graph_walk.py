@@ -35,7 +35,7 @@ class InterruptedApplyError(Exception):
 
 
 class Outcome(StrEnum):
-    """How an action went."""
+    """The outcome of an action."""
 
     DONE = "done"
     FAILED = "failed"
@@ -86,7 +86,7 @@ Started = tuple[str, Action]
 Left = tuple[Started, Ending]
 """An action that is done, and its end, which is not committed yet."""
 Ended = tuple[Started, BaseException | None, bool]
-"""An action, what it failed with, and whether its worker is free then."""
+"""An action, its error, and whether its worker is free then."""
 
 
 class Listener(Protocol):
@@ -160,7 +160,7 @@ class _Workers:
         self._most, self._over = most, False
         self._threads: list[threading.Thread] = []
         self.busy = 0
-        """How many of them have something to do."""
+        """The number of busy threads."""
         self._started: SimpleQueue[Started | None] = SimpleQueue()
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._first: Ended | None = None
@@ -230,7 +230,7 @@ class _Workers:
 
 
 def _fault_of(end: Ending) -> BaseException | None:
-    """What keeps it from being committed, if anything does."""
+    """The error that keeps it from being committed, if any."""
     try:
         end.settle()
     except BaseException as fault:  # noqa: BLE001  # the walk judges it
@@ -311,7 +311,7 @@ class _Walk:
         return all(self._is_pointless(k) for k in left)
 
     def _leave_out(self, key: str) -> None:
-        """Skip what is pointless, and what was to be done in that place: that is as pointless."""
+        """Skip a pointless action, and others that were to be done in its place."""
         self._note(self.actions[key], Outcome.SKIPPED, POINTLESS)
         for other in self.follow[key]:
             if other not in self.found:

@@ -126,8 +126,8 @@ def visited(
 def listed(
     backends: Backends, name: str, known: Collection[str], patience: float
 ) -> tuple[list[Thing], dict[str, ProviderError], set[str]]:
-    """What is there on the hosts of a backend, one by one, why some could not be listed, and those that were
-    not waited for. Those that are `known` are not asked.
+    """The things on the hosts of a backend, the faults of hosts that could not be listed, and the hosts that
+    were not waited for. `known` hosts are not asked.
     """
     faults: dict[str, ProviderError] = {}
 
@@ -155,8 +155,8 @@ def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
     offline: bool,
     patience: float = PATIENT,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
-    """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are what backends
-    launch: an instance is what they say of its type.
+    """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are the backends'
+    offers: they give the shape of an instance's type.
     """
     named = (h for h in hosts if not of_partition(h))
     due = [h for h in named if _due(h, state, gone=gone, recovered=recovered)]
@@ -191,7 +191,7 @@ def _is_instance(host: Host) -> bool:
 
 
 def notes_on(left_out: Sequence[LeftOut], *, offline: bool) -> list[Diagnostic]:
-    """What to say of hosts that are left out."""
+    """The warnings about hosts that are left out."""
     notes = [_note(item, offline=offline) for item in left_out[:MOST_NAMED]]
     more = len(left_out) - MOST_NAMED
     if more > 0:
@@ -236,7 +236,7 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
 
 
 def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
-    """Offline: what is declared of them."""
+    """Offline: the hosts as they are declared."""
     found = [(host, declared_shape(host)) for host in hosts]
     offers = [offer_of_host(host, shape) for host, shape in found if shape]
     unknown = [host for host, shape in found if not shape]

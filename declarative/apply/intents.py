@@ -53,7 +53,7 @@ class Resolution:
 
 
 def resolution_notes(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
-    """What became of the calls of commands that were cut short; one line for each outcome."""
+    """The results of calls of commands that were cut short; one warning for each outcome."""
     outcomes: dict[str, list[str]] = {}
     for resolution in resolutions:
         intent = resolution.intent
@@ -75,7 +75,7 @@ def resolution_notes(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
 
 
 def asked_as(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
-    """The address that a backend knows what an intent is about by, and what it is newly made as."""
+    """The address by which a backend knows the thing of an intent, and the names it is newly made with."""
     have = state.records.get(intent.address)
     if have is not None and intent.op != "create":
         return made_as(have), None
@@ -98,7 +98,7 @@ def host_of_intent(state: State, intent: Intent) -> str:
 
 
 def resolved(state: State, intent: Intent, provider: Provider) -> Resolution:
-    """What came of an intent, by what its backend says now."""
+    """The result of an intent, read from its backend now."""
     resolve = _resolve_rank if intent.address.kind == "rank" else _resolve_thing
     return resolve(state, intent, provider)
 

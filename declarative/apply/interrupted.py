@@ -1,8 +1,8 @@
 """Creates that were cut short.
 
-Of those that made nothing, what they may have left goes with them. Their intents stay open for a while
-(`settle.recover`): a request of theirs may still be under way. Those that made a node are taken up, and end
-as any other create does: once it runs.
+If a create made nothing, what it may have left is cleared. Its intent stays open for a while
+(`settle.recover`), since its request may still be under way. If it made a node, the create is taken up, and
+ends like any other: once the node runs.
 """
 
 from __future__ import annotations

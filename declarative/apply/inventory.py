@@ -1,6 +1,6 @@
-"""Looking: what is there in all backends, asked side by side, and what nodes could be made of.
+"""Looking at all backends side by side: their things, and the offers for new nodes.
 
-Reads the backends and keeps nothing.
+This module reads the backends and records nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from declarative.spans import named
 
 @dataclass(slots=True)
 class Seen:
-    """What one look found: the inventory for the planner, and what recovery has to write."""
+    """The result of one look: the inventory for the planner, and what recovery has to write."""
 
     inventory: Inventory
     resolutions: list[Resolution] = field(default_factory=list)
@@ -103,7 +103,7 @@ def _asked(
     offers: bool,
     patience: float,
 ) -> BackendLook:
-    """What is there in all backends that are looked at, and into `answers` what they offer."""
+    """Look at all backends that have to be looked at, and put their offers into `answers`."""
     names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
 
     def ask(name: str) -> BackendLook:

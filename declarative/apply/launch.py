@@ -1,4 +1,4 @@
-"""What a rank is started with: its commands, the environment of docs/tasks.md, its CPUs, GPUs and volumes."""
+"""The launch of a rank: its commands, the environment of docs/tasks.md, its CPUs, GPUs and volumes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SKYPILOT = {
     "SKYPILOT_SETUP_NODE_IPS": "NODES_IPS",
     "SKYPILOT_NUM_GPUS_PER_NODE": "GPUS_PER_NODE",
 }
-"""What SkyPilot calls them; its commands for setup are a rank's first."""
+"""SkyPilot's names of the variables; its setup commands are a rank's first."""
 VOLUME = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
 
 
 GRACE_SECONDS = 300
-"""What a rank gets to stop where its task says nothing of it, or `off`."""
+"""Seconds that a rank gets to stop if its task does not say, or says `off`."""
 
 
 def grace_of(rank: RankInputs) -> int:
@@ -48,8 +48,8 @@ def seconds(recorded: Any, default: int | None) -> int | None:
 
 
 ALONE = 0.65
-"""How much of its fleet's `unreachable_duration` a rank goes on when its host is cut off. In what is left it
-has to notice that and to end, before others count it as lost; they begin to count later than it does."""
+"""The share of its fleet's `unreachable_duration` that a rank runs on when its host is cut off. In the rest
+it has to notice that and end, before others count it as lost; they begin to count later than it does."""
 MOST_NEAR = 3
 
 
@@ -140,7 +140,7 @@ def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
 
 
 def first_commands(inputs: RankInputs) -> tuple[str, ...]:
-    """What is run before a task's own commands: the clone of its `repos`, its `python`, its `nvcc`."""
+    """The commands before a task's own: the clone of its `repos`, its `python`, its `nvcc`."""
     out = []
     for repo in inputs.repos:
         where, url = (

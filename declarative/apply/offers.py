@@ -29,11 +29,11 @@ MOST_MESSAGE = 1_000
 """Characters of a provider's message."""
 
 MOST_OFFERS = 500_000
-"""What the backends of a project may offer together: a stranger's few lines must not eat the machine."""
+"""The most offers of a project's backends together: a stranger's few lines must not eat the machine."""
 
 
 Answers = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
-"""Backend → what it says that it offers, and why it could not say so. None: nothing can be launched there."""
+"""Backend → its reported offers, and why it could not report them. None: nothing can be launched there."""
 
 
 def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool = False) -> None:
@@ -44,7 +44,7 @@ def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool
     try:
         provider = backends.catalogue(name) if offline else backends.get(name)
     except ProviderError as error:
-        answers[name] = None, unreadable(name, error)  # what is declared cannot be launched either
+        answers[name] = None, unreadable(name, error)  # declared offers cannot be launched either
         return
     try:
         if offline:
@@ -108,12 +108,12 @@ def _too_many(backend: str) -> Diagnostic:
 
 
 def _short(text: str) -> str:
-    """What a provider says, which may quote what it was given."""
+    """A shortened message of a provider, which may quote its whole input."""
     return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
 
 
 def unreadable(backend: str, error: ProviderError) -> Diagnostic:
-    """Why a backend does not answer as it should, and what comes of that."""
+    """The warning about a backend that does not answer as it should."""
     return Diagnostic(
         code="backend-unreadable",
         summary=f"backend {backend} cannot be read: {_short(error.summary)}",

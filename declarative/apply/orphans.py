@@ -20,11 +20,11 @@ from declarative.retry import call
 ORDER = ("rank", "attachment", "node", "volume")
 """A volume is free once what it is on is gone, and a node once nothing runs on it."""
 MOST_GENERATIONS = 100
-"""How many makings of an address are tried for a token, beyond those that the state knows of."""
+"""Generations of an address that are tried for a token, beyond those that the state knows of."""
 
 
 def as_record(orphan: Orphan, state: State) -> Record:
-    """What is to be recorded of an orphan: the making that its token stands for, or the token itself."""
+    """The record of an orphan, with the generation of its token, or with the token itself."""
     thing, address = orphan.thing, orphan.thing.address
     used = state.generations.get(address, 0)
     outputs: Mapping[str, Any] = thing.outputs
@@ -87,7 +87,7 @@ def protected(orphan: Orphan) -> bool:
     kind, asked = orphan.thing.address.kind, orphan.thing.typed
     if not orphan.thing.known:
         return kind == "volume"
-    if asked is None:  # somebody has changed what is written on it
+    if asked is None:  # somebody has changed its tags
         return kind in ("node", "volume")
     return isinstance(asked, NodeInputs | VolumeInputs) and asked.prevent_destroy
 
@@ -99,9 +99,9 @@ def delete_orphans(
     listener: Listener,
     stopping: threading.Event,
 ) -> tuple[ActionResult, ...]:
-    """Delete them one after the other, each by its id, and stop what runs; what came of each.
+    """Delete orphans one by one, each by its id, and stop running ones; the result of each.
 
-    Nothing is written down before: what is left after a crash is an orphan as before.
+    Nothing is written down before: after a crash the rest are orphans as before.
     """
     results: list[ActionResult] = []
     for orphan in sorted(orphans, key=lambda o: (ORDER.index(o.thing.address.kind), o.thing.address, o.id)):

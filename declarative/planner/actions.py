@@ -132,7 +132,7 @@ def _counted_by(node: Node, *, limited: bool, replaced: bool) -> list[object]:
 
 
 def _kind_of(node: Node) -> tuple[object, ...]:
-    """What a backend's quantity limit counts."""
+    """The key that a backend's quantity limit counts by."""
     return (node.backend, node.region, node.instance_type, node.spot)
 
 

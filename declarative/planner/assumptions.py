@@ -30,7 +30,7 @@ AGAIN = "plan again: `fleetform plan --out FILE`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferFact:
-    """What a launch was promised."""
+    """The promises of an offer to a launch."""
 
     price: float | None = None
     room: int | None = None

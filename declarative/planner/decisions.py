@@ -40,7 +40,7 @@ from declarative.planner.volumes import VolumeDecision, cleaned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a plan is asked for.
+    """The input of a plan.
 
     `now` is seconds since the epoch, for idle times and retries. `requested` holds the addresses of tasks to
     run again and of nodes to make anew, although nothing about them changed. `destroy` leaves protected

@@ -35,7 +35,7 @@ MOST_LOOKS = 1_000_000
 """Offers that are looked at for one plan. Nodes after that keep only their own offer."""
 
 MOST_MORE = 2_000
-"""How many offers beyond the kept ones are searched for different ones."""
+"""Offers beyond the kept ones that are searched for different ones."""
 
 DEAR = 1e9
 """USD an hour that an unknown price counts as."""

@@ -126,7 +126,7 @@ class Fleets:
         return fleet.exists and (fleet.partition is None or str(fleet.name) in self.inventory.existing)
 
     def _make_anew(self, decision: NodeDecision) -> None:
-        """Since that was asked for."""
+        """Make a node anew because that was requested."""
         if decision.pinned:
             hint = "once they have ended, or fit elsewhere, ask again"
             what = "is not replaced: ranks run on it that have no other place now"
@@ -151,7 +151,7 @@ class Fleets:
         if sick and not self.desired.protects(decision.address, decision.record.node):
             decision.leave(Reason.UNFIT, sick, again=True)
             return
-        if sick and decision.node.readiness.state in BOOTING:  # it stays, and is waited for no more
+        if sick and decision.node.readiness.state in BOOTING:  # it stays, and is not waited for any more
             late = replace(decision.node.readiness, state=NodeState.NOT_READY, reason=sick)
             decision.node = replace(decision.node, readiness=late)
         decision.mended = self.inventory.mendable(decision.record.address)

@@ -119,7 +119,7 @@ def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -
 
 @dataclass(frozen=True, slots=True)
 class _SilentNodes:
-    """How all recorded nodes were seen, and those of them that do not answer."""
+    """The readiness of all recorded nodes, and the silent ones among them."""
 
     nodes: Mapping[str, Record]
     readiness: Mapping[str, Readiness]

@@ -1,4 +1,4 @@
-"""What a fleet may launch: its backends, the limits that it sets, and the offers that keep them.
+"""The offers that a fleet may launch: of its backends, within its limits.
 
 It also finds GPUs of local nodes that this machine may not have: what runs on those is a rehearsal.
 """

@@ -244,7 +244,7 @@ def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str
 
 
 def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
-    """What fleets cost: nodes, offers, and the variables and tags of nodes that tasks may launch."""
+    """The work of fleets: nodes, offers, and the variables and tags of nodes that tasks may launch."""
     out: Counter[str] = Counter()
     units = {name: _text_units(fleet.env, fleet.tags) for name, fleet in desired.fleets.items()}
     left = sum(want.spec.nodes for want in desired.tasks.values())

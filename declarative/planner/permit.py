@@ -378,7 +378,7 @@ def _used(budget: Budget, given: Circumstances) -> int:
 
 
 def _weight(group: str, part: Plan, state: State) -> int:
-    """How many nodes it is about."""
+    """The number of nodes of a group."""
     kind, _, name = group.partition("/")
     if kind == "node":
         return 1

@@ -1,4 +1,4 @@
-"""What a plan shows beside its actions: every rank's blocks, the block map, the cost."""
+"""The parts of a plan beside its actions: every rank's blocks, the block map, the cost."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reser
 
 
 def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
-    """What a rank gets."""
+    """The reservation of a rank."""
     name = rank_name(choice.task, choice.rank)
     record = state.get("reservation", name)
     held = record.reservation if record else None

@@ -21,11 +21,11 @@ class Steps:
         self.state = state
         self.actions: dict[str, Action] = {}
         self._made: dict[Address, str] = {}
-        """After which action each address is as it shall be: its creation, else its update."""
+        """Address → the action after which it is as planned: its creation, else its update."""
         self._gone: dict[Address, str] = {}
-        """Which action deletes each address that goes."""
+        """Address → the action that deletes it."""
         self.extra: dict[str, set[str]] = defaultdict(set)
-        """More needs than those that follow from `holds`: gang starts, blocks and volumes passed on."""
+        """Needs beside those that follow from `holds`: gang starts, blocks and volumes that are passed on."""
 
     def add(self, action: Action) -> None:
         """Add one action; one address has at most one of each op."""
@@ -99,7 +99,7 @@ class Steps:
         )
 
     def after(self, action: str, needed: Iterable[str]) -> None:
-        """`action` waits for `needed`, as far as those exist."""
+        """`action` waits for those of `needed` that exist."""
         self.extra[action].update(needed)
 
     def join(self) -> tuple[Action, ...]:
@@ -137,21 +137,21 @@ class Steps:
                 self.extra[action.id].update(freed.get(key, ()))
 
     def _wait_for_users(self, delete: str, record: Record) -> None:
-        """What a record needs goes after it, and a node is not split anew before its blocks are free."""
+        """A record is deleted before what it needs, and a node is split anew once its blocks are free."""
         for held in record.needs:
             self.extra[f"delete:{held}"].add(delete)
         if record.address.kind == "reservation":
             self.extra[f"update:node/{record.reservation.node}"].add(delete)
 
     def _place(self, key: str) -> tuple[object, ...]:
-        """Where an action stands among those that could run: deletions first, then by kind and name."""
+        """The order among actions that could run: deletions first, then by kind and name."""
         action = self.actions[key]
         kind, deletion = _RANKS[action.address.kind], action.op is Op.DELETE
         return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
 
 
 def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ...]:
-    """Topological, always the first of those that could run; `keys` are the ids of `actions`."""
+    """The actions in topological order, always the first that could run; `keys` are their ids."""
     places = {key: place for place, key in enumerate(keys)}
     waiting = [len(action.needs) for action in actions]
     follow: list[list[int]] = [[] for _ in actions]
@@ -173,7 +173,7 @@ def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ..
 
 
 def _places(inputs: Inputs) -> list[object]:
-    """What only one can hold at a time: blocks, volumes, and what was adopted."""
+    """The things that only one address can hold at a time: blocks, volumes, and adopted things."""
     if isinstance(inputs, ReservationInputs):
         return [(inputs.node, block) for block in inputs.blocks]
     if isinstance(inputs, VolumeInputs) and inputs.volume_id is not None:

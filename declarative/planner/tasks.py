@@ -36,7 +36,7 @@ from declarative.planner.types import Reason
 
 
 class Course(StrEnum):
-    """What becomes of one task."""
+    """The decision about a task's ranks."""
 
     KEPT = "kept"
     COMPLETED = "completed"
@@ -57,7 +57,7 @@ class TaskDecision:
     incomplete: bool = False
     """Some ranks of the recorded gang are missing."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What changed in its folders since it has ended (`manifest.changes`)."""
+    """Changes in its folders since it has ended (`manifest.changes`)."""
     series: RetrySeries | None = None
     """The series of failures that its new ranks belong to, if any."""
 
@@ -285,7 +285,7 @@ def series(have: Iterable[Record]) -> RetrySeries | None:
 
 
 def _event(status: RankStatus) -> RetryEvent | None:
-    """What kind of failure it was. Who limits how long a rank runs does not mean: and then once more."""
+    """The kind of a failure; None if its own limit ended the rank: that is no reason to run it again."""
     if status.state is RankState.LOST:
         return RetryEvent.INTERRUPTION
     return None if status.cause in {LIMIT_REACHED, UNUSED} else RetryEvent.ERROR

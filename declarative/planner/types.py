@@ -1,4 +1,4 @@
-"""What a plan is made of. A plan is self-contained: apply never reads the YAML again."""
+"""The types of a plan. A plan is self-contained: apply never reads the YAML again."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class Action:
     after: Inputs | None = field(default=None, metadata=BY_KIND)
     needs: tuple[str, ...] = ()
     holds: tuple[Address, ...] = ()
-    """What the new record needs: written to the state, so that deletions can be ordered later."""
+    """The addresses that the new record needs: stored in the state, so that deletions can be ordered later.
+    """
     backend: str | None = None
     forget: bool = False
     """For a delete: only the record is removed, since `removed` says `destroy: false`."""
@@ -179,7 +180,7 @@ class Queued:
 
     task: str
     holders: tuple[str, ...]
-    """Who holds it, in the place's words."""
+    """The holders, in the place's words."""
     until: float | None
     """When the last of them has to end, seconds since the epoch; None if nobody knows."""
     expected: float | None = None
@@ -242,7 +243,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What a plan was made from: the recorded state, and how old the oldest look at a node is."""
+    """The basis of a plan: the recorded state, and the oldest look at a node."""
 
     lineage: str | None
     serial: int
@@ -310,7 +311,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What the plan is about."""
+    """The scope of the plan."""
 
     moved: tuple[Renamed, ...] = ()
     part: Part | None = None

@@ -331,7 +331,7 @@ def cleaned(
 
 
 def _unused(decision: VolumeDecision, *, due: bool) -> VolumeDecision:
-    """What becomes of one that no rank gets, and that is there for ranks alone; `due` is its time over."""
+    """Decide about a volume that is only for ranks and that no rank gets; `due`: its time is over."""
     if decision.after is None:
         return decision
     if decision.record is None:
