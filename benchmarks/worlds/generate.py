@@ -261,8 +261,9 @@ class _Draft:
     # What is asked for
 
     def tasks(self) -> None:
-        """Users have templates: of some there are many tasks, of most a few."""
-        number = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
+        """Users have templates: of some there are many tasks, of most a few. Or no two tasks are alike."""
+        alike = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
+        number = self.size if self.often(0.2) else alike
         forms = [self._form() for _ in range(number)]
         weights = [1 / (1 + i) ** self.chance.uniform(0.3, 1.2) for i in range(number)]
         for i, (form, offer) in enumerate(self.chance.choices(forms, weights, k=self.size)):
