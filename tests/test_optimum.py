@@ -17,6 +17,7 @@ from hypothesis.strategies import dictionaries, integers, lists
 from benchmarks.placement.check import violations
 from declarative.placement import counted, optimum, search
 from declarative.placement.board import Board
+from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Program, SolverLimits, arcs_of, cut_roughly, pack
 from declarative.placement.types import VolumeAt
@@ -227,6 +228,44 @@ def test_what_fractions_of_ranks_use_is_looked_at_first(monkeypatch):
     out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])])
     assert cost(out) == pytest.approx(2 * 1.209 + 0.996)
     assert len(out.choices) == 5
+
+
+@pytest.mark.parametrize(("many", "distances"), [(6, [4, 4]), (10**6, [4])])
+def test_nothing_is_looked_for_near_a_solution_of_a_large_program(monkeypatch, many, distances):
+    """Only with the very launches of that, if something is known."""
+    monkeypatch.setattr(optimum, "MANY", many)
+    rule = fleet(nodes="0..", blocks="auto", offers=[replace(L4, limit=1), T4])
+    board = Board([ask(resources={"gpu": 1})], [], {"gpu": rule}, {})
+    one = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    limits = SolverLimits(nodes=12, columns=1000)
+    dearer = one.program.solve(limits, fixed={one.bought[0]: 0.0})
+    seen = []
+    real = Program.solve
+
+    def solve(self, limits, **how):
+        seen.append(how["distance"])
+        return real(self, limits, **how)
+
+    monkeypatch.setattr(Program, "solve", solve)
+    optimum._closest(one, limits, dearer, dearer)
+    assert seen == distances
+
+
+@pytest.mark.parametrize(("few", "quick"), [(1, False), (0, True)])
+def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick):
+    monkeypatch.setattr(search, "FEW", few)
+    seen = []
+
+    def solve(_counted, limits, _known):
+        seen.append(limits.quick)
+        return -math.inf, None
+
+    monkeypatch.setattr(search, "solve", solve)
+    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(board)
+    (job,) = board.jobs
+    found._most(Seating(found.start, [job]), [], [job], [job], None)
+    assert seen == [quick]
 
 
 def test_a_program_is_solved_once(monkeypatch):

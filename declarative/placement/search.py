@@ -175,7 +175,9 @@ class Search:
         counted = counted.roughened() if counted.large else counted
         seated = _weight(filter(found.seats, may))
         counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
-        least, ledger = solve(counted, replace(self.seats, quick=gain is not None), self.known)
+        # Of many tasks it need not be proved that none of them fits.
+        quick = gain is not None or len(self.board.jobs) > FEW
+        least, ledger = solve(counted, replace(self.seats, quick=quick), self.known)
         if ledger and not all(job.index in ledger.seats for job in still):
             ledger = None
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
