@@ -228,7 +228,7 @@ class Failover:
         return FailoverVerdict(again=(action.id,))
 
     def _left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
-        """One has left the last place, or cannot: then no other is made elsewhere."""
+        """A node has left the last place, or cannot: then no other is made elsewhere."""
         del group.leaving[name]
         if error is None:
             again = FailoverVerdict(again=(f"create:node/{name}",))
@@ -236,7 +236,7 @@ class Failover:
         return self._stay(group, name, error)
 
     def _stay(self, group: _Group, name: str, error: BaseException) -> FailoverVerdict:
-        """One may still be in the last place: no other is made elsewhere."""
+        """A node may still be in the last place: no other is made elsewhere."""
         group.over = True
         waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)

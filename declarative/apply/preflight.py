@@ -20,7 +20,7 @@ from declarative.provider import PermanentError, ProviderError
 from declarative.retry import Policy, call
 
 PATIENCE = Policy(deadline=5.0, longest=2.0)
-"""Who does not answer now may do so when the plan is carried out, which is more patient."""
+"""A backend that does not answer now may do so when the plan is carried out, which is more patient."""
 
 
 def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: State) -> Plan:

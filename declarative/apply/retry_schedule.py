@@ -37,7 +37,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placeless:
-    """A task that found no place, or did not come up there: since when, how often, what is next and why."""
+    """A task that found no place, or did not start there: since when, how many tries, and the next one."""
 
     since: float
     tries: int
@@ -69,7 +69,7 @@ class Retries:
         self._left: dict[str, dict[str, RankInputs]] = {}
 
     def leave(self, state: State) -> None:
-        """Remember what is recorded of ranks, as the command that follows them leaves it."""
+        """Remember the recorded ranks as the command that follows them leaves them."""
         self._left = _by_task(state)
 
     def overtaken(self, state: State, among: Collection[str] | None = None) -> str | None:
@@ -175,7 +175,7 @@ class Retries:
         if found is None:
             return None
         if any(state.get("reservation", r.address.name) for r in have):
-            return Due(when=math.inf, cause=found.cause)  # what it held is given back first
+            return Due(when=math.inf, cause=found.cause)  # its blocks are given back first
         delay = self._delay(found.count - 1)
         due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
         self._report(task, found.noticed, due)
@@ -242,7 +242,7 @@ class Lack:
     made: frozenset[str]
     """The creates of nodes among them that were done."""
     again: bool
-    """It would have run again as its `retry` says."""
+    """Its `retry` would have run it again."""
 
 
 def broken_starts(plan: Plan, results: Sequence[ActionResult]) -> dict[str, frozenset[str]]:

@@ -125,7 +125,7 @@ def _starts(state: State, node: str) -> list[Intent]:
     return [i for i, place in places if place and place.address.name == node]
 
 
-# ------------------------------------------------------------------------------------------ what is written
+# ------------------------------------------------------------------------------------------------- records
 
 
 def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Mapping[str, Silence]) -> None:

@@ -335,11 +335,11 @@ def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
 @lock_option
 @project_command
 def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
-    """Stop all tasks and delete all nodes and volumes, but for those with `prevent_destroy`: as the YAML says
-    now, and if it has them no more, as it said at the last apply.
+    """Stop all tasks and delete all nodes and volumes, except those with `prevent_destroy`: in the present
+    YAML, or at the last apply if the YAML does not have them any more.
 
-    It is the plan to nothing: the same steps, in reverse. Volumes are protected unless they say otherwise;
-    what is left is named. With --orphans, what is recorded stays as it is.
+    It does the steps of an apply in reverse. Volumes are protected unless they say otherwise; it names what
+    is left. With --orphans, what is recorded stays as it is.
     """
     from declarative.model.resource import Desired
 

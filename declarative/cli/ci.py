@@ -58,8 +58,8 @@ def comment(report: Path, data: Path | None, name: str, request: int | None) -> 
     """Put a Markdown REPORT of a plan on the pull request, in place of the one that is there.
 
     In GitHub Actions it goes into the job's summary too; errors and warnings become annotations, and `digest`
-    and `result` outputs of the step. A job without the right to comment, as that of a fork's pull request,
-    is told so and goes on.
+    and `result` outputs of the step. A job without the right to comment, such as one for a fork's pull
+    request, gets a warning and goes on.
     """
     body = _body(report, name)
     if data is not None:

@@ -189,7 +189,7 @@ MOST_DIGITS = 18
 @click.option(
     "--deliver",
     is_flag=True,
-    help="Print none: tell the webhooks of `notify` what they were not told of, once, as for cron.",
+    help="Print none: deliver to the webhooks of `notify` what they have not got, once, as for cron.",
 )
 @json_option
 @partial(project_command, short_names=())  # `-f` follows
@@ -202,8 +202,8 @@ def events_command(  # noqa: PLR0917 (each is an option)
     With --json each event is a line of JSON. Its `cursor` is what --since takes to go on behind it; its `id`
     never changes. Without --since the last 50 are printed.
 
-    --deliver does what `fleetform reconcile` does by itself, and exits 1 if a webhook could not be told. One
-    that is told for the first time gets what happens from then on.
+    --deliver does what `fleetform reconcile` does by itself, and exits 1 if a delivery failed. A new webhook
+    gets the events from then on.
     """
     if deliver:
         with session.state.write_anew(session.load().desired) as store:

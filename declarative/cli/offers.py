@@ -85,8 +85,8 @@ def offers_command(
 ) -> int:
     """List what the project's backends could launch, cheapest first; of a FLEET, what it may launch.
 
-    Makes and keeps nothing, and reads no state. An unknown price comes last, shown as `?`; whether there is
-    capacity is seen when a node is asked for. Exits 0, also where nothing does, and 1 on errors.
+    Makes and keeps nothing, and reads no state. An unknown price comes last, shown as `?`. Only a request for
+    a node shows whether there is capacity. Exits 0, also if no offer matches, and 1 on errors.
 
     With --json: format_version, total (how many were looked at), offers (backend, region, zone,
     instance_type, resources, spot, price, priced_on, limit; one for each zone) and diagnostics.

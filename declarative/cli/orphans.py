@@ -38,9 +38,9 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     """Record what this state made and does not record any more; nothing real is touched.
 
     ADDRESS is that of a node, a volume or a rank which `fleetform plan` calls an orphan; without it, all
-    orphans are listed. What is not declared, the next apply deletes, as it does with all that is recorded. A
-    rank is recorded as this state's history says that it was started: where that does not know it, as after a
-    restore, nobody knows what it runs.
+    orphans are listed. If a recorded thing is not declared, the next apply deletes it. A rank is recorded as
+    this state's history says that it was started. Without that history, as after a restore, it cannot be
+    recorded.
     """
     from declarative.apply.orphans import matching
     from declarative.store.rename import parse

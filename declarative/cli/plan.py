@@ -147,10 +147,10 @@ def plan_command(  # noqa: PLR0913 (keywords, each an option)
 @no_pager_option("answer")
 @project_command
 def drift_command(session: Session, *, as_json: bool, reports: Reports, no_pager: bool) -> int:
-    """Show what is not as it was recorded: things that are gone or were changed, and what nobody recorded.
+    """Show differences from the records: things that are gone or were changed, and things without a record.
 
     It is `plan --refresh-only --detailed-exitcode`: exits 0, 1 on errors, 2 if there is something or
-    something is not well. That a rank has succeeded is no drift. `fleetform plan` shows what apply would
+    something is not well. A rank that has succeeded is no drift. `fleetform plan` shows what apply would
     do about it.
     """
     reports.check(as_json=as_json)

@@ -48,16 +48,16 @@ def reconcile_command(
 ) -> int:
     """Keep everything as declared: look, plan and apply, again and again, and ask nobody.
 
-    What it may do alone stands in the `project` document (`reconcile`). The rest waits until `fleetform
-    approve` lets it through. It reads the files again when they change; if they have errors, what they
-    declared before holds. Of several loops on one state one acts.
+    The `project` document says what it may do alone (`reconcile`). The rest waits for `fleetform approve`. It
+    reads the files again when they change; while they have errors, the earlier declaration holds. If several
+    loops run on one state, only one acts.
 
     With --git the files are those of a branch: `git` fetches it before each round, with your own login. The
     clone lies in a folder named like the repository; run other commands there (`fleetform -C`).
 
     With --listen it is seen over HTTP as with `fleetform serve`, and /readyz says whether rounds go on.
 
-    Runs until SIGTERM or Ctrl-C, ends what it has begun, and exits 0. With --once it exits as `apply` does.
+    Runs until SIGTERM or Ctrl-C, ends what it has started, and exits 0. With --once it exits as `apply` does.
     """
     from declarative.cli.rounds import Rounds
     from declarative.reconcile.round import Loop, Stop

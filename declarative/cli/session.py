@@ -72,7 +72,7 @@ class Session:
         self.written: Desired | None = None
         """The loaded project before schedules apply: see `planner.tasks`."""
         self._declared: Desired | None = None
-        """What was loaded, whatever is to come of it."""
+        """The loaded project, with schedules applied."""
         self.clock: Callable[[], float] = now
         """Seconds since the epoch, for what a command does."""
         self.away: Away | None = None
@@ -100,7 +100,7 @@ class Session:
         self.state.close()
 
     def pass_time(self) -> None:
-        """Let what was loaded be as it is now."""
+        """Apply schedules to the loaded project, as of now."""
         from declarative.planner.tasks import at
 
         self._declared = at(self.written, self.clock()) if self.written else None

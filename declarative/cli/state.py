@@ -153,7 +153,7 @@ def _finding(
 @json_option
 @project_command
 def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
-    """What was done when, with what result, newest first; of some addresses alone, also by earlier names."""
+    """What was done when, with what result, newest first; of some addresses only, also by earlier names."""
     from declarative.render.listings import history_json, history_text
     from declarative.store.rename import parse
 

@@ -52,7 +52,7 @@ RUNS_ON = (
 @lock_option
 @project_command
 def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
-    """Forget records; what they stand for stays as it is, and is nobody's any more.
+    """Forget records; the real things stay as they are, and belong to no state any more.
 
     An ADDRESS is that of a record, or `volume/NAME` for all of a count, `fleet/NAME` for its nodes,
     `task/NAME` for all that it has. A backup of the state is written first.
@@ -109,11 +109,11 @@ def _running(state: State, found: Iterable[Address]) -> str:
 @lock_option
 @project_command
 def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: float | None) -> int:
-    """Rename what is recorded, as it was renamed in the YAML: nothing is made anew, and ranks run on.
+    """Rename records, as they were renamed in the YAML: nothing is made anew, and ranks run on.
 
     FROM and TO are `volume/NAME` (all of a count), `volume/NAME-0`, `fleet/NAME`, `node/NAME-0` or
-    `task/NAME`. What refers to them is renamed along. Their backend keeps the name of their making, which
-    nothing else can have there until they are gone.
+    `task/NAME`. Records that refer to them are renamed along. Their backend keeps the name that they were
+    made with: nothing else can have it there until they are gone.
     """
     from declarative.store.rename import parse, plan, renamed
 
@@ -144,10 +144,10 @@ def _moves(moves: Mapping[Address, Address]) -> str:
 @lock_option
 @project_command
 def push(session: Session, file: str, force: bool, lock_timeout: float | None) -> int:
-    """Put a whole state, as `state pull` printed it, in the place of the one that is there.
+    """Replace the whole state by one that `state pull` printed.
 
-    Refused are a state of another lineage, one that is not newer, and one that contradicts itself. Into an
-    empty state it is taken over as it is. A backup of what was there is written first.
+    It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
+    state takes it over as it is. A backup of the old state is written first.
     """
     from declarative.store.export import check_types, dump, parse, read
     from declarative.store.manual_edits import may_push

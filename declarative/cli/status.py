@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def status_command(session: Session, as_json: bool, offline: bool, refresh: bool) -> int:
     """Show the fleets with their block map, the volumes and the tasks. Reads the backends, keeps nothing.
 
-    With --refresh, declared hosts that are no nodes yet are looked at as well, as `plan` does, and it is said
-    why they are none. With --json those that are not fit are warnings on stderr.
+    With --refresh it also looks at declared hosts that are not nodes yet, as `plan` does, and says why they
+    are not. With --json, unfit hosts are warnings on stderr.
     """
     from declarative.render.data import status_json
     from declarative.render.status import status_text

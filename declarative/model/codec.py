@@ -55,7 +55,7 @@ class Stored(dict[str, Any]):
 
     __slots__ = ("text", "typed")
     text: str
-    """As which they are stored, where that is known."""
+    """Their stored text, if it is known."""
     typed: tuple[str, Any]
 
 

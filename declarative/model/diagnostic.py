@@ -1,4 +1,4 @@
-"""What is wrong, where, and what to type instead.
+"""Diagnostics: what is wrong, where, and what to type instead.
 
 One type of diagnostic serves people and JSON alike (after Terraform's `tfdiags`). Diagnostics are
 collected, not thrown one by one: a stage either returns a whole value or raises one `InvalidError` with
@@ -89,7 +89,7 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> list[Diagnostic]:
-    """The same; what has an address and no place is given the one where that is declared."""
+    """The same, with the place of the declaration for diagnostics with an address and no place."""
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 

@@ -111,7 +111,7 @@ class RecordedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySeries:
-    """Which retry of its task an attempt is. Seconds since the epoch."""
+    """The series of retries that an attempt belongs to. Seconds since the epoch."""
 
     count: int
     since: float
@@ -166,7 +166,7 @@ class RankInputs:
 
 T = TypeVar("T")
 Placed = NodeInputs | VolumeInputs
-"""Of what is somewhere."""
+"""The inputs of things that have a place."""
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
 KINDS: Mapping[str, type[Inputs]] = {
     "node": NodeInputs,

@@ -87,7 +87,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A declared host that can be no node now, and why. `shape` is what it has, where that is known."""
+    """A declared host that cannot be a node now, and why. `shape` is its shape, if known."""
 
     host: Host
     reason: str

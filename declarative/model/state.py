@@ -304,7 +304,7 @@ def given_up(record: Record) -> tuple[str, ...]:
 
 
 def readiness_of(record: Record, seen: Readiness) -> Readiness:
-    """How a node is that was seen like this: `draining` where it would take work if it were not drained."""
+    """The readiness of a node: `draining` if it would take work if it were not drained."""
     drain = drain_of(record)
     if drain is None:
         return seen
@@ -318,7 +318,7 @@ def readiness_of(record: Record, seen: Readiness) -> Readiness:
 
 _BLOCKS = re.compile(r"[0-9]+\.([0-9a-f]{1,256})\.[0-9a-f]+")
 _TELLING = (RankState.FAILED, RankState.LOST, RankState.RUNNING, RankState.STARTING, RankState.STOPPED)
-"""What one rank's state says of its task, the first of them that one has."""
+"""The states of a rank that decide the state of its task, in this order."""
 
 
 def attempt_id(record: Record) -> str:

@@ -56,7 +56,7 @@ class RankStatus:
     ended_at: float | None = None
     mounted: tuple[str, ...] = ()
     confinement: str | None = None
-    """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
+    """How it is confined to its blocks: `hard`, `soft` or `none`, and by what means; None if unknown."""
     gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     """Index and use in percent of its GPUs, if its `utilization_policy` samples them. It is not recorded, and
     does not count as a change of the rank.

@@ -205,7 +205,7 @@ def _needs(state: State) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeAs:
-    """How a thing was called when it was made, where `state mv` renamed it."""
+    """The names that a thing was made with, if `state mv` renamed it."""
 
     address: Address
     token: str
@@ -214,7 +214,7 @@ class MadeAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What came of any kind of thing. Times are seconds since the epoch."""
+    """The outputs of any kind of thing. Times are seconds since the epoch."""
 
     id: Any = None
     address: str | None = None
@@ -274,7 +274,7 @@ def _is(hint: Any, value: Any, key: str) -> None:
 
 
 def _words(state: State) -> Iterator[tuple[str, str]]:
-    """(what is named, its name): whatever says of a thing that it is there."""
+    """(the named thing, its name) for all names in a state."""
     addresses = (*state.records, *state.generations, *(i.address for i in state.intents))
     yield from ((repr(str(address)), address.name) for address in addresses)
     noted = {

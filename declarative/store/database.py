@@ -50,7 +50,7 @@ class Opening:
     clock: Callable[[], float]
     """This host's."""
     notify: Callable[[str], None] | None = None
-    """Hears what was done besides what was asked for."""
+    """Gets a text about a migration that was done."""
     policy: OperatorPolicy | None = None
     """The places that a project may name; None if the user named the state."""
 
@@ -115,7 +115,7 @@ class Database(ABC):
         return None
 
     def damage(self, connection: Connection) -> list[str]:  # noqa: ARG002 (one database alone can tell)
-        """What the database finds wrong with itself."""
+        """The faults that the database finds in itself."""
         return []
 
     @contextmanager
@@ -306,9 +306,9 @@ class Write(NamedTuple):
 
     sql: str
     values: list[dict[str, Any]]
-    """It was run once with each."""
+    """The statement ran once with each of these."""
     rowcount: int
-    """How many rows it concerned, in all."""
+    """The number of rows that it changed, in all."""
 
 
 def refused(error: Exception) -> ConstraintError:

@@ -87,7 +87,7 @@ def prune(connection: Connection) -> None:
 
 
 def ended(connection: Connection, now: float, intent: Intent, result: str, more: Mapping[str, Any]) -> None:
-    """Tell what came of a call to a backend; `more` says who made it, and why it failed."""
+    """Write an event about the result of a call to a backend; `more` says who made it, and why it failed."""
     kind = intent.address.kind
     names = {
         "done": f"{kind}.{DONE[intent.op]}",
@@ -100,7 +100,7 @@ def ended(connection: Connection, now: float, intent: Intent, result: str, more:
 
 
 def noted(connection: Connection, now: float, op: str, address: Address, detail: Mapping[str, Any]) -> None:
-    """Tell what was done without a backend, if that is of interest to others."""
+    """Write an event about something that was done without a backend, if it is of interest to others."""
     if op in NOTED:
         write(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
 

@@ -203,7 +203,7 @@ def _check_format(found: object) -> None:
 
 
 def _renewed(data: object) -> object:
-    """What an earlier format printed, as this one does: with what it did not know of as not known."""
+    """The data of an earlier format in this one: fields that it lacks are unknown."""
     if not isinstance(data, dict) or data.get("format_version") not in (1, 2):
         return data
     added = {"ranks": {"confinement": None}, "nodes": {"can": None}} if data["format_version"] == 1 else {}

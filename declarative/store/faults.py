@@ -21,7 +21,7 @@ FROM_BACKUP = "bring it back from a backup: `fleetform state restore`"
 
 
 class StateError(Exception):
-    """The state cannot be used, or refuses what was asked of it. `code` is stable."""
+    """The state cannot be used, or refuses a request. `code` is stable."""
 
     def __init__(
         self, code: str, summary: str, hint: str | None = None, *, lock: LockInfo | None = None
@@ -251,7 +251,7 @@ def _state_error(fault: Fault, detail: str) -> StateError:
 
 
 def primary(cause: BaseException) -> str:
-    """What the database says without its DETAIL, which has values of rows; one line."""
+    """The database's message without its DETAIL, which has values of rows; one line."""
     diagnosis = getattr(cause, "diag", None)
     message = getattr(diagnosis, "message_primary", None) or str(cause)
     return str(message).strip().partition("\n")[0]

@@ -26,14 +26,14 @@ from declarative.store.faults import StateError
 T = TypeVar("T")
 
 MOST_STEPS = 64
-"""How many steps are committed together: the first of them waits for the last."""
+"""The most steps that are committed together: the first of them waits for the last."""
 
 MOST_PATIENCE = 0.025
 """Seconds that a group waits for more steps, however long commits take: longer is no way back from one."""
 
 
 class Step:
-    """What one thread wants written, and what came of it."""
+    """The write of one thread, and its result."""
 
     def __init__(self, work: Callable[[Connection], object] | None) -> None:
         """`work` gets the transaction. None takes a turn of its own, and joins no group."""
@@ -69,7 +69,7 @@ class WriteGroup:
         self.connection = self._transaction.__enter__()
         self.taken: list[Step] = []
         self.steps = 0
-        """How many of them are to be committed: one that failed is not."""
+        """The number of steps to commit, without failed ones."""
         self.error: BaseException | None = None
         self.patience = patience
 
@@ -126,7 +126,7 @@ class Groups:
         self._expected = 0
         """How many steps a group waits for: those of the last one, and those that had come since it began."""
         self._awaited = 0
-        """How many of them have not come yet."""
+        """The number of those that have not come yet."""
         self._patience = 0.0
         """How many seconds the last commit took."""
 

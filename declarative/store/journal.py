@@ -289,7 +289,7 @@ def age(intent: Intent, now: float) -> float | None:
 
 
 def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
-    """The refusal of what has to wait until it is known what came of `earlier`."""
+    """The refusal of something that has to wait for the results of `earlier`."""
     return StateError(
         "open-intent",
         f"it is not known what came of {', '.join(f'{op}:{address}' for op in sorted(earlier))}",

@@ -97,7 +97,7 @@ class Approval:
     since: float
     approved_at: float | None = None
     actor: str | None = None
-    """Who approved it."""
+    """The approver."""
 
 
 def read_approvals(connection: Connection) -> tuple[Approval, ...]:
@@ -116,7 +116,7 @@ def read_approvals(connection: Connection) -> tuple[Approval, ...]:
 
 
 def await_approval(connection: Connection, wanted: Mapping[str, Sequence[str]], now: float) -> None:
-    """What waits now, by digest. What does not any more is forgotten, with its approval."""
+    """Replace what waits, by digest. Anything else is forgotten, with its approval."""
     known = {found.digest for found in read_approvals(connection)}
     gone = sorted(known - wanted.keys())
     if gone:
@@ -145,7 +145,7 @@ class LeftAlone:
 
     backend: str
     part: str
-    """What of it cannot be read, such as `offers`; empty for all of it."""
+    """The part that cannot be read, such as `offers`; empty for all of it."""
     since: float
     until: float
     """When it is asked again."""

@@ -55,7 +55,7 @@ class Names:
         return f"{self.task[task]}-{number}" if task in self.task and number.isdecimal() else name
 
     def address(self, old: Address) -> Address:
-        """The new address of what has, or had, that one."""
+        """The new address for a present or earlier one."""
         kind, name = old
         if kind == "volume":
             return Address(kind, self.volume.get(name, name))
@@ -192,7 +192,7 @@ def _check_kinds(source: Address, target: Address) -> None:
 
 
 def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> None:
-    """What could not be declared would be deleted by the next plan."""
+    """Refuse names that cannot be declared: the next plan would delete the things."""
     base, dash, number = target.name.rpartition("-")
     is_numbered = bool(dash) and number.isdecimal() and str(int(number)) == number
     name = base if numbered or (maybe_numbered and is_numbered) else target.name
@@ -336,7 +336,7 @@ def _renamed(lineage: str | None, record: Record, names: Names) -> Record:
 
 
 def _made_as(lineage: str, record: Record, renamed: Record) -> dict[str, Any] | None:
-    """What its backend knows a record by; None if it has the names of its making, still or again."""
+    """The names by which the backend knows a record; None if these are its present names."""
     old = record.outputs.get(MADE_AS) or {
         "address": str(record.address),
         "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),

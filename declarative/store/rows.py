@@ -83,7 +83,7 @@ def _load(connection: Connection) -> State:
 
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError)
-"""JSON that is none, a state of a rank that there is not, a list where there should be a mapping."""
+"""Errors of stored values: invalid JSON, an unknown state of a rank, a list instead of a mapping."""
 
 
 def _unreadable(connection: Connection) -> str:
@@ -149,7 +149,7 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
 
 
 def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStatus]:
-    """How these ranks were doing when they were last looked at."""
+    """The last observed statuses of these ranks."""
     return _ranks(connection, names)
 
 

@@ -22,7 +22,7 @@ from declarative.store.faults import FROM_BACKUP, StateError, translated
 from declarative.store.migrations import agree
 
 BUSY_SECONDS = 30.0
-"""How long a statement waits for another one's transaction; those are all short."""
+"""Seconds that a statement waits for another's transaction; those are all short."""
 
 
 _URL = re.compile(r"sqlite(?:\+\w+)?://(?P<host>[^/?]*)(?:/(?P<path>[^?]*))?(?P<query>\?.*)?", re.DOTALL)

@@ -85,7 +85,7 @@ _READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
 
 @functools.lru_cache(maxsize=64)
 def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a row with these columns."""
+    """A function that makes rows with these columns."""
     # The columns are known when they come.
     kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     make: Callable[[Sequence[Any]], Row] = kind._make

@@ -22,7 +22,7 @@ DETACHED = (
     "kind = 'volume' AND detached_since IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM needs WHERE needed = resources.address)"
 )
-"""Volumes of which it is not known since when nothing has them attached, and nothing has."""
+"""Volumes that are not attached, and have no time of their detach."""
 
 
 # ---------------------------------------------------------------------------------------- the journal
@@ -73,7 +73,7 @@ def finish(
     idle_since: float | None,
     now: float,
 ) -> bool:
-    """Record what came of an intent; whether it was open until now."""
+    """Record the result of an intent; whether it was open until now."""
     if not close(connection, intent, now, "done"):
         return False
     if intent.op == "delete":
@@ -291,7 +291,7 @@ def remove_record(connection: Connection, address: Address) -> bool:
 
 
 def forget_status(connection: Connection, address: Address) -> None:
-    """Drop what was observed of an address: its next life starts unknown."""
+    """Drop the observations of an address: its next thing starts as unknown."""
     table = rows.STATUS.get(address.kind)
     if table is not None:
         connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)

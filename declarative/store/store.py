@@ -44,9 +44,9 @@ PROJECT_SINCE = 7
 LOOP_SINCE = 8
 """The format that knows of loops."""
 SPENT_SINCE = 10
-"""The format that knows what was spent."""
+"""The first format with the spending."""
 LEFT_ALONE_SINCE = 11
-"""The format that knows which backends are left alone."""
+"""The first format with the backends that are left alone."""
 KEPT_OPERATIONS = 5000
 """How many ended entries the journal keeps."""
 
@@ -106,7 +106,7 @@ class Store:
     ) -> None:
         self.url = url
         self._pulled = pulled or (State(), {})
-        """What there is without a database."""
+        """The state without a database."""
         self._database = database
         self._read_only = read_only
         self._clock = clock
@@ -149,7 +149,7 @@ class Store:
 
     @resumed
     def damage(self) -> list[str]:
-        """What the database finds wrong with itself."""
+        """The faults that the database finds in itself."""
         return self._ask(lambda c: c.database.damage(c), [])
 
     @property

@@ -242,7 +242,7 @@ def _to_7(connection: Connection) -> None:
 
 
 def _to_8(connection: Connection) -> None:
-    """A loop that acts without a person, and what it waits for."""
+    """The loop, and its waits for approval."""
     connection.execute("ALTER TABLE writer_lock ADD COLUMN asked DOUBLE PRECISION")
     for table in ("leader", "approvals"):
         connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
