@@ -193,7 +193,8 @@ def main() -> None:
     print(f"--seed {seed} repeats this run\n\n{HEAD}", flush=True)
     every: list[Found] = []
     for size in (int(text) for text in args.sizes.split(",")):
-        found = [look(world(seed + i, size), args.limit, with_hints=args.hints) for i in range(args.worlds)]
+        worlds = (world(seed + i, size, broad=True) for i in range(args.worlds))
+        found = [look(drawn, args.limit, with_hints=args.hints) for drawn in worlds]
         print(row(size, found), flush=True)
         every += found
     for one in sorted(every, key=lambda one: one.gap or 0.0, reverse=True)[: args.show]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.worlds import rules
-from benchmarks.worlds.kinds import KINDS, OWN, Kind
+from benchmarks.worlds.kinds import KINDS, LARGE, OWN, Kind
 from benchmarks.worlds.rules import World
 from declarative.language.loader import load
 from declarative.model.inputs import data_of
@@ -30,9 +30,11 @@ from declarative.planner.inventory import Inventory
 Words = dict[str, Any]
 
 
-def world(seed: int, size: int) -> World:
-    """The world of a seed with so many tasks that have no place yet."""
-    draft = _Draft(random.Random(f"{seed} {size}"), size)
+def world(seed: int, size: int, *, broad: bool = False) -> World:
+    """The world of a seed with so many tasks that have no place yet. If it is `broad`, some nodes have up to
+    192 blocks, and now and then no two tasks are alike.
+    """
+    draft = _Draft(random.Random(f"{seed} {size}"), size, broad)
     draft.market()
     draft.fleets()
     desired = draft.look()
@@ -85,6 +87,7 @@ class _Draft:
 
     chance: random.Random
     size: int
+    broad: bool
     documents: list[Words] = field(default_factory=list)
     offers: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
     sites: dict[str, list[Offer]] = field(default_factory=dict)
@@ -125,7 +128,8 @@ class _Draft:
             zones = [f"z{i}" for i in range(chance.randint(2, 3))] if self.often(0.5) else []
             regions = [f"{name}-r{i}" for i in range(1 if zones else chance.randint(1, 3))]
             catalog: list[Words] = []
-            for kind in chance.sample(KINDS, chance.randint(4, len(KINDS))):
+            kinds = (*KINDS, *LARGE) if self.broad else KINDS
+            for kind in chance.sample(kinds, chance.randint(4, len(kinds))):
                 for region in regions:
                     entry = self._entry(kind, region)
                     more = max(1, len(zones)) * (2 if "spot_price" in entry else 1)
@@ -261,9 +265,9 @@ class _Draft:
     # What is asked for
 
     def tasks(self) -> None:
-        """Users have templates: of some there are many tasks, of most a few. Or no two tasks are alike."""
+        """Users have templates: of some there are many tasks, of most a few. In a broad world that may not be."""
         alike = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
-        number = self.size if self.often(0.2) else alike
+        number = self.size if self.broad and self.often(0.2) else alike
         forms = [self._form() for _ in range(number)]
         weights = [1 / (1 + i) ** self.chance.uniform(0.3, 1.2) for i in range(number)]
         for i, (form, offer) in enumerate(self.chance.choices(forms, weights, k=self.size)):
