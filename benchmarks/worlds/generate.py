@@ -265,7 +265,7 @@ class _Draft:
     # What is asked for
 
     def tasks(self) -> None:
-        """Users have templates: of some there are many tasks, of most a few. In a broad world that may not be."""
+        """Users have templates: of some there are many tasks, of most a few. In broad worlds they may not."""
         alike = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
         number = self.size if self.broad and self.often(0.2) else alike
         forms = [self._form() for _ in range(number)]
