@@ -253,11 +253,13 @@ def test_nothing_is_looked_for_near_a_solution_of_a_large_program(monkeypatch, m
 
 @pytest.mark.parametrize(("few", "quick"), [(1, False), (0, True)])
 def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick):
+    """And by a program that is exact, however large it is."""
     monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(search, "HALF", 10**6)
     seen = []
 
-    def solve(_counted, limits, _known):
-        seen.append(limits.quick)
+    def solve(counted, limits, _known):
+        seen.append((limits.quick, counted.rough))
         return -math.inf, None
 
     monkeypatch.setattr(search, "solve", solve)
@@ -265,7 +267,7 @@ def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick
     found = search.Search(board)
     (job,) = board.jobs
     found._most(Seating(found.start, [job]), [], [job], [job], None)
-    assert seen == [quick]
+    assert seen == [(quick, quick)]
 
 
 def test_a_program_is_solved_once(monkeypatch):

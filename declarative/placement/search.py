@@ -43,6 +43,9 @@ SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 LESS = 2
 """A program that has so many times fewer columns if it is rough is solved roughly…"""
 
+HALF = 2
+"""A program for the most of many tasks is rough if it has more columns than that part of the most."""
+
 FAIR = 12
 """…and exactly only if the answer costs more than so many gaps above the bound."""
 
@@ -172,11 +175,12 @@ class Search:
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-        counted = counted.roughened() if counted.large else counted
+        many = len(self.board.jobs) > FEW
+        if counted.large or (many and len(counted.program.costs) * HALF > self.seats.columns):
+            counted = counted.roughened()
         seated = _weight(filter(found.seats, may))
         counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
-        # Of many tasks it need not be proved that none of them fits.
-        quick = gain is not None or len(self.board.jobs) > FEW
+        quick = gain is not None or many  # of many it need not be proved that none fits
         least, ledger = solve(counted, replace(self.seats, quick=quick), self.known)
         if ledger and not all(job.index in ledger.seats for job in still):
             ledger = None
