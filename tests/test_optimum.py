@@ -122,8 +122,23 @@ def test_the_rows_of_a_rough_program_hold_however_nodes_are_cut(nodes, idle):
 
 
 def test_nodes_are_packed_tightly_if_ranks_find_no_place_otherwise():
-    """Each where it leaves the least idle: 5 and 4, then 4, 3 and 2, and one of 2 is left over."""
-    assert pack([(10, 0), (10, 1)], {5: 1, 4: 2, 3: 1, 2: 2}) == {4: [0, 0], 2: [0, 1], 5: [1], 3: [1]}
+    """The largest first, where it leaves the least idle: of the first, one of 2 blocks would be left over.
+    Then the largest first with what fills its node; of the second, one of 2 blocks would be left over again.
+    """
+    assert pack([(10, 0), (10, 1)], {5: 1, 4: 2, 3: 1, 2: 2}) == {5: [0], 3: [0], 2: [0, 1], 4: [1, 1]}
+    small = [(6, 0), (7, 2), (9, 1)]
+    assert pack(small, {5: 2, 4: 1, 3: 2, 2: 1}) == {3: [0, 0], 5: [2, 1], 2: [2], 4: [1]}
+
+
+def test_a_rough_program_counts_the_nodes_that_hold_a_large_rank():
+    """Three of ten nodes hold a rank of 24 blocks, though all have room for more than four of them."""
+    program = Program()
+    ends: dict[int, list[int]] = {}
+    for idle in (2, 4, 11, 16, 18, 20, 21, 31, 32, 32):
+        ends.setdefault(idle, []).append(program.column(0.0, 1))
+    ranks = program.column(-1.0, 4)
+    cut_roughly(program, {24: {ranks: 1.0}, 3: {program.column(0.0, 9): 1.0}}, ends)
+    assert program.solve(SolverLimits(nodes=9, columns=99)).values[ranks] == pytest.approx(3)
 
 
 def test_nodes_with_many_blocks_do_not_make_a_program_too_large(monkeypatch):

@@ -272,13 +272,14 @@ def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
     """Add rows that hold however nodes are cut. Not all that keeps to them can be cut, but nearly all."""
     ranks, nodes, last = sorted(sizes), sorted(ends), max(ends)
     weigh(program, sizes, ends, {size: size for size in ranks}, {at: at for at in nodes})
-    for end in nodes[:-1][:MOST_ROWS]:  # what is too large for these
+    for end in nodes[:-1][-MOST_ROWS:]:  # what is too large for these and the smaller ones
         large = {size: size for size in ranks if size > end}
         weigh(program, sizes, ends, large, {at: at for at in nodes if at > end})
-    for count in range(MOST_ROWS):  # so many lie on a node at most
-        if least := next((size for size in ranks if last // size == count), 0):
-            one = dict.fromkeys((size for size in ranks if size >= least), 1)
-            weigh(program, sizes, ends, one, {at: at // least for at in nodes})
+    above = [next((size for size in ranks if size > end), 0) for end in nodes[:-1]]
+    least = [next((size for size in ranks if last // size == count), 0) for count in range(MOST_ROWS)]
+    for size in sorted({*above, *least} - {0})[-2 * MOST_ROWS :]:  # so many lie on a node at most
+        one = dict.fromkeys((other for other in ranks if other >= size), 1)
+        weigh(program, sizes, ends, one, {at: at // size for at in nodes})
     # Beside a rank that leaves less room lies none that takes as much (Martello, Toth 1990: bound L2).
     small = [size for size in ranks if 2 * size <= last]
     for room in small[:: max(1, math.ceil(len(small) / MOST_ROWS))]:
@@ -301,8 +302,16 @@ def pack(idle: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> Mapping[
     `idle`: idle blocks and number of each node, the small ones first. `counts`: how many ranks there are of
     each size, the large ones first.
     """
+
+    def lost(found: Mapping[int, list[int]]) -> int:
+        return sum(size * (count - len(found[size])) for size, count in counts.items())
+
     found = _best_fit(idle, counts)
-    return found if all(len(found[size]) == count for size, count in counts.items()) else _fill(idle, counts)
+    return (
+        min(found, _largest_first(idle, counts), _smallest_full(idle, counts), key=lost)
+        if lost(found)
+        else found
+    )
 
 
 def _best_fit(idle: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
@@ -319,18 +328,36 @@ def _best_fit(idle: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> dic
     return out
 
 
-def _fill(idle: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
-    """One node after the other, the small ones first, each as full as can be."""
+def _largest_first(idle: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
+    """The largest rank that is left on the smallest node that holds it, with what fills that best."""
+    nodes, left, out = list(idle), dict(counts), defaultdict[int, list[int]](list)
+    for size in counts:
+        while left[size] and (place := bisect.bisect_left(nodes, (size, -math.inf))) < len(nodes):
+            at, node = nodes.pop(place)
+            left[size] -= 1
+            for other in (size, *_fullest(at - size, left)):
+                out[other].append(node)
+    return out
+
+
+def _smallest_full(idle: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> dict[int, list[int]]:
+    """One node after the other, the small ones first, each with what fills it best."""
     left, out = dict(counts), defaultdict[int, list[int]](list)
     for at, node in idle:
-        sums: dict[int, tuple[int, ...]] = {0: ()}
-        for size, count in left.items():
-            for _ in range(min(count, at // size)):
-                if at in sums:
-                    break
-                more = {total + size: (*ranks, size) for total, ranks in sums.items() if total + size <= at}
-                sums = {**more, **sums}
-        for size in sums[max(sums)]:
-            left[size] -= 1
+        for size in _fullest(at, left):
             out[size].append(node)
     return out
+
+
+def _fullest(room: int, left: dict[int, int]) -> Sequence[int]:
+    """Ranks that take most of so many blocks, which are taken out of what is `left`."""
+    sums: dict[int, tuple[int, ...]] = {0: ()}
+    for size, count in left.items():
+        for _ in range(min(count, room // size)):
+            if room in sums:
+                break
+            more = {total + size: (*ranks, size) for total, ranks in sums.items() if total + size <= room}
+            sums = {**more, **sums}
+    for size in sums[max(sums)]:
+        left[size] -= 1
+    return sums[max(sums)]
