@@ -24,7 +24,7 @@ SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
 LEFT_OUT, UNREADABLE = "left_out", "unreadable"
 UNREAD = "backend-unreadable"
 """The code of the warning about a backend that does not answer."""
-UNTOLD = "no reason is known"
+NO_REASON = "no reason is known"
 NODE_HINT = "fix that by hand: no plan does it; `fleetform status --refresh` shows how nodes are"
 HOST_HINT = "the next `apply` that finds it ready makes it a node"
 
@@ -55,7 +55,7 @@ def of_nodes(
         Health(
             address=f"node/{name}",
             state=found.state.value,
-            detail=silence_text(silent[name], now) if name in silent else found.reason or UNTOLD,
+            detail=silence_text(silent[name], now) if name in silent else found.reason or NO_REASON,
             since=silent[name].since if name in silent else None,
             until=silent[name].until if name in silent else None,
             hint=NODE_HINT,

@@ -18,7 +18,7 @@ from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import NODE_HINT, SICK, UNTOLD, of_hosts, of_nodes, silence_text
+from declarative.planner.health import NO_REASON, NODE_HINT, SICK, of_hosts, of_nodes, silence_text
 from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
@@ -209,7 +209,7 @@ def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
 def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[str]) -> Diagnostic:
     named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
     verb = "takes" if len(names) == 1 else "take"
-    why = f"{state.value.replace('_', ' ')}: {reason or UNTOLD}"
+    why = f"{state.value.replace('_', ' ')}: {reason or NO_REASON}"
     return Diagnostic(
         code="node-not-ready",
         summary=f"{named} {verb} no work: {why}",

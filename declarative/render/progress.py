@@ -176,10 +176,10 @@ def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
     from declarative.apply.graph_walk import INTERRUPTED
 
     if any(item.error == INTERRUPTED for item in results):
-        said, then = "was interrupted", " Run it again to go on."
+        verdict, then = "was interrupted", " Run it again to go on."
     else:
-        said, then = "finished with problems", ""
-    return paint("red", f"{title} {said}: {done} done, {failed} failed, {skipped} skipped.{then}")
+        verdict, then = "finished with problems", ""
+    return paint("red", f"{title} {verdict}: {done} done, {failed} failed, {skipped} skipped.{then}")
 
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class Progress:
                     self._live.stop()
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
-        """What is said of an action that ended after so long, and in which colour."""
+        """The text about an action that ended after so many seconds, and its colour."""
         address, _, did = verbs(result.id, record=result.id in self._records)
         took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
         if result.outcome == "done":
