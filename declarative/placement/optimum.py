@@ -29,7 +29,7 @@ SMALL = 30
 PROVED = 8
 """One that has so many times fewer is solved as a whole if its whole nodes do not prove the answer."""
 
-TURNS, GOOD = 3, 8
+TURNS, GOOD = 2, 8
 """A rough program is solved so often at most, or until launches cost no more than so many gaps too much."""
 
 NEARLY = 1e-4
