@@ -93,7 +93,7 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
 def test_what_is_solved_roughly_keeps_to_the_rules(case):
     """Though no node's cut is told. Its bound is true, and what it finds costs nearly the least."""
     free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
-    with patch.object(counted, "ROUGH", 0), patch.object(search, "LESS", 0):
+    with patch.object(counted, "ROUGH", 0), patch.object(optimum, "LESS", 0):
         outcome = case.place()
     assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
     if counted_alike(case) and outcome.bound is not None:
@@ -270,14 +270,14 @@ def test_nothing_is_looked_for_near_a_solution_of_a_large_program(monkeypatch, m
 def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick):
     """And by a program that is exact, however large it is."""
     monkeypatch.setattr(search, "FEW", few)
-    monkeypatch.setattr(search, "HALF", 10**6)
+    monkeypatch.setattr(optimum, "HALF", 10**6)
     seen = []
 
     def solve(counted, limits, _known):
         seen.append((limits.quick, counted.rough))
         return -math.inf, None
 
-    monkeypatch.setattr(search, "solve", solve)
+    monkeypatch.setattr(optimum, "solve", solve)
     board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
     found = search.Search(board)
     (job,) = board.jobs

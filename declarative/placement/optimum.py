@@ -17,7 +17,6 @@ from declarative.model.state import rank_name
 from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import SLACK, Solution, SolverLimits, pack, weigh
-from declarative.placement.requests import Job
 from declarative.placement.volumes import serves
 
 if TYPE_CHECKING:
@@ -28,6 +27,11 @@ SMALL = 30
 
 PROVED = 8
 """One that has so many times fewer is solved as a whole if its whole nodes do not prove the answer."""
+
+LESS, HALF = 2, 2
+"""What is solved roughly: a program that has so many times fewer columns then; and one for the most of many
+tasks, that has more columns than that part of those that it may have.
+"""
 
 TURNS, GOOD = 2, 8
 """A rough program is solved so often at most, or until launches cost no more than so many gaps too much."""
@@ -78,6 +82,32 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
         known.work += counted.program.work - before
     found = known.solutions[key]
     return found.bound, ledger_of(counted, found.values) if found.values else None
+
+
+def rough_of(counted: Counted) -> Counted | None:
+    """The rough program for the same, if it is much smaller."""
+    rough = counted.roughened()
+    smaller = len(rough.program.costs) * LESS <= len(counted.program.costs)
+    return rough if counted.large or smaller else None
+
+
+def most(counted: Counted, limits: SolverLimits, known: Known, *, many: bool) -> tuple[float, Ledger | None]:
+    """Minus the weight that is seated at most, and the best ledger that was found. What can be solved roughly
+    is not solved exactly if there are `many` tasks, or if that cannot be better.
+    """
+    large = many and len(counted.program.costs) * HALF > limits.columns
+    rough = counted.roughened() if large else rough_of(counted)
+    least, best, weight = -math.inf, None, 0
+    for program in filter(None, (rough, None if rough and many else counted)):
+        program.worth = counted.worth
+        lower, ledger = solve(program, limits, known)
+        least = max(least, lower)
+        if ledger and all(job.index in ledger.seats for job in counted.jobs):
+            seated = sum(job.weight for job in counted.may if job.index in ledger.seats)
+            best, weight = (ledger, seated) if best is None or seated > weight else (best, weight)
+        if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
+            break
+    return least, best
 
 
 def roughly(
@@ -331,23 +361,6 @@ def _nodes(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger
     for found in out.values():
         found.reverse()
     return out
-
-
-def movable(jobs: Sequence[Job]) -> list[Job]:
-    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want."""
-    wanted = Counter(
-        name
-        for job in jobs
-        for mounts in job.ask.want.mounts
-        for name in {n for mount in mounts for n in mount.names}
-    )
-    return [job for job in jobs if job.roams and _has_own(job, wanted)]
-
-
-def _has_own(job: Job, wanted: Mapping[str, int]) -> bool:
-    """Whether no other rank wants one of its volumes."""
-    names = [name for of_rank in job.ask.want.mounts for mount in of_rank for name in mount.names]
-    return len(set(names)) == len(names) and all(wanted[name] == 1 for name in names)
 
 
 def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:

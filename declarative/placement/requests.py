@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -208,3 +209,20 @@ def is_spread(task: Task) -> bool:
 def lies_together(task: Task) -> bool:
     """Whether its ranks have to lie in one domain: one rank always does, wherever it is."""
     return task.cluster and task.nodes > 1
+
+
+def movable(jobs: Sequence[Job]) -> list[Job]:
+    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want."""
+    wanted = Counter(
+        name
+        for job in jobs
+        for mounts in job.ask.want.mounts
+        for name in {n for mount in mounts for n in mount.names}
+    )
+    return [job for job in jobs if job.roams and _has_own(job, wanted)]
+
+
+def _has_own(job: Job, wanted: Mapping[str, int]) -> bool:
+    """Whether no other rank wants one of its volumes."""
+    names = [name for of_rank in job.ask.want.mounts for mount in of_rank for name in mount.names]
+    return len(set(names)) == len(names) and all(wanted[name] == 1 for name in names)

@@ -17,10 +17,10 @@ from declarative.placement.counted import SKEW, Counted
 from declarative.placement.gangs import Seating, keep_places, open_homes, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known, base_for, bound, movable, roughly, solve
+from declarative.placement.optimum import Known, base_for, bound, most, rough_of, roughly, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
-from declarative.placement.requests import Job
+from declarative.placement.requests import Job, movable
 
 FEW = 200
 """Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
@@ -40,14 +40,8 @@ COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3)
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
-LESS = 2
-"""A program that has so many times fewer columns if it is rough is solved roughly…"""
-
-HALF = 2
-"""A program for the most of many tasks is rough if it has more columns than that part of the most."""
-
 FAIR = 12
-"""…and exactly only if the answer costs more than so many gaps above the bound."""
+"""What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound."""
 
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
@@ -175,15 +169,11 @@ class Search:
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
-        many = len(self.board.jobs) > FEW
-        if counted.large or (many and len(counted.program.costs) * HALF > self.seats.columns):
-            counted = counted.roughened()
         seated = _weight(filter(found.seats, may))
         counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
-        quick = gain is not None or many  # of many it need not be proved that none fits
-        least, ledger = solve(counted, replace(self.seats, quick=quick), self.known)
-        if ledger and not all(job.index in ledger.seats for job in still):
-            ledger = None
+        many = len(self.board.jobs) > FEW
+        limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
+        least, ledger = most(counted, limits, self.known, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
@@ -310,9 +300,8 @@ class Search:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
         counted = self._counted(begin, free, found)
-        rough = counted.roughened()
         least, others = -math.inf, list[Seating]()
-        if counted.large or len(rough.program.costs) * LESS <= len(counted.program.costs):
+        if rough := rough_of(counted):
             least, others = roughly(rough, self.cost, self.known, lambda ledger: self._whole(ledger, jobs))
         if all(other.cost > least * (1 + FAIR * self.cost.gap) + ROUNDED for other in others):
             lower, ledger = solve(counted, self.cost, self.known)
