@@ -246,3 +246,15 @@ def test_many_unlike_tasks_leave_a_scarce_model_to_those_that_name_it():
     out = run(asks, nodes)
     fewest = sum(-(-memory[choice.task] // (12 * 1024)) for choice in out.choices)
     assert fewest == 1_132, "blocks at their fewest; no plan seats more, by the linear program"
+
+
+def test_a_task_whose_node_is_gone_makes_room_for_another():
+    """It launches what holds both: it stays nowhere."""
+    small = offer(1.0, instance_type="small", cpu=4)
+    large = offer(7.0, instance_type="large", shape=gpus("T4", 4, cpu=8))
+    asks = [
+        ask("one", resources={"gpu": "1.."}),
+        ask("two", resources={"cpu": "3.."}, prior={0: ("gpu-9", (0,))}),
+    ]
+    out = run(asks, fleets=[fleet(nodes="0..1", blocks=4, offers=[small, large])])
+    assert places(out) == {"one-0": ("gpu-0", (2,)), "two-0": ("gpu-0", (0, 1))}

@@ -179,7 +179,7 @@ class Search:
         # Where those that stay have to stay, more weight than the bound cannot be seated.
         lightest = 0.99 * min((job.weight for job in may if not found.seats(job)), default=0)
         proved = -least < (weight if taken else seated) * (1 - SKEW) + lightest
-        proved = proved and all(self.board.jobs[i].ask.prior for i in fixed)
+        proved = proved and all(self._stays(self.board.jobs[i], found) for i in fixed)
         if ledger is None or not taken:
             return None, proved, proved or ledger is not None
         Tidy(ledger).run()
@@ -191,9 +191,12 @@ class Search:
 
     def _keeps(self, job: Job, level: int, found: Seating) -> bool:
         """Whether a seated task keeps its place though others of a priority have none."""
-        index, seats = self.board.index, found.ledger.seats[job.index]
-        had = [index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
-        return job.task.priority >= level or (bool(had) and had == seats)
+        return job.task.priority >= level or self._stays(job, found)
+
+    def _stays(self, job: Job, found: Seating) -> bool:
+        """Whether a seated task is where it was: a node that it had may be gone, or take no work."""
+        had = [self.board.index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
+        return bool(had) and had == found.ledger.seats[job.index]
 
     def _admit(self, best: Seating, jobs: Sequence[Job], left: Sequence[Job]) -> Seating:
         """Add each task that can be had beside all that is seated.
@@ -287,7 +290,7 @@ class Search:
             return replace(self._orders(found, jobs), bound=0.0)
         stays = {job.index for job in jobs} - {job.index for job in free}
         # The program cannot tell where those are best off that share volumes or are pinned.
-        searched = any(not self.board.jobs[index].ask.prior for index in stays)
+        searched = not all(self._stays(self.board.jobs[index], found) for index in stays)
         if searched:
             found = self._orders(found, jobs)
         found, answered = self._cheaper(found, jobs, free)
