@@ -39,6 +39,9 @@ TURNS, GOOD = 2, 8
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
 
+LONGER = 5
+"""How many times as many nodes of the tree are looked at if there is no solution in a few."""
+
 CLOSE = 0.2
 """The part of the gap within which a small program is solved: what it finds is where a large one starts."""
 
@@ -76,7 +79,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
         if len(counted.program.costs) * SMALL <= limits.columns:
             known.solutions[key] = counted.program.solve(limits)
         elif counted.rough:
-            known.solutions[key] = counted.program.solve(_of_step(limits))
+            known.solutions[key] = _step(counted, _of_step(limits), whole=None)
         else:
             known.solutions[key] = _in_steps(counted, limits)
         known.work += counted.program.work - before
@@ -145,10 +148,8 @@ def _tighten(counted: Counted, ledger: Ledger) -> bool:
         nodes = [node for node in range(first, len(ledger.free)) if ledger.kind_of[node] in kinds]
         total = sum(ledger.board.kinds[ledger.kind_of[node]].total for node in nodes)
         if idle := sum(ledger.free[node] for node in nodes):
-            sizes = {size: size for size in one.sizes}
-            weigh(
-                counted.program, one.sizes, one.ends, sizes, {at: at * (1 - idle / total) for at in one.ends}
-            )
+            held = {at: at * (1 - idle / total) for at in one.ends}
+            weigh(counted.program, one.sizes, one.ends, {size: size for size in one.sizes}, held)
             tightened = True
     return tightened
 
@@ -164,7 +165,7 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
         return program.cost(one.values)
 
     for whole in ((), nodes):
-        first = program.solve(limits, whole=whole, start=start.values)
+        first = _step(counted, limits, whole=whole, start=start.values)
         if not first.values or (counted.worth and first.bound > -counted.worth):
             return Solution(first.bound, ())
         enough = _enough(counted, limits, first.bound)
@@ -183,6 +184,17 @@ def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
     if open_still and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
+
+
+def _step(
+    counted: Counted, limits: SolverLimits, *, whole: Collection[int] | None, start: Sequence[float] = ()
+) -> Solution:
+    """A step's solution. Where limits are tight, what is left out for brevity may find the only one."""
+    found = counted.program.solve(limits, whole=whole, start=start)
+    if found.values or not math.isfinite(found.bound):
+        return found
+    longer = replace(limits, brief=False, nodes=LONGER * limits.nodes)
+    return counted.program.solve(longer, whole=whole)
 
 
 def _enough(counted: Counted, limits: SolverLimits, least: float) -> float:
