@@ -65,11 +65,9 @@ def look(  # noqa: PLR0913 (keywords, each with a default)
     silent = judged(state, found.readiness, backends)
     hold_given_up(state, found.past, found.strays)
     known, left_out = (
-        ({}, [])
-        if not offers
-        else _offered(
-            state, backends, hosts, answers=answers, found=found, patience=patience, offline=offline
-        )
+        _offered(state, backends, hosts, answers, found, patience=patience, offline=offline)
+        if offers
+        else ({}, [])
     )
     drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
@@ -124,9 +122,9 @@ def _offered(
     state: State,
     backends: Backends,
     hosts: Iterable[Host],
-    *,
     answers: Answers,
     found: BackendLook,
+    *,
     patience: float,
     offline: bool,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:

@@ -142,6 +142,11 @@ class Counted:
         if not self.large:
             self._build(jobs, may, columns)
 
+    @property
+    def roughens(self) -> bool:
+        """Whether the rough program is another one."""
+        return self.large or any(max(one.ends) > ROUGH for one in self.classes)
+
     def roughened(self) -> Counted:
         """The rough program for the same tasks."""
         return Counted(self.base, self.jobs, self.least, self.columns, self.may, rough=True)

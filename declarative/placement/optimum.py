@@ -89,8 +89,8 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
 
 def rough_of(counted: Counted) -> Counted | None:
     """The rough program for the same, if it is much smaller."""
-    rough = counted.roughened()
-    smaller = len(rough.program.costs) * LESS <= len(counted.program.costs)
+    rough = counted.roughened() if counted.roughens else None
+    smaller = rough and len(rough.program.costs) * LESS <= len(counted.program.costs)
     return rough if counted.large or smaller else None
 
 
