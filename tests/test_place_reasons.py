@@ -289,3 +289,19 @@ def test_what_a_backend_offers_that_cannot_be_read_may_fit():
     refusal = plan_json(found)["unplaced"][0]
     assert codes(refusal) == {"backend/sky": "offers-unknown"}
     assert "until the backend can be read" in (found.unplaced.refusals[0].hint or "")
+
+
+@pytest.mark.parametrize(
+    ("codes", "busy", "end"),
+    [
+        (["no-blocks"], True, "; wait until running tasks have ended"),
+        (["drained"], False, "; `fleetform undrain` a node"),
+        (["drained"], True, "; `fleetform undrain` a node, or wait until running tasks have ended"),
+    ],
+)
+def test_where_no_change_helps_waiting_is_a_sentence_of_its_own(codes, busy, end):
+    task = declared([], [{"name": "job"}]).tasks["job"].spec
+    hint = refusals.hint_for(task, dict.fromkeys(codes, 1), never=False, changes=(), busy=busy)
+    assert hint is not None
+    assert hint.startswith("no single change that was tried makes it fit (")
+    assert hint.endswith(f"){end}")

@@ -358,7 +358,8 @@ def hint_for(
         return f"{fits}{wait}"
     if changes is None:
         return f"`fleetform explain task/NAME` looks for what makes it fit{wait}"
-    return f"no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers){wait}"
+    none = "no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers)"
+    return f"{none}; {wait.removeprefix(', or ')}" if wait else none
 
 
 def _or_wait(codes: Collection[str], *, busy: bool) -> str:
