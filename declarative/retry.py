@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from declarative.model.record import dataclass
 from declarative.provider import TransientError
 
 if TYPE_CHECKING:

@@ -12,9 +12,11 @@ import hashlib
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
+
+from declarative.model.record import dataclass
 
 RUNTIMES = ("podman", "docker")
 """In the order in which they are tried."""

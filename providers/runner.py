@@ -8,12 +8,12 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
+from declarative.model.record import dataclass
 from declarative.provider import Fence, reads_only
 from providers.transport import ConnectionLost, Finished, Transport
 

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from declarative.model.record import dataclass
 
 
 class ConnectionLost(Exception):  # noqa: N818  # neither an error of the command nor a success

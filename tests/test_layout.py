@@ -8,12 +8,14 @@ from pathlib import Path
 import grimp
 import pytest
 
-LONGEST = 20
-"""Modules, from one that nobody imports down to one that imports none of ours."""
+LONGEST = 21
+"""Modules, from one that nobody imports down to one that imports none of ours: `model.record` at last."""
 
 MOST_ROOMS = 12
-MOST_MODULES = 226
-"""Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason."""
+MOST_MODULES = 227
+"""Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason. 227:
+`model.record`, below everything, since no class of records can be made before it.
+"""
 HOUSE = Path(__file__).parent.parent / "declarative"
 
 

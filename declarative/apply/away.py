@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from declarative.apply.answers import begin
+from declarative.model.record import dataclass
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from declarative.apply.answers import PATIENT
@@ -28,6 +28,7 @@ from declarative.apply.polls import poll
 from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
 from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as
 from declarative.model.status import NodeState, RankStatus, Readiness

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import filterfalse
 from typing import Any
 
 from declarative.apply.renames import RenamedBackend, as_recorded, record_token
 from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.record import dataclass
 from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing

@@ -10,11 +10,12 @@ before move last, once it is certain that the others can be had.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import TypeGuard, cast
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
+from declarative.model.record import dataclass
 from declarative.model.spec.values import Placement
 from declarative.model.state import Intent, Record, State
 from declarative.planner.types import Action, Fallback, Op, Plan, Reason, Spare

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +25,7 @@ from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.launch import knows_siblings
 from declarative.apply.renames import RenamedBackend
 from declarative.model.inputs import RankInputs
+from declarative.model.record import dataclass
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.model.status import PREPARING, WAITING, RankState, RankStatus

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -20,6 +19,7 @@ from typing import Protocol, Self
 
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
+from declarative.model.record import dataclass
 from declarative.planner.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from declarative.store.groups import Ending

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.apply.backends import host_of
 from declarative.apply.renames import as_recorded, kept, to_make
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.record import dataclass
 from declarative.model.state import (
     ATTEMPT,
     MADE_AS,

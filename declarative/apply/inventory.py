@@ -6,7 +6,7 @@ This module reads the backends and records nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from declarative.apply.answers import PATIENT, side_by_side
 from declarative.apply.away import AT_LEAST
@@ -20,6 +20,7 @@ from declarative.apply.intents import (
 )
 from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
 from declarative.apply.unreachable import hold_given_up, judged
+from declarative.model.record import dataclass
 from declarative.model.resource import Host, LeftOut, Offer
 from declarative.model.state import State
 from declarative.model.status import RankStatus

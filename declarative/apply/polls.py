@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 from declarative.apply.answers import begin
 from declarative.apply.backends import LOOKS, Backends
 from declarative.apply.renames import RenamedBackend
+from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State, attempt_id, attempt_of, given_up
 from declarative.model.status import RankState, RankStatus

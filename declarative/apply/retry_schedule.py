@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RankInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import TaskWant
 from declarative.model.state import STOPPED, Record, State, silent_since
 from declarative.planner.tasks import again

@@ -14,11 +14,11 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from declarative.cli.errors import Failed, failed
+from declarative.model.record import dataclass
 
 ACTIONS_BOT = "github-actions[bot]"
 """The author of comments that are written with the token of a GitHub Actions job."""

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from declarative.cli.options import (
 from declarative.cli.output import emit_text
 from declarative.cli.session import Session, now, project_command
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:

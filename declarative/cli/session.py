@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.options import project_options
 from declarative.cli.state_access import StateAccess, of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.model.record import dataclass
 
 if TYPE_CHECKING:
     from declarative.apply.away import Away

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from declarative.model.codec import ALWAYS
+from declarative.model.record import dataclass
 from declarative.model.spec.amounts import Count, Memory, show_mib
 
 if TYPE_CHECKING:

@@ -9,17 +9,18 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeVar, cast, overload
 
 from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError
 from declarative.model.spec.amounts import Duration, Size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OfferInputs:
     """The inputs of a node that follow from its offer. Prices are USD an hour."""
 
@@ -33,7 +34,7 @@ class OfferInputs:
     resources: Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInputs(OfferInputs):
     """The inputs of a node."""
 

@@ -10,10 +10,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 
 _FORMAT = "fleetform files 1"
 MOST_SUMS = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +13,7 @@ from declarative.model.blocks import Shape, gpu_order, split
 from declarative.model.diagnostic import Span
 from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.manifest import Manifest
+from declarative.model.record import dataclass
 from declarative.model.schema.decode import encode
 from declarative.model.spec.amounts import Count, Memory
 from declarative.model.spec.backend import Backend

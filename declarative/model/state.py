@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -23,6 +23,7 @@ from declarative.model.inputs import (
     VolumeInputs,
     inputs_of,
 )
+from declarative.model.record import dataclass, set_field
 from declarative.model.status import BOOTING, Drain, NodeState, RankState, RankStatus, Readiness, Silence
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
@@ -71,7 +72,7 @@ class Record:
     def typed(self) -> Inputs:
         """The inputs in the type of its kind; `BadDataError` if they do not have it."""
         if self._typed is None:
-            object.__setattr__(self, "_typed", inputs_of(self.address.kind, self.inputs))
+            set_field(self, "_typed", inputs_of(self.address.kind, self.inputs))
         return cast("Inputs", self._typed)
 
     @property

@@ -9,10 +9,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer, size_order
 from declarative.model.spec import CreationPolicy, Task
 from declarative.model.spec.values import Placement

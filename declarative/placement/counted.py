@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from declarative.model.record import dataclass
 from declarative.placement.board import Option
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program, cut, cut_roughly

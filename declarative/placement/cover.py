@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.placement.board import Board, Home, Option
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 from declarative.placement.requests import ANYWHERE, Domain, Request, Traits

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
+from declarative.model.record import dataclass
 from declarative.model.state import natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Board

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from declarative.model.record import dataclass
 from declarative.model.state import rank_name
 from declarative.placement.board import Home
 from declarative.placement.constrained import Special

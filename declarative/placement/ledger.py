@@ -9,9 +9,10 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from declarative.model.record import dataclass
 from declarative.placement.board import Board, Home, Option
 from declarative.placement.types import FleetRule, Quota, quota_of
 

@@ -10,8 +10,9 @@ each by itself would be told of a node that another one takes. None does more th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from declarative.model.record import dataclass
 from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish

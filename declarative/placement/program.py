@@ -12,9 +12,11 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import mul
 from typing import Any
+
+from declarative.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

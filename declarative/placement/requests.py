@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from declarative.model.record import dataclass
 from declarative.model.spec import Task
 from declarative.placement.types import Ask, Place
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from declarative.model.blocks import Shape, split
+from declarative.model.record import dataclass
 from declarative.model.resource import SSH, Offer, TaskWant
 from declarative.model.spec import Fleet
 from declarative.model.status import Readiness

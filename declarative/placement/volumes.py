@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.model.resource import RankMount
 from declarative.placement.filters import Mismatch
 from declarative.placement.types import Place, VolumeAt

@@ -12,12 +12,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record, State
 from declarative.model.status import BOOTING, NodeState, Readiness

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass, set_field
 from declarative.model.resource import Desired, Taken
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
 from declarative.placement.board import Board
@@ -62,7 +63,7 @@ class Question:
 
     def __post_init__(self) -> None:
         observed = effective(self.recorded, self.inventory)
-        object.__setattr__(self, "state", with_nodes(observed, self.desired, self.inventory))
+        set_field(self, "state", with_nodes(observed, self.desired, self.inventory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

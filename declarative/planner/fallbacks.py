@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from declarative.model.blocks import maker_of
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer, offer_inputs
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import Placement

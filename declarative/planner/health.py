@@ -12,9 +12,10 @@ without end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.model.resource import LeftOut
 from declarative.model.state import Record, State, drain_of, natural, silent_since
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence

@@ -7,11 +7,12 @@ records that (docs/architecture.md, "What a change does").
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence

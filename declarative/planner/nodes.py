@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, differing
+from declarative.model.record import dataclass
 from declarative.model.resource import Host, Offer
 from declarative.model.state import Record, drain_of, natural
 from declarative.model.status import NodeState, Readiness

@@ -5,10 +5,11 @@ and the limit that keeps a fleet from its size.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from declarative.model.blocks import Shortfall, misfits
 from declarative.model.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
+from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
 from declarative.model.spec.values import Resources

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State, natural

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from declarative.model.codec import PLAN_KIND, BadDataError, outline, reader, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.model.inputs import RankInputs
 from declarative.model.manifest import Manifest
+from declarative.model.record import dataclass
 from declarative.model.schema import Problem, decode, encode
 from declarative.model.spec import Backend
 from declarative.planner.assumptions import AGAIN, Facts, digest

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from declarative.model.inputs import AttachmentInputs, Inputs, NodeInputs, ReservationInputs, VolumeInputs
+from declarative.model.record import set_field
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import KINDS, Address, Record, State, natural
 from declarative.planner.types import Action, Op, Reason
@@ -110,7 +111,7 @@ class Steps:
             action = self.actions[key]
             needed = self._needs(key, action)
             if needed:  # nobody else has the action yet, and a copy of each would take long
-                object.__setattr__(action, "needs", tuple(sorted(needed)))
+                set_field(action, "needs", tuple(sorted(needed)))
         return _ordered([self.actions[key] for key in keys], keys)
 
     def _needs(self, key: str, action: Action) -> set[str]:

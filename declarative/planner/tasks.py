@@ -9,11 +9,12 @@ ranks (`state.RETRIES`), so that saved plans and the journal have it, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from declarative.model.inputs import RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
+from declarative.model.record import dataclass
 from declarative.model.resource import SUMS, Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
+from declarative.model.record import dataclass
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed
 from declarative.placement.types import Refusal, Remedy, Suggestion

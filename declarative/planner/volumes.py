@@ -7,11 +7,12 @@ long. It is made again for the next task that mounts it, and not before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import VolumeInputs, differing
+from declarative.model.record import dataclass
 from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume

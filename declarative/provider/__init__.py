@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from declarative.model.inputs import BadDataError, Inputs, inputs_of
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.spec.backend import Image, Network
 from declarative.model.state import Address, Record

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from declarative.model.blocks import Shape
+from declarative.model.record import dataclass
 from declarative.model.resource import Taken
 from declarative.model.state import Address, Record
 from declarative.model.status import RankStatus, Readiness

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import DELAYS
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import NodeInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from time import gmtime, strftime
 from typing import TypeAlias
 
 from declarative.apply.away import Absence
 from declarative.apply.graph_walk import ActionResult
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.planner.types import Action, Plan
 from declarative.render.views import StatusView
 

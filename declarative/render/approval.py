@@ -10,10 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from declarative.model.codec import to_data
+from declarative.model.record import dataclass
 from declarative.model.state import RETRIES
 from declarative.planner.types import Action, Plan
 from declarative.render.text import clean, host_lists, numberless

@@ -11,8 +11,8 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from declarative.model.record import dataclass
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.planner.types import Cost, NodePreview, Plan
 from declarative.render.actions import (

@@ -7,10 +7,11 @@ where they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.placement.types import Refusal
 from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 from declarative.model.status import Silence
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
 from declarative.render.data import iso

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
 from declarative.model.resource import Desired, Host
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Record, State, drain_of, natural, readiness_of, task_state

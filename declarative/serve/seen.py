@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from declarative.model.record import dataclass
 from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
 from declarative.render.data import iso

@@ -21,11 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from declarative import __version__
+from declarative.model.record import dataclass
 from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.render.data import to_line

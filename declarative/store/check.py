@@ -5,7 +5,6 @@ type, and names and references agree. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -22,6 +21,7 @@ from declarative.model.inputs import (
     known,
     zone_asked,
 )
+from declarative.model.record import dataclass
 from declarative.model.state import (
     DRAINED,
     KINDS,

@@ -12,10 +12,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from declarative.model.record import dataclass
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import statements
 from declarative.store.faults import (

@@ -7,9 +7,10 @@ number comes twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, Record, rank_name, task_state
 from declarative.model.status import RankState, RankStatus

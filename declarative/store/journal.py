@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.inputs import zone_asked
+from declarative.model.record import dataclass
 from declarative.model.state import MADE_AS, Address, Intent, Record, token
 from declarative.store import events, lock, rows
 from declarative.store.database import Connection

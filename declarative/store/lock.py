@@ -19,10 +19,11 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from declarative.model.record import dataclass
 from declarative.store.database import Connection, Database
 from declarative.store.faults import FROM_BACKUP, Resume, StateError, once
 from declarative.store.statements import Row

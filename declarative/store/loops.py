@@ -16,9 +16,10 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.store import lock
 from declarative.store.database import Connection, Database
 from declarative.store.faults import StateError

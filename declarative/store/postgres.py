@@ -17,12 +17,13 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from declarative.model.record import dataclass
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import tables
 from declarative.store.backup import FOLDER, put, write_rows

@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from declarative.model.record import dataclass
 from declarative.store.faults import StateError
 
 FILE = ".place.json"

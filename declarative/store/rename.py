@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Span, suggest
@@ -22,6 +22,7 @@ from declarative.model.inputs import (
     differing,
     zone_asked,
 )
+from declarative.model.record import dataclass
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from declarative.model.record import dataclass
 from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special

@@ -7,8 +7,9 @@ Recounted from the finished plan, as in `why`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from declarative.model.record import dataclass
 from declarative.model.state import Record, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Option

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
 from declarative.model.inputs import inputs_of
+from declarative.model.record import dataclass
 from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.resources import files
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative.model.blocks import Shape
+from declarative.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

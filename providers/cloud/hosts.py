@@ -17,9 +17,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.model.spec.backend import Reach
 from declarative.model.state import Record
 from declarative.model.status import NodeState, Readiness

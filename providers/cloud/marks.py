@@ -11,10 +11,10 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, VolumeInputs, inputs_of
+from declarative.model.record import dataclass
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
 

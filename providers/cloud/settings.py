@@ -10,11 +10,11 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud.bad_answers import Scrub
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from itertools import islice, zip_longest
 
 from declarative.model.blocks import Shape
+from declarative.model.record import dataclass
 from declarative.model.spec.amounts import show_mib
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/.]*)=")

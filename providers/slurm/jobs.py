@@ -6,11 +6,12 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 from declarative.model.state import Record
 from declarative.provider import Launch, PermanentError, PermanentKind
 from declarative.provider.optional import Seat

@@ -6,11 +6,11 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from declarative.model.record import dataclass
 from declarative.provider import (
     Config,
     Fence,

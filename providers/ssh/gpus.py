@@ -9,7 +9,8 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from declarative.model.record import dataclass
 
 MEBIBYTE = 1024 * 1024
 MOST_DIGITS = 16

@@ -14,11 +14,12 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.spec.hosts import odd_login
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.provider.optional import Terminal

@@ -12,10 +12,10 @@ import hmac
 import os
 import struct
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:

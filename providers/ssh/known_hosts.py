@@ -6,13 +6,14 @@ Every connection checks the key: `StrictHostKeyChecking no` and `UserKnownHostsF
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:

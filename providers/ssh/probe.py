@@ -8,10 +8,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape
+from declarative.model.record import dataclass
 from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit

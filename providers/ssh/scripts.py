@@ -11,11 +11,11 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative.model.record import dataclass
 from declarative.provider import Bundle, Source, TransientError, TransientKind
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError, checked

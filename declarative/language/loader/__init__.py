@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -32,6 +32,7 @@ from declarative.language.loader.project import (
 from declarative.language.loader.references import assemble
 from declarative.language.source import Document
 from declarative.model.diagnostic import Diagnostic, Severity, Span
+from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, Desired, TaskWant
 from declarative.model.spec.hosts import SshConfig
 

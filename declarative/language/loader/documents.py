@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from declarative.language.source import Document, Path
 from declarative.language.source.places import SECRET_FIELDS, Spot
 from declarative.language.template import Place, TemplateError, TemplateScope, interpolate
 from declarative.model.diagnostic import Severity, Span
+from declarative.model.record import dataclass
 from declarative.model.schema import Problem, decode, fields_of, validate
 from declarative.model.schema.marks import describe
 from declarative.model.spec import DOCUMENTS

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from declarative.language.loader.foreign_formats import Draft, Noted, name_of
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 from declarative.model.spec.text import NAME
 from declarative.provider.optional import Existing
 

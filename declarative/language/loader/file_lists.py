@@ -12,13 +12,14 @@ import re
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from declarative.language.loader import project_folder
 from declarative.language.loader.project_folder import Rules
 from declarative.model.codec import PLAN_KIND
 from declarative.model.manifest import Entry, Manifest
+from declarative.model.record import dataclass
 from declarative.model.spec.software import File, Files
 
 MAX_FILES = 20_000

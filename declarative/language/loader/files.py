@@ -9,7 +9,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from typing import TypeAlias
 from declarative.language.loader.findings import Findings
 from declarative.language.source import MAX_BYTES, Document, parse
 from declarative.model.diagnostic import Severity, Span
+from declarative.model.record import dataclass
 
 SUFFIXES = (".yaml", ".yml")
 MAX_FILES = 10_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
+from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, SSH
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from declarative.language.loader.documents import Declaration, shown_place
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
 from declarative.language.template import TemplateError, TemplateScope, for_ranks
+from declarative.model.record import dataclass
 from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span
+from declarative.model.record import dataclass
 from declarative.model.resource import Desired
 from declarative.model.schema import BadValueError, Json, Problem, decode
 from declarative.model.spec import Project, Variable

@@ -12,11 +12,11 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from declarative.language.source.places import Document, Path, Text
 from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, StopReading, too_large
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
+from declarative.model.record import dataclass
 
 __all__ = [
     "MAX_BYTES",

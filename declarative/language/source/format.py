@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from declarative.language.source import Document, parse
@@ -41,6 +40,7 @@ from declarative.language.source.normal import (
     written,
 )
 from declarative.model.diagnostic import Diagnostic, Span
+from declarative.model.record import dataclass
 
 STEP = 2
 """Spaces that a level is indented by; lists stand one level below their key."""

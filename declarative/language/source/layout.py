@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
+
+from declarative.model.record import dataclass
 
 _REST = re.compile(r"([ \t]*)(#[^\n]*)?(?=\n|\Z)")
 _LINE = re.compile(r"\n([ \t]*)(#[^\n]*)?(?=\n|\Z)")

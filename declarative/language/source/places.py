@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import Span
+from declarative.model.record import dataclass
 
 SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys", "notify")
 """Fields whose values may hold a secret that does not belong there."""

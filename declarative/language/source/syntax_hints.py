@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from declarative.language.source.places import Text, place_of
 from declarative.model.diagnostic import Diagnostic, Span
+from declarative.model.record import dataclass
 
 QUOTE = 'put the value in quotes: "…"'
 _SPACES = "indent with spaces, not tabs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 
 from declarative.language.template.expression import (
@@ -24,6 +24,7 @@ from declarative.language.template.expression import (
     one_too_many,
 )
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.schema import Json
 
 __all__ = [

@@ -13,11 +13,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.schema import Json
 
 Message = tuple[str, str]

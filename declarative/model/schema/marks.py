@@ -7,8 +7,9 @@ import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
+
+from declarative.model.record import dataclass
 
 Path: TypeAlias = tuple[str | int, ...]
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Json, describe
 
 _UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
@@ -254,8 +254,6 @@ class Duration:
 
 class IdleDuration(Duration):
     """How long something unused is kept; `-1` is `off`, as dstack has it."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, value: Json) -> Self:

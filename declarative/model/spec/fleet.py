@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, InPlace, Is, Json, describe
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule

@@ -7,9 +7,9 @@ import binascii
 import ipaddress
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+from declarative.model.record import dataclass
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all

@@ -11,11 +11,11 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError, Doc, Json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.amounts import MAX_COUNT, Duration
 from declarative.model.spec.schedule import MINUTE, Cron, Zone

@@ -11,12 +11,12 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass, set_field
 from declarative.model.schema.marks import MAX_WORD, BadValueError, Doc, Json, describe
 from declarative.model.spec.amounts import Duration
 
@@ -222,8 +222,8 @@ class Schedule:
             summary = "`cron` and `start` are the same, and both are there"
             raise BadValueError("bad-value", summary, "remove one of them", ("cron",), at_key=True)
         if self.cron is not None:
-            object.__setattr__(self, "start", self.cron)
-            object.__setattr__(self, "cron", None)
+            set_field(self, "start", self.cron)
+            set_field(self, "cron", None)
         if not self.start:
             hint = 'add `start: "0 8 * * 1-5"`'
             raise BadValueError("missing-field", "`start` is missing", hint)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError, Doc, Json, describe, raise_all
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from declarative.model.record import dataclass, set_field
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
@@ -300,15 +301,15 @@ class Task:
             )
         joined = {"nodes": total, "commands": _of_groups(self.groups), "resources": asked[0], "groups": ()}
         for field_name, value in joined.items():
-            object.__setattr__(self, field_name, value)
+            set_field(self, field_name, value)
 
     def __post_init__(self) -> None:
         if self.groups:
             self._join_groups()
         local = [File(repo.source, repo.path) for repo in self.repos if repo.local]
         if local:  # it is only another way to write it
-            object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
-            object.__setattr__(self, "repos", Repos())
+            set_field(self, "files", Files((*(self.files or ()), *local)))
+            set_field(self, "repos", Repos())
         self._check_topology()
         if self.image is None:
             self._check_processes()

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, describe, raise_all
 from declarative.model.spec.amounts import (
     MAX_COUNT,
@@ -289,8 +289,6 @@ class Gpu:
 class Cpu(Count):
     """A count of CPUs; dstack's long form `{count: 4..}` is the same."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-range`; `not-supported-yet` for an architecture, as in `arm:4..`."""
@@ -305,8 +303,6 @@ class Cpu(Count):
 
 class Disk(Memory):
     """A range of sizes; dstack's long form `{size: 100GB..}` is the same."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, value: Json) -> Self:

@@ -11,9 +11,9 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.provider import (
     PermanentError,
     PermanentKind,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.installed import UnknownProviderError
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.any import site

@@ -15,10 +15,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from declarative.model.blocks import Shape
+from declarative.model.record import dataclass
 from declarative.model.state import Address
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there

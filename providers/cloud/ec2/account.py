@@ -17,10 +17,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import (

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentKind, TransientError, TransientKind
 from providers.cloud.faults import Answer, ErrorInfo, Kind
 

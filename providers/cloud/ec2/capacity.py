@@ -10,10 +10,11 @@ import base64
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from declarative.model.inputs import NodeInputs
+from declarative.model.record import dataclass
 from declarative.model.spec.backend import Network
 from declarative.model.spec.values import Placement
 from declarative.provider import (

@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from declarative.model.inputs import Placed
+from declarative.model.record import dataclass
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
 from providers.cloud.gce.answers import error_info

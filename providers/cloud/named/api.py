@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 

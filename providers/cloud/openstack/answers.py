@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from declarative.model.record import dataclass
 from declarative.provider import PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import text_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind

@@ -6,12 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from declarative.model.diagnostic import suggest
+from declarative.model.record import dataclass
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub
