@@ -72,6 +72,7 @@ STATUS = [
     "volumes",
     "tasks",
     "health",
+    "drift",
     "left_alone",
     "spent",
 ]

@@ -222,6 +222,12 @@ def test_node_is_gone(project):
     ]
     check = project.run("state", "check", code=1)
     assert check.out == "node/gpu-1: gone: not there any more\n"
+    status = project.status()
+    assert ([n["name"] for n in status["nodes"]], status["drift"]) == (["gpu-0"], plan["drift"])
+    assert (
+        "Changed outside of fleetform:\n\n  node/gpu-1  gone  not there any more\n"
+        in project.run("status").out
+    )
     assert project.ranks("job")[1]["state"] == "lost"
     done = project.apply()
     assert "rank/job-1: lost: node/gpu-1 is gone" in done.err

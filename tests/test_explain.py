@@ -325,11 +325,14 @@ def test_a_task_that_has_ended_gives_its_place_back():
     found = data(ask(world, desired, "task/small-0"))
     (rank,) = found["ranks"]
     assert (found["status"], rank["state"], rank["instead"]) == ("ended", "succeeded", None)
-    assert (rank["place"]["status"], [w["key"] for w in rank["why"]]) == ("released", ["released"])
+    assert (rank["place"]["status"], [w["key"] for w in rank["why"]]) == ("released", ["ended", "released"])
     world.settle()
     (rank,) = data(ask(world, desired, "task/small-0"))["ranks"]
     assert (rank["state"], rank["place"]) == ("succeeded", None)
-    assert "task/small-0 has ended\n" in text(ask(world, desired, "task/small-0"))
+    assert text(ask(world, desired, "task/small-0")) == (
+        "task/small-0 has ended\n\n  rank/small-0-0: succeeded\n  - its last run succeeded\n\n"
+        "Its output: `fleetform logs small-0`. Again: `fleetform apply --replace task/small-0`.\n"
+    )
 
 
 def test_a_node_says_why_it_takes_no_work():

@@ -853,6 +853,7 @@ def status_view(**more):
                 cause="rank/train-1: exit code 1",
             ),
         ),
+        "drift": (Drift(address="node/gpu-2", change="gone", detail="not there any more"),),
     }
     return StatusView(**{**base, **more})
 
@@ -953,6 +954,7 @@ def test_status_json():
             }
         ],
         "health": [],
+        "drift": [{"address": "node/gpu-2", "change": "gone", "detail": "not there any more"}],
         "left_alone": [],
         "spent": None,
     }

@@ -85,6 +85,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     return replace(
         view,
         spent=store.spent(),
+        drift=inventory.drift,
         left_alone=store.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(

@@ -8,7 +8,7 @@ and a script must not fail of one that it does not know. Enumerations are the co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -137,6 +137,21 @@ def health() -> Schema:
     )
 
 
+def drift(changes: Sequence[str]) -> Schema:
+    """Of a difference; `changes` are those that may be."""
+    meant = {
+        "gone": "it is recorded, and not there any more",
+        "orphan": "it is there, and not recorded",
+        "ended": "with `--refresh-only`, a rank failed",
+    }
+    return record(
+        "A difference between what is recorded and what is there.",
+        address=text("What differs."),
+        change=one_of("; ".join(f"`{c}`: {meant[c]}" for c in changes if c in meant) + ".", changes),
+        detail=text("For people."),
+    )
+
+
 def _status_node() -> Schema:
     unknown = "if unknown"
     resources = record(
@@ -229,6 +244,7 @@ def status_schema() -> Schema:
         volumes=list_of("Recorded volumes.", volume),
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", health()),
+        drift=list_of("What differs from what is recorded.", drift(("gone", "changed", "orphan"))),
         left_alone=list_of(
             "The backends that the loop which leads leaves alone, since they could not be read.",
             _left_alone(),

@@ -18,7 +18,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import data_of
 from declarative.placement.types import Refusal
 from declarative.planner.health import Health
-from declarative.planner.types import FORMAT_VERSION, Action, Part, Plan, Reservation
+from declarative.planner.types import FORMAT_VERSION, Action, Drift, Part, Plan, Reservation
 from declarative.render.approval import approval_of
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
@@ -107,9 +107,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for item in plan.preview.queued
         ],
         "health": health_json(plan.health),
-        "drift": [
-            {"address": d.address, "change": d.change, "detail": d.detail} for d in plan.observed.drift
-        ],
+        "drift": _drift(plan.observed.drift),
         "cost": {
             "hourly_before": _number(plan.preview.cost.before),
             "hourly_after": _number(plan.preview.cost.after),
@@ -238,6 +236,10 @@ def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:
     ]
 
 
+def _drift(found: Iterable[Drift]) -> list[dict[str, str]]:
+    return [{"address": d.address, "change": d.change, "detail": d.detail} for d in found]
+
+
 def status_json(view: StatusView) -> dict[str, Any]:
     """What `status --json` prints."""
     return {
@@ -249,6 +251,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
         "volumes": [{"name": v.name, "state": v.state, "node": v.node} for v in view.volumes],
         "tasks": [_task(task) for task in view.tasks],
         "health": health_json(view.health),
+        "drift": _drift(view.drift),
         "left_alone": [
             {
                 "backend": a.backend,

@@ -65,6 +65,12 @@ def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
         for rank in answer.ranks:
             if not rank.place:
                 yield f"  rank/{clean(rank.name)}: {clean(rank.state)}"
+                yield from _why(rank.why)
+    if answer.status == "ended":
+        name = clean(answer.task)
+        if not placed:
+            yield ""
+        yield f"Its output: `fleetform logs {name}`. Again: `fleetform apply --replace task/{name}`."
     if answer.places:
         yield from _places(answer.places, paint)
     yield from _elsewhere(answer.elsewhere, answer.ranks_count, paint)

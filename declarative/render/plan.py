@@ -24,18 +24,16 @@ from declarative.render.plan_tables import (
     together_alike,
     unplaced_lines,
 )
-from declarative.render.status import health_lines, unwell
+from declarative.render.status import CHANGED, drift_rows, health_lines, unwell
 from declarative.render.text import (
     Cell,
     Paint,
     clean,
     columns,
-    folded,
     host_lists,
     money,
     plural,
     seal,
-    sentence,
     wrapped,
 )
 from declarative.render.values import fields
@@ -241,11 +239,7 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
     """What others changed."""
     out: list[str] = []
     if plan.observed.drift:
-        rows = [
-            [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
-            for d in plan.observed.drift
-        ]
-        out += ["Changed outside of fleetform:", "", *columns(folded(rows), paint), ""]
+        out += [f"{CHANGED}:", "", *drift_rows(plan.observed.drift, paint), ""]
     if any(d.change == "orphan" for d in plan.observed.drift):
         out += [
             "Orphans: `fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all."

@@ -14,6 +14,7 @@ from declarative.render.contract import (
     address_of,
     described,
     diagnostic,
+    drift,
     flag,
     health,
     list_of,
@@ -29,7 +30,6 @@ from declarative.render.contract import (
 )
 
 RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
-CHANGES = ("gone", "changed", "orphan", "ended")
 REFUSALS = ("never-fits", "no-capacity", "runs-already")
 
 
@@ -162,18 +162,6 @@ def _selection() -> Schema:
     )
 
 
-def _drift() -> Schema:
-    return record(
-        "A difference between what is recorded and what is there.",
-        address=text("What differs."),
-        change=one_of(
-            "`orphan`: it is there, and not recorded. `ended`, with `--refresh-only`: a rank failed.",
-            CHANGES,
-        ),
-        detail=text("For people."),
-    )
-
-
 def _counts() -> Schema:
     return record(
         "Addresses by what happens to them; a replacement counts once, under `replace`.",
@@ -220,7 +208,7 @@ def plan_schema() -> Schema:
         ),
         queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
         health=list_of("What is not well and no action mends.", health()),
-        drift=list_of("What changed by itself.", _drift()),
+        drift=list_of("What changed by itself.", drift(("gone", "changed", "orphan", "ended"))),
         cost=_cost(),
         summary=_counts(),
         diagnostics=list_of("Errors and warnings.", diagnostic()),

@@ -12,6 +12,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
 from declarative.model.status import Silence
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
+from declarative.planner.types import Drift
 from declarative.render.data import iso
 from declarative.render.text import (
     Cell,
@@ -191,6 +192,18 @@ SILENT = ("unreachable", "unknown")
 """States of a node in which the state of its ranks is unknown."""
 
 
+CHANGED = "Changed outside of fleetform"
+
+
+def drift_rows(found: Sequence[Drift], paint: Paint) -> list[str]:
+    """What differs from what is recorded, a row each."""
+    rows = [
+        [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
+        for d in found
+    ]
+    return columns(folded(rows), paint)
+
+
 def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
     """Everything that is recorded, as it was observed."""
     paint = Paint(color=color)
@@ -201,6 +214,7 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
         ("Hosts that are no nodes yet", _hosts(view.hosts, paint)),
         ("Volumes", _volumes(view.volumes, paint)),
         ("Tasks", _tasks(view, paint)),
+        (CHANGED, drift_rows(view.drift, paint)),
     ):
         if body:
             lines += [*([""] if lines else []), f"{title}:", "", *body]

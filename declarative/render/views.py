@@ -13,7 +13,7 @@ from declarative.model.spec import StopCriteria
 from declarative.model.state import Record, State, drain_of, natural, readiness_of, task_state
 from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
-from declarative.planner.types import Spent
+from declarative.planner.types import Drift, Spent
 from declarative.store.loops import LeftAlone
 
 
@@ -122,6 +122,8 @@ class StatusView:
     hosts: tuple[HostView, ...] = ()
     health: tuple[Health, ...] = ()
     """What is not well; in text it stands at the nodes and hosts, and on stderr."""
+    drift: tuple[Drift, ...] = ()
+    """What differs from what is recorded: what is gone is in none of the above."""
     left_alone: tuple[LeftAlone, ...] = ()
     """The backends that a loop leaves alone."""
     spent: Spent | None = None

@@ -32,7 +32,7 @@ from declarative.planner.hosts import by_name
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.make import decided
 from declarative.planner.nodes import NodeDecision, node_of
-from declarative.planner.tasks import Course, TaskDecision
+from declarative.planner.tasks import Course, TaskDecision, end_of
 from declarative.planner.types import NodePreview, Reservation, ReservationStatus
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
 from declarative.why.reasons import (
@@ -218,8 +218,18 @@ class Explainer:
             state=self._rank_state(name, rank),
             place=place,
             node_price=decision.node.price if decision else None,
-            why=(Why(key="released", text="its blocks are given back"),) if place else (),
+            why=(
+                *self._end(name, rank),
+                *([Why(key="released", text="its blocks are given back")] if place else ()),
+            ),
         )
+
+    def _end(self, name: str, rank: int) -> Iterator[Why]:
+        """How its last run ended."""
+        status = self.state.ranks.get(rank_name(name, rank))
+        if status is not None and status.state.ended:
+            was = "was " if status.state in (RankState.LOST, RankState.STOPPED) else ""
+            yield Why(key="ended", text=f"its last run {was}{end_of(status)}")
 
     def _likeness(self, want: TaskWant, rank: int) -> object:
         """Equal for ranks that the same places would do for: those whose volumes lie in the same ones."""
