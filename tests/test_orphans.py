@@ -97,6 +97,15 @@ def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
     project.declare(fleet(nodes=0))
     nothing = "No changes. Nothing has to be done about what changed outside of fleetform.\n"
     assert project.run("plan", "--summary").out == nothing
+    project.declare(data)
+    (warning,) = project.plan()["diagnostics"]
+    assert (warning["code"], warning["severity"], warning["address"]) == (
+        "orphan-there",
+        "warning",
+        "volume/data",
+    )
+    assert "volume/data is there already, made by an earlier create" in project.apply(code=4).err
+    project.declare(fleet(nodes=0))
     project.run("state", "adopt", "volume/data")
     project.declare(data)
     project.no_changes()

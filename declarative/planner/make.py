@@ -88,6 +88,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *_node_errors(fleets, destroy=destroy),
         *_lost_files(desired, actions),
         *_left_alone(desired, recorded),
+        *_orphans(inventory, actions),
     )
     diagnostics = [
         *located(inventory.diagnostics, desired.places),
@@ -278,6 +279,20 @@ def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
         for address, span in sorted(desired.skipped.items())
         if address in have
     ]
+
+
+def _orphans(inventory: Inventory, actions: Iterable[Action]) -> Iterator[Diagnostic]:
+    """Warnings about what would be made and is there, unrecorded: its backend refuses to make it again."""
+    orphans = {d.address for d in inventory.drift if d.change == "orphan"}
+    made = (str(a.address) for a in actions if a.op is Op.CREATE) if orphans else ()
+    for address in sorted(orphans.intersection(made)):
+        yield Diagnostic(
+            code="orphan-there",
+            summary=f"{address} is there, but not recorded: its backend refuses to make it again",
+            hint=f"`fleetform state adopt {address}` records it, `fleetform destroy --orphans` deletes it",
+            address=address,
+            severity=Severity.WARNING,
+        )
 
 
 def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:

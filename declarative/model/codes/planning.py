@@ -131,6 +131,13 @@ PLANNING: dict[str, Code] = {
         "`apply` was killed after it had asked for a volume",
         "nothing: what was done is adopted, and the rest is done with the same token",
     ),
+    "orphan-there": Code(
+        Chapter.PLANNING,
+        "the plan makes something that is there, but not recorded, as after `state restore`: its backend "
+        "refuses to make it again",
+        "a volume that was made after the backup that was restored",
+        "`fleetform state adopt volume/x` records it; `fleetform destroy --orphans` deletes all orphans",
+    ),
     "vanished": Code(
         Chapter.PLANNING,
         "several things of one backend are missing at once, and the backend does not say that they ended: "
