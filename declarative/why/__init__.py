@@ -1,1 +1,1 @@
-"""Why a plan is as it is: what became of tasks, ranks and nodes, and where else they could be."""
+"""Explains a plan: why tasks, ranks and nodes are where they are, and where else they could be."""

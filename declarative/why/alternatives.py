@@ -1,7 +1,7 @@
-"""Why a rank is where it is, and what else would have done: recounted from the finished plan.
+"""Why a rank is where it is, and which other places would hold it. Computed from the finished plan.
 
-The search logs nothing. A rank is taken away from the finished plan, all others staying where they are, and
-every node and offer is asked with the filters of a refusal whether it would hold the rank.
+The search keeps no log. One rank is taken out of the finished plan while all others stay. Then each node and
+offer is checked with the filters of a refusal: would it hold the rank?
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from declarative.placement.tally import Tally
 from declarative.placement.types import Ask, FleetRule, Kind, Node, Rejection, VolumeAt, of_node, offer_name
 
 MOST = 20
-"""Nodes, offers and groups of places that are named; of all others there is a count."""
+"""At most so many nodes, offers and groups of places are named; the rest are only counted."""
 
 NAMED = 5
-"""Targets that are named for each reason that turned many down."""
+"""At most so many targets are named for each reason that rejected several."""
 
 MOST_DOMAINS = 50
-"""Groups of places in which a whole task is tried."""
+"""At most so many groups of places are tried for a whole task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything as it is once a plan is done: `held` of a node has all that will sit on it.
+    """Everything as it is once a plan is done. `held` of a node names all that will sit on it.
 
-    `loose` are volumes that the plan makes where their rank goes: without it they could lie elsewhere.
-    `barred` are offers that a fleet's own limits rule out: fleet, offer's name, price, which limit.
+    `loose` are volumes that the plan makes wherever their rank goes; without the rank they could lie
+    elsewhere. `barred` are offers that a fleet's own limits rule out: fleet, offer's name, price, name of the
+    limit.
     """
 
     nodes: tuple[Node, ...]
@@ -49,7 +50,7 @@ class Scene:
     barred: tuple[tuple[str, str, float | None, str], ...] = ()
 
     def without(self, ranks: Collection[str]) -> Scene:
-        """The same, had these ranks no place: what is launched for nobody else is not launched."""
+        """The scene without these ranks, and without the nodes that are launched only for them."""
         nodes: list[Node] = []
         for node in self.nodes:
             held = {b: h for b, h in node.held.items() if h not in ranks}
@@ -64,7 +65,7 @@ class Scene:
         return replace(at, holder=None, zone=None if name in self.loose else at.zone)
 
     def rules(self) -> dict[str, FleetRule]:
-        """What may still be launched: the nodes that are launched count as there."""
+        """The fleets' rules with planned launches counted as existing nodes."""
         new: dict[str, int] = {}
         for node in self.nodes:
             new[node.fleet] = new.get(node.fleet, 0) + node.new
@@ -80,16 +81,16 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A node or an offer that would hold the rank. `more` is what the plan would cost more, USD an hour."""
+    """A node or an offer that would hold the rank. `more` is the added cost of the plan in USD an hour."""
 
     target: str
     kind: Kind
     blocks: int
     idle: int
-    """Blocks of it that are idle before the rank has its own."""
+    """Its idle blocks before the rank is placed there."""
     more: float | None
     note: str | None = None
-    """Where the search prefers the place that was taken: why."""
+    """Why the search prefers the place that was taken, if it does."""
 
     @property
     def share(self) -> float | None:
@@ -100,7 +101,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """All nodes, offers or fleets that one filter turned down; `cheaper` cost less than what was taken."""
+    """All nodes, offers or fleets that one filter rejected. `cheaper` counts those that cost less than the
+    chosen one.
+    """
 
     what: str
     code: str
@@ -111,7 +114,9 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """What else would hold a rank, the best first, and what would not. `cheaper` counts offers that would."""
+    """Which other nodes and offers would hold a rank, best first, and which were rejected. `cheaper` counts
+    offers that cost less.
+    """
 
     nodes: tuple[Alternative, ...] = ()
     nodes_count: int = 0
@@ -120,31 +125,33 @@ class Instead:
     cheaper: int = 0
     turned: tuple[Turned, ...] = ()
     alone: bool = False
-    """What it sits on is launched for it alone."""
+    """Whether its node is launched only for it."""
     anyway: bool = False
-    """Its fleet launches such a node for itself."""
+    """Whether its fleet launches such a node in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What comes of a whole cluster task in one area: ranks that find a place, and launches."""
+    """The result of placing a whole cluster task in one area: how many ranks find a place, and
+    the launches.
+    """
 
     fleet: str
     backend: str
     region: str
     at: str
-    """Its zone, or what else the ranks share; "" where a region is not divided."""
+    """Its zone, or another level that the ranks share; "" if the region is not divided."""
     found: int
     launches: int
     cost: float
-    """What they add, USD an hour."""
+    """What the launches add to the cost, USD an hour."""
 
 
 class Weighed(Tally):
-    """A tally that is asked about one place after the other."""
+    """A tally that checks one place at a time."""
 
     def of_option(self, option: Option) -> Mismatch | None:
-        """Why the rank cannot have an offer. A name that is pinned has to be free for a launch."""
+        """Why the rank cannot have an offer; None if it can. A pinned name must be free for a launch."""
         pins = self.job.task.instances
         reason = self._of_option(option)
         if reason or self._may_be_named(option.fleet):
@@ -155,7 +162,7 @@ class Weighed(Tally):
 
 
 class Recount:
-    """A finished plan in which some tasks, or one rank, have no place."""
+    """A finished plan without the places of some tasks, or of one rank."""
 
     def __init__(self, scene: Scene, asks: Sequence[Ask]) -> None:
         self.scene = scene
@@ -164,19 +171,19 @@ class Recount:
         self.refusals = Refusals(self.board, self.ledger, finish(self.ledger))
 
     def asks(self, job: Job, rank: int, domain: Domain) -> Weighed:
-        """Every place, asked for one rank of a task whose others lie in a domain."""
+        """A tally for one rank of a task whose other ranks lie in `domain`."""
         if not job.request.apart:
             domain = domain._replace(maker=None)
         return Weighed(self.refusals, job, Try(domain=domain), rank, {})
 
     def domain(self, job: Job) -> Domain:
-        """Where a cluster task that has no place came furthest."""
+        """The domain in which a cluster task without a place found the most places."""
         found = best_try(self.ledger, job, {})
         return found.domain if found else ANYWHERE
 
 
 class _Weighing:
-    """Sorts all nodes and offers into those that would do for a rank and those that would not."""
+    """Sorts all nodes and offers into those that would hold a rank and those that would not."""
 
     def __init__(self, recount: Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
         self.recount, self.board, self.ledger = recount, recount.board, recount.ledger
@@ -188,7 +195,7 @@ class _Weighing:
         self.counts: dict[tuple[str, str], int] = {}
 
     def instead(self) -> Instead:
-        """Both, named and counted."""
+        """The alternatives and the rejected ones, named and counted."""
         nodes, offers = self._nodes(), self._offers()
         self._barred()
         cost = self.seat.price if self.seat else None
@@ -204,7 +211,7 @@ class _Weighing:
             anyway=self.anyway,
         )
 
-    # What is there
+    # Existing nodes
 
     def _nodes(self) -> list[Alternative]:
         found: list[tuple[tuple[object, ...], int]] = []
@@ -225,7 +232,7 @@ class _Weighing:
         return self.seat is not None and self.board.nodes[number].name == self.seat.name
 
     def _key(self, number: int) -> tuple[float, ...]:
-        """How good a place is, as far as one rank's view goes; the best least (as in `cover`)."""
+        """Sorts places from best to worst, as seen by this one rank (as in `cover`)."""
         kind, free = self.ledger.kind_of[number], self.ledger.free[number]
         found, need = self.board.kinds[kind], self.job.request.fit[kind]
         gpus = need * found.shape.gpus // found.total - self.job.request.gpus
@@ -244,7 +251,7 @@ class _Weighing:
         )
 
     def _beaten(self, number: int) -> str | None:
-        """In what the place that was taken is better, where it is one that is there."""
+        """Why the place that was taken is better, if it is on an existing node."""
         chosen = self.board.index.get(self.seat.name) if self.seat else None
         if chosen is None or self.tally.of_node(chosen):
             return None
@@ -258,7 +265,7 @@ class _Weighing:
             return f"it would leave {its[2]:g} blocks idle instead of {mine[2]:g}"
         return None
 
-    # What can be launched
+    # Offers
 
     def _offers(self) -> list[Alternative]:
         out: list[Alternative] = []
@@ -293,7 +300,7 @@ class _Weighing:
             if not fleet_reason(self.job.task, self.board.fleets[fleet].fleet):
                 self._note("offer", barred_reason(fleet, limit), [name], price)
 
-    # What would not do
+    # Rejected nodes and offers
 
     def _note(self, what: str, reason: Mismatch, targets: Sequence[str], price: float | None = None) -> None:
         cost = self.seat.price if self.seat else None
@@ -315,13 +322,13 @@ class _Weighing:
                 )
 
     def _itself(self, rejection: Rejection) -> Rejection:
-        """Of a node with who sits on it: all that are alike were asked about as one."""
+        """The rejection for this node's own holders: nodes that are alike were checked as one."""
         reason = self.tally.of_node(self.board.index[rejection.target.removeprefix("node/")])
         return reason.of(rejection.target) if reason else rejection
 
 
 def barred_reason(fleet: str, limit: str) -> Mismatch:
-    """Why a fleet launches no such offer, whoever asks."""
+    """Why a fleet launches no such offer for anyone."""
     return Mismatch("no-offer", f"fleet/{fleet} launches no such node: its `{limit}` rules it out")
 
 
@@ -334,14 +341,14 @@ def _turned_order(key: tuple[str, str], count: int) -> tuple[object, ...]:
 
 
 def instead(scene: Scene, ask: Ask, rank: int, seat: Node, domain: Domain) -> Instead:
-    """What else would hold a rank that sits on `seat`, its siblings staying where they are."""
+    """Which other places would hold a rank that sits on `seat`. Its siblings stay where they are."""
     name = f"rank/{rank_name(str(ask.want.spec.name), rank)}"
     recount = Recount(scene.without({name}), [ask])
     return _Weighing(recount, recount.board.jobs[0], rank, domain, seat).instead()
 
 
 def places(scene: Scene, ask: Ask, rank: int) -> Instead:
-    """What would hold one rank of a task that cannot be placed as a whole."""
+    """Which places would hold one rank of a task that cannot be placed as a whole."""
     task = ask.want.spec
     mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
     recount = Recount(scene.without(mine), [ask])
@@ -350,7 +357,7 @@ def places(scene: Scene, ask: Ask, rank: int) -> Instead:
 
 
 def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
-    """What comes of a whole cluster task wherever its ranks could lie together; the best first."""
+    """The areas in which a whole cluster task could lie, and how far it gets in each; best first."""
     task = ask.want.spec
     mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
     recount = Recount(scene.without(mine), [ask])

@@ -1,6 +1,6 @@
-"""Why a task, a rank or a node is as a plan has it: worked out from the finished plan, which stays as it is.
+"""Why a task, a rank or a node is as a plan has it. The plan itself does not change.
 
-The plan is made as `make` makes it; what else would have done is counted again by `why.alternatives`.
+The plan is made as `make` makes it. `why.alternatives` finds the other possible places.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from declarative.why.reasons import (
 )
 
 MOST_RANKS = 20
-"""Ranks of a task that are explained; of all others there is a count."""
+"""At most so many ranks of a task are explained; the rest are only counted."""
 
 MOST_LOOKED = 200
-"""Tasks without a place that are asked what turned a node down."""
+"""For at most so many tasks without a place, the reason why a node rejected them is looked up."""
 
 _OF_IDLE = ("idle-there", "runs", "promised")
-"""Reasons that do not hold of a rank that waits for others."""
+"""Reasons that do not apply to a rank that waits in a queue."""
 
 
 class Explainer:
-    """One plan, to be asked about; more than `max_work` units are refused as by `make`."""
+    """Answers questions about one plan. A plan of more than `max_work` units is refused, as by `make`."""
 
     def __init__(self, asked: Question, max_work: int | None = None) -> None:
         self.desired, self.recorded, self.state = asked.desired, asked.recorded, asked.state
@@ -74,17 +74,17 @@ class Explainer:
 
     @property
     def feasible(self) -> bool:
-        """Whether there was a plan at all: one that is too large was refused unseen."""
+        """False if the plan was refused because it is too large."""
         return self._decisions is not None
 
     @property
     def found(self) -> Decisions:
-        """The decisions of the plan. `ValueError` if there was no plan."""
+        """The decisions of the plan. `ValueError` if the plan was refused."""
         if self._decisions is None:
             raise ValueError("the question is too large for a plan")
         return self._decisions
 
-    # What there is to ask about
+    # What can be asked about
 
     def tasks(self) -> dict[str, int]:
         """Declared and recorded tasks, and how many ranks they have."""
@@ -129,14 +129,14 @@ class Explainer:
         return {v.name: v.at(holders.get(v.name)) for v in self.found.volumes.values() if v.after is not None}
 
     def _barred(self) -> tuple[tuple[str, str, float | None, str], ...]:
-        """Offers that a fleet's own limits keep from placement, the cheapest first."""
+        """Offers that a fleet's own limits keep out of placement, cheapest first."""
         out: list[tuple[str, str, float | None, str]] = []
         for name, fleet in self.desired.fleets.items():
             backends = allowed_backends(self.desired, fleet)
             for backend in self.desired.backends or {LOCAL}:
                 for raw in self.inventory.offers.get(backend, ()):
                     if raw.host or fleet.exists:
-                        continue  # a host is one fleet's, and such a fleet launches nothing
+                        continue  # a host belongs to one fleet, and such a fleet launches nothing
                     offer = shaped(raw, fleet.resources)
                     limit = limits(fleet, backends, offer)
                     if limit is None and split(offer.shape, fleet.blocks.number) is None:
@@ -174,7 +174,7 @@ class Explainer:
         return self._with_decision(answer, decision) if decision else answer
 
     def _with_decision(self, answer: TaskAnswer, decision: TaskDecision) -> TaskAnswer:
-        """Why the task runs anew, and where else it could be."""
+        """Add why the task runs anew, and where else it could be."""
         if decision.course is not Course.KEPT:
             answer = replace(answer, reason=decision.reason.value, because=decision.because)
         ask = self._ask(decision)
@@ -208,7 +208,7 @@ class Explainer:
         return tuple(out)
 
     def _without_place(self, name: str, rank: int) -> RankAnswer:
-        """A rank that holds nothing once the plan is done, with what it gives back."""
+        """A rank that holds nothing once the plan is done, and the place that it gives back."""
         found = (r for r in self.plan.reservations if (r.task, r.rank) == (name, rank))
         place = next(found, None)
         decision = self.found.fleets.decisions.get(place.node) if place else None
@@ -232,7 +232,7 @@ class Explainer:
             yield Why(key="ended", text=f"its last run {was}{end_of(status)}")
 
     def _likeness(self, want: TaskWant, rank: int) -> object:
-        """Equal for ranks that the same places would do for: those whose volumes lie in the same ones."""
+        """Equal for ranks that fit the same places: their volumes lie in the same zones."""
         volumes = self.scene().volumes
         if not want.mounts:
             return None
@@ -244,7 +244,7 @@ class Explainer:
         return (status.state if status else RankState.PENDING).value
 
     def _domain(self, want: TaskWant, seats: Mapping[int, Reservation], rank: int) -> Domain:
-        """What the siblings of a rank have in common: where a cluster lies, and who made their GPUs."""
+        """What the rank's siblings share: the area of a cluster, and the maker of their GPUs."""
         others = [p for r, p in seats.items() if r != rank]
         if not others:
             return ANYWHERE
@@ -255,7 +255,7 @@ class Explainer:
         return Domain(area, min(filter(None, makers), default=None))
 
     def _area(self, task: Task, first: Reservation, nodes: Sequence[Node]) -> Area:
-        """Where the ranks of a cluster lie. What runs may lie wider than a cluster would be put now."""
+        """The area of a running cluster. It may be wider than the area of a new cluster would be."""
         fleet = self.found.fleets.desired.fleets.get(first.fleet)
         level = level_of(task, fleet) if fleet else "region"
         at = {Kind(*of_node(node)).at(level) for node in nodes}
@@ -296,7 +296,7 @@ class Explainer:
         )
 
     def _queued(self, place: Reservation, *, anew: bool) -> Iterator[Why]:
-        """For whom a rank waits that is in the queue of its cluster, or will be."""
+        """What a rank in its cluster's queue waits for, now or after the plan."""
         status = self.state.ranks.get(rank_name(place.task, place.rank))
         for item in self.plan.preview.queued if anew else ():
             if item.task == place.task:
@@ -308,7 +308,7 @@ class Explainer:
     # A node
 
     def of_node(self, name: str) -> NodeAnswer:
-        """A node that is there, or that the plan launches."""
+        """A node that exists, or that the plan launches."""
         decision = self.found.fleets.decisions.get(name)
         new = next((n for n in self.found.outcome.launches if n.name == name), None)
         if new:
@@ -385,7 +385,7 @@ class Explainer:
         )
 
     def _looked(self, name: str) -> tuple[tuple[LookedAt, ...], int]:
-        """What turned the node down for each task that has no place."""
+        """For each task without a place, the reason why the node rejected it."""
         asks: list[tuple[Ask, int]] = []
         for refusal in self.plan.unplaced.refusals[:MOST_LOOKED]:
             rank = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0)
@@ -404,6 +404,6 @@ class Explainer:
 
 
 def _idle_price(node: Node, preview: NodePreview) -> float | None:
-    """What its idle blocks cost, USD an hour."""
+    """The price of its idle blocks, USD an hour."""
     idle = preview.total - len(preview.holders)
     return None if node.price is None else round(node.price * idle / preview.total, 6)

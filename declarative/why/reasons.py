@@ -1,7 +1,7 @@
-"""What is answered when a task, a rank or a node of a plan is asked about, and why in words: why a rank is on
-its node, why a node goes, why a launched node is of its offer, what turned a node down.
+"""The answers to questions about a task, a rank or a node of a plan, and the reasons in words: why a rank is
+on its node, why a node is deleted, why a node is launched from its offer, why a node was rejected.
 
-Recounted from the finished plan, as in `why`.
+Computed from the finished plan, as everything in `why`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Why:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
-    """Where one rank is or will be, and why. `like` names the rank whose `instead` holds for it, too."""
+    """Where one rank is or will be, and why. `like` names the rank whose `instead` also applies
+    to this one.
+    """
 
     name: str
     rank: int
@@ -57,7 +59,7 @@ class RankAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAnswer:
-    """A task or one rank of it. `status`: kept, placed, unplaced, ended or removed."""
+    """A task, or one rank of it. `status`: kept, placed, unplaced, ended or removed."""
 
     address: str
     task: str
@@ -68,14 +70,16 @@ class TaskAnswer:
     ranks: tuple[RankAnswer, ...]
     refusal: Refusal | None = None
     places: Instead | None = None
-    """What would hold a rank of a task that has no place as a whole."""
+    """Which places would hold a rank of a task that cannot be placed as a whole."""
     elsewhere: tuple[Elsewhere, ...] = ()
-    """What comes of a whole cluster task wherever its ranks could lie together."""
+    """The areas in which a whole cluster task could lie, and how far it gets there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """Tasks without a place that a node was turned down for by one reason; no code: it would hold a rank."""
+    """Tasks without a place for which a node was rejected by the same reason. Without a code, it would hold a
+    rank.
+    """
 
     code: str | None
     detail: str
@@ -86,7 +90,9 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """A node. `status`: new, kept, changed, replaced, deleted or gone; `idle_price` is of its idle blocks."""
+    """A node. `status`: new, kept, changed, replaced, deleted or gone; `idle_price` is the price of its idle
+    blocks, USD an hour.
+    """
 
     address: str
     status: str
@@ -100,14 +106,14 @@ class NodeAnswer:
     instead: Instead | None = None
     looked: tuple[LookedAt, ...] = ()
     not_asked: int = 0
-    """Tasks without a place that are beyond `MOST_LOOKED`."""
+    """The number of tasks without a place beyond `MOST_LOOKED`."""
 
 
 Answer = TaskAnswer | NodeAnswer
 
 
 def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]) -> Instead:
-    """Why a node that is launched is of its offer: what else could be launched for all who sit on it."""
+    """Why a node is launched from its offer: which other offers would hold all ranks that sit on it."""
     bare = scene.without(set(node.held.values()))
     bare = replace(bare, nodes=tuple(n for n in bare.nodes if n.name != node.name))
     recount = Recount(bare, list({str(ask.want.spec.name): ask for ask, _, _ in seated}.values()))
@@ -121,7 +127,7 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
 
 
 def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Turned, ...]:
-    """Rejected offers, and whether each is cheaper, counted by code; the most frequent code first."""
+    """Rejected offers by code, most frequent code first, and whether each is cheaper."""
     return tuple(
         Turned(
             what="offer",
@@ -135,13 +141,13 @@ def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Tu
 
 
 class _Launch:
-    """The offers that could be launched instead of a node."""
+    """The offers that could be launched in place of a node."""
 
     def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, Weighed]]) -> None:
         self.recount, self.board, self.node, self.asked = recount, recount.board, node, asked
 
     def instead(self) -> Instead:
-        """Those that would hold all who sit on it, cheapest first, and those that would not."""
+        """The offers that would hold all ranks on it, cheapest first, and the rejected ones."""
         mine = Kind(*of_node(self.node))
         offers: list[Alternative] = []
         turned: dict[str, list[tuple[Rejection, bool]]] = {}
@@ -166,7 +172,7 @@ class _Launch:
         )
 
     def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: Kind) -> None:
-        """Add the offers that the fleet's own limits keep from placement."""
+        """Add the offers that the fleet's own limits keep out of placement."""
         for fleet, name, price, limit in self.recount.scene.barred:
             if fleet == self.node.fleet:
                 reason = barred_reason(fleet, limit)
@@ -196,7 +202,7 @@ class _Launch:
 
 
 def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Mismatch | None]]:
-    """What turned one node down for each task that has no place; None: it would hold a rank of it."""
+    """Why a node rejected each task without a place; None if it would hold a rank of the task."""
     recount = Recount(scene, [ask for ask, _ in asks])
     number = recount.board.index[node]
     ranks = {str(ask.want.spec.name): rank for ask, rank in asks}
@@ -227,7 +233,7 @@ GOES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """What is known of one rank that has a place. `record` is the reservation that it had before."""
+    """Finds the reasons for the place of one rank. `record` is its reservation before the plan."""
 
     decision: TaskDecision
     ask: Ask
@@ -239,12 +245,12 @@ class Reasons:
     decisions: Mapping[str, NodeDecision]
     record: Record | None
     together: bool
-    """It has siblings, and they lie together."""
+    """Whether it has siblings and lies with them."""
     stuck: bool
-    """It should run anew, and goes on since there is no place for that."""
+    """Whether it should run anew, but goes on because no other place was found."""
 
     def all(self) -> list[Why]:
-        """What held it there first; then what it was chosen for."""
+        """All reasons: first what held it there, then what it was chosen for."""
         before = self._before()
         out = [before] if before else []
         out += self._bound()
@@ -258,7 +264,7 @@ class Reasons:
         return out
 
     def _bound(self) -> Iterator[Why]:
-        """What leaves a rank no choice, and what its node is."""
+        """The reasons that leave a rank no choice, and the state of its node."""
         place, task = self.place, self.decision.want.spec
         ready = self.node.readiness
         if ready.state is not NodeState.READY:
@@ -275,7 +281,7 @@ class Reasons:
             yield Why(key="siblings", text=f"{text}, and a cluster task stays together")
 
     def _before(self) -> Why | None:
-        """Where it was."""
+        """How its place relates to the one before."""
         place = self.place
         if self.stuck:
             text = "it should run anew and has no place for that, so it goes on where it is"
@@ -323,7 +329,7 @@ class Reasons:
 
 
 def offered(node: Node, found: Instead, which: str) -> Why:
-    """Why a launched node is of its offer. `which` says what the others are compared by."""
+    """Why a node is launched from its offer. `which` says by what the other offers are compared."""
     total = found.offers_count + 1
     if total == 1:
         return Why(key="only-offer", text=f"launched: the only offer that {which}")
@@ -337,6 +343,6 @@ def offered(node: Node, found: Instead, which: str) -> Why:
 
 
 def goes_text(decision: NodeDecision) -> str:
-    """Why a node goes."""
+    """Why a node is deleted."""
     assert decision.goes is not None
     return GOES[decision.goes].format(decision.because[0] if decision.because else "")
