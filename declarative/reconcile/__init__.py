@@ -1,1 +1,1 @@
-"""Rounds of refresh, plan and apply that go on until they are stopped."""
+"""Repeats refresh, plan and apply in rounds until it is stopped."""

@@ -2,7 +2,7 @@
 were read.
 
 `git` fetches, and the files are those of the newest commit. The content of a repository is only data: hooks
-are off, submodules are left out, and only the usual transports are allowed. git does the login itself (a
+are off, submodules are left out, and only the usual transports are allowed. git logs in by itself (a
 credential helper, an SSH agent or key). Changed files are found only by their names, sizes and times.
 """
 
@@ -22,7 +22,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def mark_of(directory: Path, files: Iterable[str | Path]) -> Mark:
-    """What tells one content of the project from another: of its documents, of `files`, of their folders."""
+    """A mark that changes when the project's documents, the files of `files`, or their folders change."""
     found = {str(directory / file) for file in files}
     found |= {os.path.dirname(file) for file in found}  # noqa: PTH120  # text, for thousands of them
     try:
@@ -42,18 +42,18 @@ def _mark(path: str) -> tuple[str, int, int, int] | None:
 
 
 def unchanged(before: Mark, after: Mark) -> Mark:
-    """The mark of what was read between these two: the first one, which is not true any more, if a file was
-    written meanwhile.
+    """The mark of a project that was read between these two marks. If a file was written meanwhile, it is the
+    first mark, which no longer matches the project.
     """
     known = {path: rest for path, *rest in before}
     return after if all(known.get(path, rest) == rest for path, *rest in after) else before
 
 
 SECONDS = 120.0
-"""How long one command of git's may take."""
+"""The limit for one git command, in seconds."""
 STATE = ".fleetform"
 _OURS = "fleetform.follows"
-"""The entry in the clone's own configuration that says whose it is; its value is the URL."""
+"""The entry in the clone's own configuration that marks it as ours; its value is the URL."""
 _LOGIN = re.compile(r"^https?://[^/]*@", re.IGNORECASE)
 _SHOWN = re.compile(r"(?<=://)[^/@\s]*@")
 _SAFE = {
@@ -73,7 +73,7 @@ _ENVIRONMENT = {
 
 
 class GitError(Exception):
-    """A repository, a branch or a commit cannot be used; `diagnostic` says why."""
+    """A repository, branch or commit that cannot be used; `diagnostic` says why."""
 
     def __init__(self, summary: str, hint: str) -> None:
         self.diagnostic = Diagnostic(code="git-failed", summary=summary, hint=hint)
@@ -81,11 +81,11 @@ class GitError(Exception):
 
 
 class Checkout:
-    """The files of a branch, in `folder`."""
+    """A branch, checked out in `folder`."""
 
     def __init__(self, url: str, branch: str, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
-        """`GitError` if the URL is invalid or carries a login, if the branch's name is invalid, or if
-        `folder` is something else.
+        """`GitError` if the URL is invalid or contains a login, if the branch's name is invalid, or if
+        `folder` holds something else.
         """
         self.folder = folder
         self._url = url
@@ -113,9 +113,9 @@ class Checkout:
         )
 
     def update(self) -> bool:
-        """Fetch the branch and check its newest commit out; whether that is another one than before.
+        """Fetch the branch and check out its newest commit. True if it is another commit than before.
 
-        `GitError` leaves the files of the last commit.
+        `GitError` leaves the files of the last commit in place.
         """
         if not self.folder.exists():
             self._git("init", "-q", "--", str(self.folder), at=None)
@@ -151,7 +151,7 @@ class Checkout:
             raise GitError(f"commit {commit[:12]} has the file `{inside}`, where the state is kept", hint)
 
     def _output(self, *words: str) -> str:
-        """The output of git, or nothing if it fails."""
+        """The output of git; empty if it fails."""
         try:
             return self._git(*words)
         except GitError:
@@ -181,10 +181,10 @@ class Checkout:
 
 
 _LOGINS = frozenset({"GIT_ASKPASS", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_CONFIG_GLOBAL"})
-"""Variables of git's that are about how to log in."""
+"""git's variables for logging in."""
 
 
 def folder_of(url: str) -> str:
-    """The folder's name that `git clone` would choose."""
+    """The name of the folder that `git clone` would choose."""
     name = url.rstrip("/").replace("\\", "/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-") or "repository"

@@ -1,4 +1,6 @@
-"""The part of a plan that a round does: the rules of `planner.permit`, with the loop's own memory."""
+"""Splits a plan into what a round does and what waits: the rules of `planner.permit`, with the
+loop's memory.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,22 @@ from declarative.store.journal import Permit
 from declarative.store.loops import Approval
 
 LOST, OVER = "lost", "over"
-"""What a loop writes down beside the causes of permits: that something is gone and held, and that this is
-over. A gone thing is forgotten, so that the next plan takes it for new.
+"""Notes of the loop beside the causes of permits: a group is gone and its action is held, and this has ended.
+Without the note, the next plan would take a gone thing for a new one.
 """
 
 
 class Backoff:
-    """Failed groups are tried again, each time later. This is not kept: a new process tries at once."""
+    """The delays of failed groups: each failure makes the next longer. They are not saved: a new process
+    tries at once.
+    """
 
     def __init__(self, delays: Sequence[float] = DELAYS) -> None:
         self._delays = delays
         self._failed: dict[str, tuple[int, float, str]] = {}
 
     def noted(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
-        """Note the results of a plan: failed groups are tried later, and done ones are well again."""
+        """Take in the results of a plan: failed groups are delayed, the delays of done groups end."""
         found = {result.id: result for result in results}
         groups: dict[str, str | None] = {}
         for action in plan.actions:
@@ -64,13 +68,15 @@ class Backoff:
                 self.failed(group, error, now)
 
     def failed(self, group: str, error: str, now: float) -> None:
-        """Try it later, and the later the more often it failed."""
+        """Delay the group; the more often it failed, the longer."""
         count = self._failed[group][0] + 1 if group in self._failed else 1
         delay = self._delays[min(count, len(self._delays) - 1)]
         self._failed[group] = (count, now + delay, error)
 
     def later(self, among: Collection[str], now: float) -> dict[str, tuple[float, str]]:
-        """The groups that are not tried yet, each with its time and its error. All others are forgotten."""
+        """The delayed groups, each with the time of its next try and its error. Groups not in `among` are
+        forgotten.
+        """
         self._failed = {group: item for group, item in self._failed.items() if group in among}
         return {
             group: (until, f"is tried again later: {error}")
@@ -81,19 +87,19 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedPart:
-    """The part of a plan that a round does, and the part that waits."""
+    """What a round does of a plan, and what waits."""
 
     plan: Plan
     causes: Mapping[str, Cause]
     waits: tuple[Wait, ...] = ()
     approvals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Actions that wait for a person: digest → their ids."""
+    """Digest → the ids of the actions that wait for this approval."""
     lost: frozenset[str] = frozenset()
-    """The groups that are gone, and are held."""
+    """Held groups whose thing is gone."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """Groups to write down → `LOST` or `OVER`."""
     errors: tuple[Diagnostic, ...] = ()
-    """Errors of some fleets, which do not hold up the others."""
+    """Errors of single fleets, which do not delay the others."""
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -102,12 +108,12 @@ class AllowedPart:
         return {g: self.causes[g].value for g in groups if g in self.causes and g.startswith("node/")}
 
     def unused(self, results: Iterable[ActionResult]) -> dict[str, tuple[str, ...]]:
-        """The approvals of what was not done whole."""
+        """The approvals whose actions were not all done."""
         done = {result.id for result in results if result.outcome is Outcome.DONE}
         return {digest: steps for digest, steps in self.approvals.items() if not done.issuperset(steps)}
 
     def still_lost(self, results: Iterable[ActionResult]) -> dict[str, str]:
-        """Gone groups that could not be made anew: they must not count as new. See `noted`."""
+        """Lost groups that could not be made anew; the next plan must not take them for new. See `noted`."""
         undone = {result.id for result in results if result.outcome is not Outcome.DONE}
         made = [group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone]
         return {group: LOST for group in made if self.causes.get(group) is Cause.REPLACE_LOST}
@@ -124,9 +130,9 @@ def choose(  # noqa: PLR0913 (keywords)
     backoff: Backoff,
     lacking: Mapping[str, str],
 ) -> AllowedPart:
-    """Hold what of the plan is not allowed, not approved, over a budget, or not to be tried yet.
+    """Hold the actions that are not allowed, not approved, over a budget, or delayed.
 
-    `lacking` are groups that cannot be started as things are, and why.
+    `lacking` are groups that cannot be started now, and why.
     """
     before = tuple(before)
     lost = _lost(before)
@@ -162,7 +168,7 @@ def choose(  # noqa: PLR0913 (keywords)
 
 
 def refused(plan: Plan) -> dict[str, Diagnostic]:
-    """The groups that make what a backend would refuse, and what it says of that."""
+    """The groups that would make what a backend refuses, and its finding."""
     found = {d.address: d for d in plan.diagnostics if d.code == "backend-refuses"}
     out: dict[str, Diagnostic] = {}
     for action in plan.actions if found else ():
@@ -176,26 +182,26 @@ def refused(plan: Plan) -> dict[str, Diagnostic]:
 
 
 def _lost(before: Iterable[Permit]) -> dict[str, float]:
-    """Gone groups that were held so far → when that was written down last."""
+    """The lost groups that were held so far → when this was last written down."""
     last = {permit.address: permit for permit in before if permit.cause in (LOST, OVER)}
     return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
 
 
 def _still_lost(plan: Plan, held: Iterable[Held], lost: Collection[str]) -> frozenset[str]:
-    """Held groups that are gone, now or before."""
+    """Held groups whose thing is gone, by this plan or an earlier note."""
     made = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
     anew = {group for group, reason in made if group in lost or reason is Reason.GONE}
     return frozenset(anew.intersection(one.group for one in held))
 
 
 def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dict[str, str]:
-    """The notes to write: again each half day, since notes older than a day are not read."""
+    """The notes to write. They are repeated each half day, since notes older than a day are not read."""
     over = dict.fromkeys(sorted(lost.keys() - still), OVER)
     return {group: LOST for group in sorted(still) if lost.get(group, 0.0) < now - DAY / 2} | over
 
 
 def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Diagnostic]) -> tuple[Wait, ...]:
-    """The waits of what is not done, and of fleets that are `short` of nodes."""
+    """The waits of held groups, and of fleets that are `short` of nodes."""
     found = (
         Wait(
             address=one.group,
@@ -218,7 +224,7 @@ class _Together(NamedTuple):
 
 
 def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _Together]:
-    """Digest → what belongs together and waits for one approval."""
+    """Digest → the groups that belong together and wait for one approval."""
     out = {}
     for members in components(plan, [h.group for h in held if h.approval]):
         actions = tuple(a for a in plan.actions if group_of(a) in members)
@@ -230,7 +236,7 @@ def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _Together]:
 def _retries(
     desired: Desired, state: State, causes: Mapping[str, Cause], now: float
 ) -> dict[str, tuple[float, str]]:
-    """When tasks that failed run again: the longer, the more often they did."""
+    """When failed tasks run again: the more often they failed, the later."""
     out = {}
     tasks = [group.removeprefix("task/") for group, cause in causes.items() if cause is Cause.RETRY]
     for task in tasks:
@@ -255,7 +261,9 @@ def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[
 
 
 def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
-    """The plan without errors about what it does not do: protected things, limits, `short` fleets."""
+    """The plan without the errors about actions that are left out: protected things, limits,
+    `short` fleets.
+    """
     going = {group_of(a) for a in found.plan.actions}
     held = {h.group for h in found.held}
     kept = tuple(
@@ -269,5 +277,5 @@ def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
 
 
 def longest(rules: Reconcile) -> float:
-    """Seconds for which permits have to be remembered."""
+    """For how many seconds permits are remembered."""
     return max((DAY, *(budget.window for budget in rules.budgets)))

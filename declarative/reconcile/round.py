@@ -1,6 +1,6 @@
-"""The loop: one round after the other, and observers that get each round as an immutable value.
+"""The loop: it runs one round after the other, and gives each to observers as an immutable value.
 
-The caller does the round, with the code of `apply`. Time is a value: `clock` and `wait`.
+The caller does the work of a round with the code of `apply`. `clock` and `wait` are given to the loop.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from declarative.render.views import StatusView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Something that the plan would do and this round did not, and why."""
+    """An action of the plan that this round did not do, and why."""
 
     address: str
     """The group: `task/train`, `node/gpu-0`, `volume/data`."""
     action: str
-    """The class of the action: `create`, `delete`, …"""
+    """The cause that would allow the action: `create`, `delete`, …"""
     why: str
     digest: str | None = None
-    """The digest for `fleetform approve`; None if no approval is missing."""
+    """The digest for `fleetform approve`; None if no approval is needed."""
     until: float | None = None
-    """When it is tried at the latest, seconds since the epoch; None if that is not known."""
+    """The latest time of the next try, seconds since the epoch; None if unknown."""
 
 
 def left_alone(found: Absence) -> Wait:
-    """The part of a backend that is left alone."""
+    """The part of a backend that the loop leaves alone for now."""
     since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
     why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
     return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
@@ -49,48 +49,50 @@ def unplaced(plan: Plan | None) -> Iterator[Wait]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round. Times are seconds since the epoch."""
+    """The result of one round. Times are seconds since the epoch."""
 
     number: int
     at: float
     duration: float
     held: bool
-    """Whether this replica leads. One that follows looks at nothing, and its rounds carry no status."""
+    """Whether this replica leads. A replica that follows reads nothing, and its rounds have no status."""
     epoch: int | None = None
-    """The number of this writer, which grows from holder to holder; None if it has written nothing."""
+    """The number of this writer, which is larger for each new holder; None if it wrote nothing."""
     status: StatusView | None = None
-    """As `status` shows it, after the round."""
+    """The status after the round, as `status` shows it."""
     plan: Plan | None = None
     """The whole plan; None if the round did not get that far."""
     actions: tuple[Action, ...] = ()
-    """The part of the plan that was to be done in this round."""
+    """The part of the plan that the round set out to do."""
     results: tuple[ActionResult, ...] = ()
     """The results of the actions."""
     waits: tuple[Wait, ...] = ()
-    """With `backend/hpc` and `read` for a backend that cannot be read, and is left alone until then."""
+    """What waits, and why. `backend/hpc` with `read`: the backend cannot be read, and is left alone until
+    then.
+    """
     backends: tuple[str, ...] = ()
-    """All that are declared or used."""
+    """All backends that are declared or used."""
     errors: tuple[Diagnostic, ...] = ()
     """Errors of the project's files, the state, or a backend."""
     hourly: float | None = None
     """The cost of all nodes after the planned actions, USD an hour; None if a price is unknown."""
     revision: str | None = None
-    """The commit of the project, where it is known."""
+    """The commit of the project, if known."""
     gpus: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Node and index → use in percent, of the GPUs that a task's `utilization_policy` samples."""
+    """Node and index → use in percent, for the GPUs that a task's `utilization_policy` samples."""
 
     @property
     def well(self) -> bool:
-        """Whether it did all that it had to do."""
+        """Whether the round did all that it had to do."""
         return not self.errors and all(r.outcome == "done" for r in self.results)
 
 
 Observer: TypeAlias = Callable[[Round], None]
-"""Gets each round after it. It must return soon: the next round waits for it."""
+"""Gets each round when it ends. It must return soon: the next round waits for it."""
 
 
 class Stop(threading.Event):
-    """Asks the loop to end, and the running round as well."""
+    """Asks the loop, and the running round, to end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,11 +106,11 @@ class Stop(threading.Event):
 
 
 GLANCE = 1.0
-"""Seconds between two looks whether the next round has to come early."""
+"""Seconds between two checks whether the next round must start early."""
 
 
 class Loop:
-    """Rounds until `wait` says that it is over."""
+    """Runs rounds until `wait` ends the loop."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class Loop:
         clock: Callable[[], float],
         wait: Callable[[float], bool],
     ) -> None:
-        """`wait` waits so many seconds, and says whether the loop is to end."""
+        """`wait` waits for the given seconds and returns whether the loop should end."""
         self._step = step
         self._observers = observers
         self._clock = clock
@@ -126,7 +128,7 @@ class Loop:
         self._number = 0
 
     def once(self) -> Round:
-        """Make one round, and give it to the observers."""
+        """Run one round, and give it to the observers."""
         at = self._clock()
         self._number += 1
         found = self._step()
@@ -136,7 +138,7 @@ class Loop:
         return done
 
     def run(self, interval: Callable[[], float], early: Callable[[], bool]) -> None:
-        """Rounds, each `interval` after the last, or once it is time `early`."""
+        """Run rounds, each `interval` seconds after the last, or sooner if `early` returns true."""
         over = self._wait(0.0)
         while not over:
             started = self._clock()
