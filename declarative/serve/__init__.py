@@ -1,1 +1,1 @@
-"""A fleet as seen from outside: its health, its metrics and a live page over HTTP. Read only."""
+"""The health, the metrics and a live page of a fleet over HTTP. Read only."""

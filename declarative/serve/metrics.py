@@ -1,4 +1,6 @@
-"""Metrics for Prometheus: the state as gauges, and counters of this process. Labels are bounded."""
+"""Metrics for Prometheus: gauges of the state, and counters of this process. The number of labels
+is bounded.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from declarative.store import StateError
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 BLOCKS = ("busy", "idle", "reserved", "unavailable")
 SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
-"""Upper ends of the buckets of a round: one that makes machines takes minutes."""
+"""Upper bounds of the buckets for a round's duration. A round that makes machines takes minutes."""
 ACTIVE = ("starting", "running")
 
 
@@ -29,7 +31,7 @@ class Metrics:
     """The metrics of one process, in a registry of their own."""
 
     def __init__(self, seen: LatestState, *, loop: bool) -> None:
-        """`loop`: whether there are rounds to tell of."""
+        """`loop`: whether a loop runs, so that there are metrics of rounds."""
         self._registry = CollectorRegistry()
         self._registry.register(_Recorded(seen))
         ProcessCollector(registry=self._registry)
@@ -41,12 +43,12 @@ class Metrics:
         self._calls = _Calls(self._registry) if loop else None
 
     def observe(self, done: Round) -> None:
-        """A round that ended."""
+        """Count a round that ended."""
         if self._rounds:
             self._rounds.observe(done)
 
     def observe_span(self, name: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
-        """A span that ended."""
+        """Count a span that ended."""
         if self._calls and name.startswith("backend."):
             self._calls.observe(name.removeprefix("backend."), attributes, seconds, error)
 
@@ -56,13 +58,13 @@ class Metrics:
 
 
 class _Recorded:
-    """Gauges of the state, which is read when they are collected."""
+    """Gauges of the state, which is read when Prometheus asks."""
 
     def __init__(self, seen: LatestState) -> None:
         self._seen = seen
 
     def describe(self) -> tuple[Metric, ...]:
-        """Nothing, so that registering reads no state."""
+        """Nothing, so that registering does not read the state."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -94,12 +96,12 @@ def _add(family: GaugeMetricFamily, labels: list[str], value: float) -> None:
 
 
 def _valid(text: str) -> str:
-    """A label that can be sent."""
+    """The text as a label that can be sent."""
     return text.encode(errors="replace").decode()
 
 
 def _fleets(found: Recorded) -> Iterator[Metric]:
-    """Nodes and blocks of each fleet, with zeros, so that an alert sees what went away."""
+    """Nodes and blocks of each fleet. Zeros are included, so that an alert sees what went away."""
     nodes = GaugeMetricFamily("fleetform_nodes", "Nodes by state.", labels=["fleet", "state"])
     blocks = GaugeMetricFamily(
         "fleetform_blocks", "Blocks by what they are used for.", labels=["fleet", "state"]
@@ -122,7 +124,7 @@ def _fleets(found: Recorded) -> Iterator[Metric]:
 
 
 def _uses_by_fleet(view: StatusView) -> Tally[tuple[str, str]]:
-    """How many blocks of a fleet are used for what."""
+    """How many blocks of each fleet are in use, by use."""
     active = {f"rank/{t.name}-{r.rank}" for t in view.tasks for r in t.ranks if r.state in ACTIVE}
     uses: Tally[tuple[str, str]] = Tally()
     for node in view.nodes:
@@ -132,7 +134,7 @@ def _uses_by_fleet(view: StatusView) -> Tally[tuple[str, str]]:
 
 
 def _bounds(fleet: Fleet) -> dict[str, int | None]:
-    """How many nodes a fleet is to have; hosts that exist are to be there all."""
+    """`min`, `target` and `max` of a fleet's nodes; all three are the number of hosts if it has hosts."""
     if fleet.ssh_config is not None:
         return dict.fromkeys(("min", "target", "max"), len(fleet.ssh_config.hosts))
     assert fleet.nodes is not None
@@ -140,7 +142,7 @@ def _bounds(fleet: Fleet) -> dict[str, int | None]:
 
 
 def _uses(node: NodeView, active: set[str]) -> dict[str, int]:
-    """The use of a node's blocks; free blocks of a node that takes no work cannot be had."""
+    """The use of a node's blocks. Free blocks of a node that takes no work are unavailable."""
     busy = sum(holder in active for holder in node.holders.values())
     idle = "idle" if node.state == NodeState.READY else "unavailable"
     return {"busy": busy, "reserved": node.busy - busy, idle: node.total - node.busy}
@@ -200,7 +202,7 @@ class _Rounds:
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
 
     def observe(self, done: Round) -> None:
-        """A round that ended."""
+        """Count a round that ended."""
         self._held.set(done.held)
         if done.epoch is not None:
             self._epoch.set(done.epoch)
@@ -239,7 +241,7 @@ class _Rounds:
             self._unplaced.labels(refusal.code).inc(len(refusal.ranks))
 
     def _count_restarts(self, done: Round) -> None:
-        """Ranks that were started, and not for the first time."""
+        """Ranks that were started again, not for the first time."""
         done_ids = {result.id for result in done.results if result.outcome == "done"}
         for action in done.plan.actions if done.plan else ():
             event = action.reason.value
@@ -267,7 +269,7 @@ class _Calls:
         )
 
     def observe(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
-        """One call."""
+        """Count one call."""
         backend = _valid(attributes.get("backend", ""))
         kind = getattr(error, "kind", None)
         code = "ok" if error is None else str(getattr(kind, "value", type(error).__name__))
@@ -276,7 +278,7 @@ class _Calls:
 
 
 def _set(gauge: Gauge, values: dict[str, int]) -> None:
-    """These labels and no others."""
+    """Set these labels and drop all others."""
     gauge.clear()
     for label, value in values.items():
         gauge.labels(label).set(value)

@@ -1,6 +1,6 @@
-"""The data that is shown: the state as it is recorded now, and the loop's last round.
+"""The data to show: the state as it is recorded now, and the loop's last round.
 
-The state is read again at most every few seconds, however many ask.
+The state is read again at most every few seconds, however many clients ask.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from declarative.render.views import StatusView
 from declarative.store.events import Event
 
 FRESH = 2.0
-"""Seconds for which what was read is shown again."""
+"""For how many seconds a read state is shown again."""
 MISSED = 3
-"""Intervals without a round after which the loop is not ready."""
+"""After how many intervals without a round the loop is not ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Recorded:
 
 
 class LatestState:
-    """The data of all answers. Safe to use from many threads."""
+    """The data for all pages. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LatestState:
         clock: Callable[[], float],
         interval: Callable[[], float] | None = None,
     ) -> None:
-        """`title` is the project's name. `look` reads the state. `interval` are the seconds between rounds,
+        """`title` is the project's name. `look` reads the state. `interval` is the seconds between rounds;
         None without a loop.
         """
         self._title = title
@@ -55,15 +55,15 @@ class LatestState:
         self._alive = clock()
 
     def observe(self, done: Round) -> None:
-        """A round that ended."""
+        """Keep a round that ended."""
         self._alive = self._clock()
         if done.plan is None and self._round is not None and done.held:
-            # It did not come to a plan: what waited before waits still.
+            # The round did not reach a plan: what waited before still waits.
             done = replace(done, plan=self._round.plan, waits=self._round.waits)
         self._round = done
 
     def alive(self) -> None:
-        """A sign of life of a round that takes long."""
+        """Note that a long round is still alive."""
         self._alive = self._clock()
 
     @property
@@ -72,7 +72,7 @@ class LatestState:
         return self._round
 
     def recorded(self) -> Recorded:
-        """The state, read just now or a moment ago."""
+        """The state, read now or within the last `FRESH` seconds."""
         with self._lock:
             now = self._clock()
             if self._recorded is None or not 0 <= now - self._recorded[0] < FRESH:
@@ -80,7 +80,7 @@ class LatestState:
             return self._recorded[1]
 
     def not_ready(self) -> str | None:
-        """Why the loop does not do its work; None if it does."""
+        """Why the loop is not ready; None if it is."""
         if self._interval is None:
             self.recorded()  # an error of the state is the answer
             return None
@@ -110,7 +110,7 @@ class LatestState:
 
 
 def _spent(view: StatusView) -> tuple[tuple[str, str], ...]:
-    """A line about money, where some was spent."""
+    """A line about the money spent, if any was."""
     if view.spent is None or not view.spent.dollars:
         return ()
     return (("", f"Spent in {view.spent.month}: {view.spent.dollars:,.2f} USD"),)
@@ -141,7 +141,7 @@ def _role(last: Round) -> str:
 
 
 def _held(last: Round) -> list[str]:
-    """Lines about what the plan would do and the loop did not."""
+    """Lines about actions of the plan that the loop did not do."""
     lines: list[str] = []
     for wait in last.waits:
         until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"

@@ -1,7 +1,7 @@
-"""The HTTP server: `/healthz`, `/readyz`, `/metrics` and the page. It reads, and changes nothing.
+"""The HTTP server: `/healthz`, `/readyz`, `/metrics` and the page. It only reads.
 
-The standard library's server is enough for what a probe, a Prometheus and a few people ask. It is bounded: a
-few threads, a limit for each request, and a queue beyond which connections are closed.
+The standard library's server is enough for a probe, a Prometheus and a few people. It has bounds: a few
+threads, a time limit for each request, and a short queue; further connections are closed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from declarative.serve.seen import LatestState
 
 THREADS = 16
 LONGEST = 15.0
-"""Seconds for which one connection may last."""
+"""For how many seconds one connection may last."""
 PROBES = ("/healthz", "/readyz")
-"""They say one word, and everybody may ask."""
+"""Their answer is one word, and they need no token."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -66,13 +66,14 @@ class Site:
 
     def answer(self, target: str, authorization: str | None, host: str | None) -> Answer:
         """The answer to a request."""
-        split = urlsplit("/" + target.lstrip("/"))  # `//[` is no address
+        split = urlsplit("/" + target.lstrip("/"))  # `//[` is not a valid address
         page = self._pages.get(split.path)
         if split.path not in PROBES:
             if not self._may(authorization):
                 return _text(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             if self._token is None and not _is_loopback_host(host):
-                # Else a page of elsewhere, whose name leads here, could have a browser read this one.
+                # Otherwise a foreign page whose name resolves to this host could make a browser read this
+                # one.
                 return _text(HTTPStatus.FORBIDDEN, "without a token it answers only as localhost")
         if page is None:
             return _text(HTTPStatus.NOT_FOUND, "there is nothing here")
@@ -126,7 +127,7 @@ def _is_loopback_host(host: str | None) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -175,11 +176,11 @@ class _Handler(BaseHTTPRequestHandler):
         return "fleetform"
 
     def log_message(self, *_: Any) -> None:
-        """A log of requests would be the place where tokens lie about."""
+        """Requests are not logged: the log would contain tokens."""
 
 
 class Server(HTTPServer):
-    """Answers in a few threads of its own, until it is closed."""
+    """Answers requests in a few threads of its own until it is closed."""
 
     request_queue_size = 64
 
@@ -195,15 +196,15 @@ class Server(HTTPServer):
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
+        """The port that it listens on."""
         return int(self.socket.getsockname()[1])
 
     def start(self) -> None:
-        """Answer, beside whatever else this process does."""
+        """Start to answer in the background."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and end what is open."""
+        """Stop listening, and end open connections."""
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
@@ -211,7 +212,7 @@ class Server(HTTPServer):
             _end(connection)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, if one is free; else the connection is closed, and its client asks again."""
+        """Answer in a thread if one is free. Otherwise close the connection; the client asks again."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -228,14 +229,14 @@ class Server(HTTPServer):
             self._room.release()
 
     def service_actions(self) -> None:
-        """Several times a second: end the connections that last too long."""
+        """Called several times a second: end connections that last too long."""
         late = time.monotonic() - LONGEST
         for connection, since in list(self._open.items()):
             if since < late:
                 _end(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One request must not fill the log of all."""
+        """Print nothing: requests must not fill the log."""
 
 
 def _end(connection: socket.socket) -> None:

@@ -1,9 +1,9 @@
-"""A loop's own events, and the delivery of events to webhooks: at least once, in order, each hook for itself,
-by its cursor in the state.
+"""The loop's own events, and the delivery of events to webhooks: at least once, in order, for each hook by
+its own cursor in the state.
 
-A hook that fails, hangs or is away holds up no other. It is tried again, ever more seldom, and misses nothing
-as long as the state keeps its events. Bodies are signed as Standard Webhooks does it. A loop writes events
-about changes: what waits, what fails, who leads.
+A hook that fails, hangs or is unreachable delays no other. It is tried again at growing intervals, and misses
+nothing as long as the state keeps its events. Bodies are signed as in Standard Webhooks. The loop writes
+events about changes: what waits, what fails, who leads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WriteEvent = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Announcer:
-    """Compares each round with the last one."""
+    """Writes events about what changed since the last round."""
 
     def __init__(self, write_event: WriteEvent) -> None:
         self._write = write_event
@@ -47,7 +47,7 @@ class Announcer:
         self._errors: set[tuple[str, str]] = set()
 
     def observe(self, done: Round) -> None:
-        """A round that ended. A loop that follows writes nothing: the leader does."""
+        """Compare a round that ended. A replica that follows writes nothing: the leader does."""
         if not done.held:
             self._leads = False
             return
@@ -78,18 +78,18 @@ class Announcer:
 TIMEOUT = 10.0
 """Seconds of silence after which a request has failed."""
 LONGEST = 30.0
-"""Seconds that a request may take in all."""
+"""Seconds that a whole request may take."""
 CLAIM = 60.0
-"""Seconds for which only this process delivers to a hook; renewed with each event."""
+"""For how many seconds only this process delivers to a hook; renewed with each event."""
 BATCH = 100
 FIRST, SELDOM = 1.0, 600.0
-"""Seconds until the second try, and at most between two."""
+"""Seconds until the second try, and the longest wait between two."""
 DETAILS = ("cause", "error", "reason", "why", "summary")
 TEXT_LENGTH = 2000
 
 
 class DeliveryError(Exception):
-    """A webhook did not take an event; why, without its URL. `after` is when it wants to be asked again."""
+    """A webhook did not accept an event: why, without its URL. `after` is when it wants the next try."""
 
     def __init__(self, why: str, after: float = 0.0) -> None:
         super().__init__(why)
@@ -98,7 +98,7 @@ class DeliveryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook with what the environment says of it."""
+    """A webhook, with its URL and secret from the environment."""
 
     hook: Notify
     url: str
@@ -144,12 +144,12 @@ def _body(data: Mapping[str, Any]) -> bytes:
 
 
 def _slack(event: Event) -> str:
-    """A message in which nothing of the event is markup, a link or a mention."""
+    """A message for Slack in which nothing of the event is markup, a link or a mention."""
     why = next((str(event.detail[name]) for name in DETAILS if event.detail.get(name)), "")
     text = f"{event.address}: {event.type.partition('.')[2].replace('_', ' ')}" + (f" ({why})" if why else "")
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, entity)
-    # A character of no width after what begins markup or a mention.
+    # Put a zero-width character after whatever begins markup or a mention.
     return "".join(f"{c}\u200b" if c in "*_~`@#:" else c for c in text[:TEXT_LENGTH])
 
 
@@ -157,7 +157,7 @@ def _slack(event: Event) -> str:
 
 
 def send(url: str, headers: Mapping[str, str], body: bytes) -> None:
-    """One request; `DeliveryError` unless the answer is 2xx. It follows no redirects."""
+    """Send one request; `DeliveryError` unless the answer is 2xx. Redirects are not followed."""
     split = urlsplit(url)
     try:
         line = _line(split)
@@ -199,7 +199,7 @@ def _cut(line: http.client.HTTPConnection) -> None:
 
 
 def _why(error: Exception) -> str:
-    """Without the URL, which may be a secret."""
+    """The error without the URL, which may be a secret."""
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -213,7 +213,7 @@ def _why(error: Exception) -> str:
 
 
 def pending(store: Store, targets: Sequence[Webhook]) -> list[Webhook]:
-    """The hooks that there is something for, or that are new. It only reads."""
+    """The hooks that are new or have events to get. Only reads."""
     known = {hook.name: hook for hook in store.hooks()}
     last = store.event_bounds()[1]
     return [
@@ -231,8 +231,8 @@ def deliver(
     *,
     at_once: bool = False,
 ) -> str | None:
-    """Deliver to one hook all events that it lacks. The result says why that failed; it is None if the hook
-    has all, or if another process delivers. `at_once`: also if the hook rests after a failure.
+    """Deliver to one hook all events that it lacks. Returns why that failed; None if the hook has all, or
+    another process delivers. `at_once` also tries a hook that rests after a failure.
     """
     name = target.hook.name
     hook = store.claim_hook(name, CLAIM, at_once=at_once)
@@ -258,17 +258,17 @@ def deliver(
 
 
 def _wait(failures: int) -> float:
-    """Seconds until the next try, after so many that failed before this one."""
+    """Seconds until the next try, after so many failures."""
     return min(SELDOM, FIRST * 2.0 ** min(failures, 16)) * random.uniform(0.8, 1.2)  # noqa: S311 (spread)
 
 
 class Deliveries:
-    """Tells all webhooks beside whatever else this process does, each in a thread of its own."""
+    """Delivers to all webhooks in the background, each in its own thread."""
 
     def __init__(
         self, opened: Callable[[], Store], clock: Callable[[], float], say: Callable[[str], None]
     ) -> None:
-        """`opened` gives a state to write to; `say` gets a text when a hook fails or works again."""
+        """`opened` opens a state to write to; `say` gets a text when a hook fails or works again."""
         self._opened = opened
         self._clock = clock
         self._say = say
@@ -279,8 +279,8 @@ class Deliveries:
         self._declared: AbstractSet[str] | None = None
 
     def tick(self, targets: Sequence[Webhook], declared: AbstractSet[str]) -> None:
-        """Begin what there is to tell, and forget hooks that are not `declared` any more. It waits for no
-        hook.
+        """Start the deliveries that are due, and forget hooks that are not `declared` any more. Does not wait
+        for them.
         """
         try:
             if self._store is None:
@@ -301,7 +301,7 @@ class Deliveries:
             self._give_up_store()
 
     def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
-        """Write an event of the loop's own; a state that is away makes no round fail."""
+        """Write an event of the loop. An unreachable state does not fail the round."""
         try:
             if self._store is None:
                 self._store = self._opened()
@@ -311,7 +311,7 @@ class Deliveries:
             self._give_up_store()
 
     def close(self) -> None:
-        """Let running deliveries go on for a moment, then end after the requests that are under way."""
+        """Give running deliveries a moment, then end after the requests under way."""
         until = time.monotonic() + TIMEOUT
         for thread in self._running.values():
             thread.join(max(0.0, until - time.monotonic()))
@@ -332,7 +332,7 @@ class Deliveries:
             self._note(target.hook.name, error.summary)
 
     def _note(self, name: str, why: str | None) -> None:
-        """Say what changed."""
+        """Report what changed."""
         before, self._reported[name] = self._reported.get(name), why
         if why != before:
             text = f"is not told of events: {why}" if why else "is told of events again"
