@@ -1,4 +1,4 @@
-"""The words users write: the documents of docs/language.md as dataclasses. Pure."""
+"""The documents that users write (docs/language.md), as dataclasses. Pure."""
 
 from declarative.model.spec.backend import Backend, CatalogOffer
 from declarative.model.spec.fleet import Fleet, Nodes
@@ -26,7 +26,7 @@ DOCUMENTS: dict[str, type] = {
     "volume": Volume,
     "task": Task,
 }
-"""Document type (`type:`) to its dataclass."""
+"""The dataclass of each document type (`type:`)."""
 
 __all__ = [
     "DOCUMENTS",

@@ -20,12 +20,12 @@ _SIZE_END = r"\d{1,9}\s*[A-Za-z]{0,2}"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)\s*([smhdw]?)")
 MAX_COUNT = 100_000
-"""No fleet, volume or task may ask for more: a stranger's YAML must not eat the machine."""
+"""The most that a fleet, volume or task may ask for. It bounds what a stranger's YAML can cost."""
 
 
 def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
-    """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both. `{min, max}` is the
-    same in dstack's long form.
+    """The two ends of `a..b`; `a` gives (a, a). One end of `a..b` may be empty. `{min, max}` is dstack's long
+    form of the same.
     """
     if isinstance(value, Mapping) and value:
         value = _joined(value, hint)
@@ -60,7 +60,7 @@ def _joined(value: Mapping[str, Json], hint: str) -> str:
 
 
 def _meant(value: Json, end: str) -> str | None:
-    """`4..` for `4+`, and `2..4` for `2-4`: how others write ranges."""
+    """Suggests `4..` for `4+`, and `2..4` for `2-4`: the notations of other tools."""
     text = str(value).strip()
     if len(text) > MAX_SHOWN:
         return None
@@ -228,7 +228,7 @@ class Duration:
 
     @classmethod
     def _meant(cls, value: Json) -> str:
-        """`90m` for `1h30m`, and `2h` for `2 hours`."""
+        """Suggests `90m` for `1h30m`, and `2h` for `2 hours`."""
         text = str(value).strip().lower()
         part = r"(\d{1,6})\s*([smhdw])[a-z]*\s*"
         if len(text) > MAX_SHOWN or not re.fullmatch(rf"(?:{part})+", text):
@@ -253,7 +253,7 @@ class Duration:
 
 
 class IdleDuration(Duration):
-    """How long something unused is kept; `-1` is `off`, as dstack has it."""
+    """How long something may stay unused before it is deleted; `-1` is `off`, as in dstack."""
 
     @classmethod
     def parse(cls, value: Json) -> Self:

@@ -1,5 +1,5 @@
-"""The `backend` document: one configured use of a provider, with what a cloud declares of its own
-(`endpoint`, `image`, `ssh_user`, `network`).
+"""The `backend` document: a provider with its settings, and for clouds `endpoint`, `image`, `ssh_user` and
+`network`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from declarative.model.spec.text import PLACES, WORDS, Name
 from declarative.model.spec.values import MAX_COUNT, Gpu, Size
 
 ANYWHERE = "*"
-"""The key of an image that is not one region's."""
+"""The key for an image that is the same in all regions."""
 FILTER = "filter"
-"""The key of an image that is looked for."""
+"""The key for an image that is found by its name."""
 _ID = re.compile(r"[!-~]{1,255}")
 _TEXT = re.compile(r"[ -~]{1,255}")
 
@@ -33,7 +33,9 @@ class Endpoint(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-value` if it is not a URL; `bad-credential`, without the value, if it names a user."""
+        """`bad-value` if it is not a URL; `bad-credential`, without showing the value, if it
+        contains a user.
+        """
         if not isinstance(value, str):
             raise BadValueError("wrong-type", f"expected a URL, found {describe(value)}", cls.HINT)
         try:
@@ -52,7 +54,7 @@ class Endpoint(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A string that begins as URLs do."""
+        """A string that begins like a URL."""
         return {"type": "string", "pattern": "^https?://"}
 
     def plain(self) -> Json:
@@ -62,7 +64,7 @@ class Endpoint(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFilter:
-    """The newest image whose name fits: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
+    """The newest image whose name matches: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
 
     NOUN: ClassVar[str] = "an image's `filter`"
 
@@ -82,14 +84,14 @@ class ImageFilter:
 
 
 Image = str | ImageFilter
-"""An image by its id (or by what else the driver calls it), or whichever is the newest that fits."""
+"""An image by its id, or by another name that the driver knows, or the newest one that matches a filter."""
 
 
 class Images(dict[str, Image]):
-    """`ami-0abc`, or `{filter: {name: …, owner: …}}`, or one of both for each region.
+    """`ami-0abc`, or `{filter: {name: …, owner: …}}`, or a mapping of regions to either.
 
-    `filter` is no name of a region where what stands below it is a mapping: a region's own filter is
-    `{us-east-1: {filter: …}}`.
+    The key `filter` at the top is never a region, unless it holds a mapping of its own: write a region's
+    filter as `{us-east-1: {filter: …}}`.
     """
 
     __slots__ = ()
@@ -166,7 +168,7 @@ def _plain(image: Image) -> Json:
 
 
 class Login(str):
-    """`ubuntu`: a user of a Unix."""
+    """`ubuntu`: the name of a Unix user."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write the name of a user, such as `ubuntu`"
@@ -174,7 +176,7 @@ class Login(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`, or `bad-value` for what is not a user's name."""
+        """`wrong-type`, or `bad-value` if it is not a user's name."""
         if not isinstance(value, str):
             raise BadValueError("wrong-type", f"expected a user's name, found {describe(value)}", cls.HINT)
         if not re.fullmatch(cls.PATTERN, value):
@@ -192,7 +194,7 @@ class Login(str):
 
 
 class Reach(StrEnum):
-    """By which of its addresses a node is reached from here."""
+    """The address by which this machine reaches a node."""
 
     PUBLIC = "public"
     PRIVATE = "private"
@@ -200,7 +202,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Where in a cloud's network nodes are, and how they are reached from here."""
+    """The network that a cloud's nodes join, and how this machine reaches them."""
 
     subnets: Annotated[
         Mapping[str, str], Doc("Zone → the subnet of its nodes: `{us-east-1a: subnet-0abc}`.")
@@ -220,7 +222,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Credentials(dict[str, str]):
-    """What the driver calls a credential → the environment variable that holds it; never its value."""
+    """Maps the driver's name of a credential to the environment variable that holds it; never to
+    its value.
+    """
 
     __slots__ = ()
     HINT: ClassVar[str] = (
@@ -229,8 +233,8 @@ class Credentials(dict[str, str]):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-credential` for anything but names of variables. The value itself is not shown: it may be
-        the secret.
+        """`bad-credential` for anything but names of variables. The message does not show the value: it may
+        be the secret.
         """
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", "expected a mapping", cls.HINT)
@@ -257,7 +261,7 @@ class Credentials(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOffer:
-    """One thing that the backend can launch, declared by hand."""
+    """One offer of the backend, declared by hand."""
 
     NOUN: ClassVar[str] = "an offer in a `catalog`"
 
@@ -276,7 +280,7 @@ class CatalogOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One configured use of a provider: driver, regions, credentials by the names of variables, offers."""
+    """A provider with its settings: driver, regions, names of the variables with its credentials, offers."""
 
     name: Annotated[Name, Doc("The backend's name.")]
     driver: Annotated[str | None, Doc("`local`, `ssh`, or a libcloud provider; default: the name.")] = None
@@ -313,7 +317,7 @@ class Backend:
     }
 
     CLOUD: ClassVar[tuple[str, ...]] = ("credentials", "endpoint", "image", "ssh_user", "network")
-    """Fields that mean nothing to `local` and `ssh`."""
+    """Fields that have no meaning for `local` and `ssh`."""
 
     @property
     def provider(self) -> str:

@@ -25,14 +25,16 @@ from declarative.model.spec.values import (
 )
 
 _SLURM_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,&|!*()\[\]:@+-]{0,254}", re.ASCII)
-"""What names a partition, an account, a QoS or features; it goes into a command line as it is."""
+"""The form of the name of a partition, account, QoS or feature; it becomes part of a command line
+unchanged.
+"""
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
-"""What a number may be in quotes, as a template or a shell leaves it."""
+"""A number in quotes, as a template or a shell leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """How many nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
+    """The number of nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
 
     min: int
     target: int
@@ -93,7 +95,7 @@ class Nodes:
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, mapping]}
 
     def plain(self) -> Json:
-        """`4`, `0..4`, or the mapping where the target is neither end."""
+        """`4`, `0..4`, or the mapping if the target is neither end."""
         if self.min == self.target == self.max:
             return self.min
         if self.min == self.target:
@@ -192,7 +194,7 @@ class Fleet:
 
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     OF_SLURM: ClassVar[tuple[str, ...]] = ("constraint", "account", "qos")
-    """Fields that mean nothing without a `partition`."""
+    """Fields that have no meaning without a `partition`."""
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "retry": "a fleet has none: write `retry` in the task that is to run again",
         "backend_options": "use `options:` of the `backend` document",
@@ -237,11 +239,11 @@ class Fleet:
 
     @property
     def exists(self) -> bool:
-        """Whether it names its nodes, and launches none."""
+        """Whether it names existing nodes and launches none."""
         return self.ssh_config is not None or bool(self.instance_ids) or self.partition is not None
 
     def _check_instances(self) -> None:
-        """They are nodes of one backend, which alone knows what its ids look like."""
+        """`instances` need one backend: only that backend knows the form of its ids."""
         other = next((n for n in ("nodes", "ssh_config", "partition") if getattr(self, n) is not None), None)
         if other:
             summary = f"`{other}` and `instance_ids` exclude each other"
@@ -260,7 +262,9 @@ class Fleet:
                 raise BadValueError("duplicate-host", summary, "remove one", ("instance_ids", i))
 
     def _check_kind(self) -> None:
-        """A fleet's nodes are launched, or are hosts, or are those of a partition."""
+        """A fleet launches its nodes, or names hosts, or takes the nodes of a partition: only one
+        of these.
+        """
         kinds = [name for name in ("nodes", "ssh_config", "partition") if getattr(self, name) is not None]
         if len(kinds) > 1:
             hint = "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist"
@@ -296,7 +300,7 @@ class Fleet:
             raise BadValueError("nodes-and-ssh", summary, hint, ("schedule",), at_key=True)
 
     def _check_hosts(self) -> None:
-        """Machines that are there: what bounds launches has nothing to bound."""
+        """Hosts exist already, so the fields that limit launches are errors."""
         own, named = ("instance_ids", "instances") if self.instance_ids else ("ssh_config", "hosts")
         own, named = ("partition", "nodes") if self.partition is not None else (own, named)
         none: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""A fleet's `ssh_config`: hosts that exist, as dstack writes them."""
+"""A fleet's `ssh_config`: existing hosts, in dstack's notation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from declarative.model.spec.values import Blocks, Resources, Topology
 
 
 def _address(value: str | None, field: str) -> None:
-    """An IP address, where there is one."""
+    """The address if `value` is an IP address, else None."""
     if value is None:
         return
     try:
@@ -30,9 +30,11 @@ def _address(value: str | None, field: str) -> None:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IPv4 address or network is one of the internet's. Many IPv6 networks have no others."""
+    """Whether an IPv4 address or network is public. IPv6 networks are never reported: many have only public
+    addresses.
+    """
     network = ipaddress.ip_network(address)
-    # No private network has fewer than eight bits of its own.
+    # No private network has a prefix shorter than eight bits.
     return network.version == 4 and (network.prefixlen < 8 or network.network_address.is_global)
 
 
@@ -40,10 +42,10 @@ _ODD = frozenset("'\"`$;&<>|(){}")
 
 
 def odd_login(hostname: str | None, user: str | None) -> str | None:
-    """`hostname` or `user` if it cannot be a name of a host or a user; None if both can.
+    """`hostname` or `user`, whichever is not a valid name; None if both are valid.
 
-    ssh puts them into command lines of this machine (`ProxyCommand` and `Match exec` of its configuration,
-    and our own for a `proxy_jump`): a declaration must not get to say what those run.
+    ssh puts both into command lines on this machine (`ProxyCommand` and `Match exec` of its configuration,
+    and our own for `proxy_jump`). A declaration must not be able to change what those run.
     """
     for field, value, more in (("hostname", hostname, " \\"), ("user", user, "")):
         odd = value and (value.startswith("-") or not value.isprintable() or not _ODD.isdisjoint(value))
@@ -75,7 +77,7 @@ class HostKey(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-host-key` when it is not one: the part after the kind has to be a whole key of that kind."""
+        """`bad-host-key` if it is not a key. The part after the kind must be a whole key of that kind."""
         found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
             raise BadValueError("bad-host-key", f"{describe(value)} is not a host's public key", cls.HINT)
@@ -96,7 +98,7 @@ class HostKey(str):
 
 
 def _is_key(kind: str, text: str) -> bool:
-    """Whether this is base64 of a key that says of itself that it is of that kind, and has all its parts."""
+    """Whether `text` is base64 of a whole key of that kind."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -113,7 +115,7 @@ def _is_key(kind: str, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyJump:
-    """A host to go through."""
+    """A host through which the connection goes."""
 
     hostname: Annotated[str, Doc("Its name or address.")]
     port: Annotated[int, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = 22
@@ -129,7 +131,7 @@ class ProxyJump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFields:
-    """One host in its long form; what is left out is the fleet's."""
+    """One host in its long form. The fleet's fields replace those left out."""
 
     NOUN: ClassVar[str] = "a host"
 
@@ -154,7 +156,7 @@ class HostFields:
 
 
 class Hosts(tuple[HostFields, ...]):
-    """Hosts: each a name, or a mapping with more."""
+    """Hosts: each is a name, or a mapping with more fields."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write a host's name or address, or `{hostname: …, blocks: …}`"
@@ -197,13 +199,13 @@ class Hosts(tuple[HostFields, ...]):
         }
 
     def plain(self) -> Json:
-        """A name where that is all."""
+        """A name if there are no other fields, else the mapping."""
         bodies = [encode(host) for host in self]
         return [body["hostname"] if set(body) == {"hostname"} else body for body in bodies]
 
 
 def host_keys(config: SshConfig) -> tuple[str, ...]:
-    """What tells the hosts of a fleet apart: their names, with the port where several are behind one name."""
+    """The keys that identify a fleet's hosts: their names, with the port if several share one name."""
     names = Counter(h.hostname for h in config.hosts)
     return tuple(
         h.hostname if names[h.hostname] == 1 else f"{h.hostname}:{h.port or config.port or 22}"
@@ -213,7 +215,7 @@ def host_keys(config: SshConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshConfig:
-    """How hosts that exist are reached."""
+    """How existing hosts are reached."""
 
     hosts: Annotated[Hosts, Doc("The hosts: names, or mappings with more.")]
     user: Annotated[str | None, Doc("Who logs in.")] = None

@@ -1,4 +1,6 @@
-"""The `volume` document, and `volumes:` of tasks: which volume or folder of the host appears where."""
+"""The `volume` document, and the `volumes:` of tasks: which volume or folder of the host is mounted at which
+path.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ class Volume:
 
     @property
     def cleanup(self) -> int | None:
-        """Seconds after which it is deleted when nothing has it attached; None to keep it."""
+        """For how many seconds it is kept while nothing has it attached; None to keep it for ever."""
         return self.auto_cleanup_duration.seconds if self.auto_cleanup_duration else None
 
     @property
@@ -114,7 +116,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("source", "volume", "claimName", "claim_name"), "write `name:`"),
     **dict.fromkeys(("readOnly", "read_only"), "remove it; volumes are attached for reading and writing"),
 }
-"""What other tools write."""
+"""Notations of other tools."""
 _TEMPLATE = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
 _HOST_ONLY = ("instance_path", "optional")
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
@@ -135,10 +137,10 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount: a volume, or a folder of whatever host the rank is on.
+    """One mount: a volume, or a folder of the host on which the rank runs.
 
-    `names` are alternatives, as written: they may hold `${{ node_rank }}`. With an `instance_path` there are
-    none; an `optional` one is left out where the host has no such folder.
+    `names` are the alternatives, as written: they may contain `${{ node_rank }}`. They are empty with an
+    `instance_path`; an `optional` one is left out if the host has no such folder.
     """
 
     names: tuple[str, ...]
@@ -183,7 +185,7 @@ class Mount:
 
     @classmethod
     def _no_mount(cls, text: str, word: str) -> BadValueError:
-        """What is wrong with `text`. `word` is all of it where there is no `:`, and empty otherwise."""
+        """What is wrong with `text`. `word` is the whole text if it has no `:`, else empty."""
         usable = 0 < len(word) <= MAX_WORD
         if word.startswith("/"):
             hint = f"write `name:{word}`, with the name of a volume" if usable else cls.HINT
@@ -193,7 +195,7 @@ class Mount:
 
     @classmethod
     def _parse_host(cls, value: Mapping[str, Json]) -> Self:
-        """A host's own folder."""
+        """A mount of a folder of the host."""
         known = ("instance_path", "path", "optional")
         faults: list[BadValueError] = []
         for key in value:
@@ -268,7 +270,7 @@ class Mount:
         return {"anyOf": [text, {"type": "object", "properties": keys, "additionalProperties": False}]}
 
     def plain(self) -> Json:
-        """`name:/path`, or the mapping where that cannot say it."""
+        """`name:/path`, or the mapping if the short form cannot express it."""
         if self.instance_path is not None:
             if not self.optional and ":" not in self.instance_path:
                 return f"{self.instance_path}:{self.path}"
@@ -290,7 +292,7 @@ def _duplicate(mounts: Sequence[Mount], index: int) -> BadValueError:
 
 
 def _texts(value: Json) -> tuple[str, ...]:
-    """A text, or the texts of a list; none if one of them is empty or no text."""
+    """The text, or the texts of a list; empty if one of them is empty or not a text."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(text, str) and text for text in found):
         return ()
@@ -304,7 +306,7 @@ def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:
 
 
 def _check_host_path(path: Json, where: tuple[str | int, ...]) -> str:
-    """An absolute, normal path on hosts: the same for all ranks, and not the whole host."""
+    """Accept only an absolute, normal path on hosts, the same for all ranks, that is not the whole host."""
     if isinstance(path, str) and "${{" in path:
         summary = "`node_rank` can be used only in the names of a task's volumes"
         raise BadValueError(
@@ -320,7 +322,7 @@ def _check_host_path(path: Json, where: tuple[str | int, ...]) -> str:
 
 
 def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
-    """An absolute, normal path below `/`."""
+    """Accept only an absolute, normal path below `/`."""
     hint = "write an absolute path such as `/data`"
     if not isinstance(path, str):
         raise BadValueError("wrong-type", f"expected a path, found {describe(path)}", hint, where)
@@ -340,7 +342,7 @@ def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
 
 
 def _hidden(mounts: Mapping[int, Mount]) -> list[BadValueError]:
-    """Folders of the host that another mount may cover before they are mounted themselves."""
+    """Folders of the host that another mount may cover before they are mounted."""
     out: list[BadValueError] = []
     paths = {mount.path for mount in mounts.values()}
     for i, mount in mounts.items():
@@ -358,13 +360,13 @@ def _hidden(mounts: Mapping[int, Mount]) -> list[BadValueError]:
 
 
 class Mounts(tuple[Mount, ...]):
-    """All mounts of a task; no two at one path."""
+    """All mounts of a task, each at its own path."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, value: Json) -> Mounts:
-        """What `Mount` may have wrong, and `duplicate-mount`."""
+        """The errors of `Mount`, and `duplicate-mount`."""
         if not isinstance(value, list | tuple):
             short = isinstance(value, str) and 0 < len(value.strip()) < 60
             hint = f'write a list: `["{value}"]`' if short else Mount.HINT

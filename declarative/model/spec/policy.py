@@ -1,8 +1,8 @@
-"""What an operator allows every project to do on a machine: a file outside of all projects. Pure.
+"""The operator policy: what all projects may do on a machine, in a file outside of all projects. Pure.
 
-The project's YAML may be a stranger's, and so may its state. What is not said here is as safe as it can be
-without hindering the usual: `https` only, the credentials that a driver's own tools use, files of the project
-and of `~/.ssh`, and no commands of the project's `ssh_config`.
+A project's YAML and state may come from a stranger. The defaults are as strict as usual work allows: only
+`https`, only the credentials that a driver's own tools use, only files of the project and of `~/.ssh`, and no
+commands in the project's `ssh_config`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
     "vultr": ("VULTR_*",),
 }
-"""The variables that a driver's own tools use; of any other driver, those that begin with its name."""
+"""The variables that each driver's own tools use. For any other driver: those that begin with its name."""
 
 
 class PlanKey(str):
-    """A public key of who may sign plans, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
+    """A public key of someone who may sign plans, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write it as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA…`"
@@ -41,7 +41,7 @@ class PlanKey(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """What is written is not shown: it may be a private key."""
+        """Messages do not show the value: it may be a private key."""
         found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None or not cls._decoded(found[1]).startswith(cls._HEAD):
             raise BadValueError("bad-value", "this is not a public Ed25519 key", cls.HINT)
@@ -61,7 +61,7 @@ class PlanKey(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A pattern, so that editors mark it at once."""
+        """A pattern, so that editors mark errors at once."""
         return {"type": "string", "pattern": "^\\s*ssh-ed25519\\s+[A-Za-z0-9+/]{68}(\\s.*)?$"}
 
     def plain(self) -> Json:
@@ -71,7 +71,7 @@ class PlanKey(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPolicy:
-    """What the operator of a machine allows all projects. What is left out is as without a policy."""
+    """What the operator of a machine allows all projects. A field left out has its default."""
 
     NOUN: ClassVar[str] = "a policy"
 
@@ -108,13 +108,13 @@ class OperatorPolicy:
     more_variables: Annotated[tuple[str, ...], Doc("Variables that any driver may be given besides.")] = ()
 
     def refused_driver(self, driver: str) -> str | None:
-        """Why a driver may not be used; None if it may."""
+        """Why a driver may not be used; None if allowed."""
         if self.drivers is None or driver in self.drivers:
             return None
         return f"the operator's policy does not allow the driver `{driver}`"
 
     def refused_endpoint(self, endpoint: str) -> str | None:
-        """Why an endpoint may not be asked; None if it may."""
+        """Why an endpoint may not be contacted; None if allowed."""
         if self.endpoints is not None:
             allowed = any(fnmatchcase(endpoint.rstrip("/"), p.rstrip("/")) for p in self.endpoints)
             return None if allowed else "the operator's policy does not allow this `endpoint`"
@@ -124,7 +124,7 @@ class OperatorPolicy:
         return "`endpoint` is not `https`: secrets would be sent in clear"
 
     def refused_variable(self, driver: str, variable: str) -> str | None:
-        """Why a driver may not be given the value of a variable; None if it may."""
+        """Why a driver may not get the value of a variable; None if allowed."""
         own = TOOLS.get(driver, ("".join(c if c.isalnum() else "_" for c in driver.upper()) + "_*",))
         allowed = (*own, *self.more_variables)
         if self.credentials is not None:
@@ -135,7 +135,7 @@ class OperatorPolicy:
         return f"the driver `{driver}` {by} the variable `{variable}`"
 
     def refused_state(self, host: str) -> str | None:
-        """Why a project's state may not be on a server; None if it may."""
+        """Why a project's state may not be kept on a server; None if allowed."""
         if self.state_hosts is None or any(fnmatchcase(host, pattern) for pattern in self.state_hosts):
             return None
         return f"the operator's policy allows no state on `{host}`"

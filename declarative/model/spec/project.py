@@ -1,4 +1,4 @@
-"""The `project` document: name, state, includes, excludes, variables, what was renamed and removed."""
+"""The `project` document: name, state, includes, excludes, variables, and what was renamed or removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOVABLE = re.compile(r"(volume|fleet|task)/[a-z][a-z0-9-]{1,40}")
 
 
 class VariableType(StrEnum):
-    """What a variable may hold."""
+    """The type of a variable's value."""
 
     STRING = "string"
     NUMBER = "number"
@@ -29,7 +29,7 @@ class VariableType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One variable: its default, its type, and the values that it may take."""
+    """One variable: its default, its type, and the values allowed."""
 
     default: Annotated[Any, Doc("Its value when nothing else sets it; without one it must be set.")] = None
     type: Annotated[
@@ -47,7 +47,7 @@ class Variable:
         return VariableType.NUMBER if isinstance(self.default, int | float) else VariableType.STRING
 
     def accept(self, value: Json) -> Json:
-        """`value`, given as text or typed, in the variable's type; `bad-variable` if it is not one."""
+        """`value`, given as text or typed, in the variable's type; `bad-variable` if it does not fit."""
         kind, given = self.kind(), value
         if isinstance(value, str) and kind is not VariableType.STRING:
             value = _typed(value, kind)
@@ -68,7 +68,7 @@ class Variable:
 
 
 def _typed(text: str, kind: VariableType) -> Json:
-    """Text as a number or as true or false; None if it is not one."""
+    """The text as a number or as true or false; None if it is neither."""
     if kind is VariableType.BOOL:
         return {"true": True, "false": False}.get(text.lower())
     for number in (int, float):
@@ -80,14 +80,14 @@ def _typed(text: str, kind: VariableType) -> Json:
 
 
 class Variables(dict[str, Variable]):
-    """Variables by name: `{size: 4}` declares a default, `{size: {type: number}}` says more."""
+    """Variables by name: `{size: 4}` declares a default, `{size: {type: number}}` declares more."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write `name: default`, or `name: {type: string, default: …}`"
 
     @classmethod
     def parse(cls, value: Json) -> Variables:
-        """`wrong-type`, `bad-variable`, and what `Variable`'s own fields may have wrong."""
+        """`wrong-type`, `bad-variable`, and the errors of `Variable`'s own fields."""
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
         out = cls()
@@ -118,7 +118,7 @@ class Variables(dict[str, Variable]):
 
     @staticmethod
     def _check(default: Json) -> None:
-        """No template: nobody would fill it in, and a rank's shell would get it as it is."""
+        """Refuse a template: nothing would fill it in, and the shell of a rank would get it unchanged."""
         if isinstance(default, str) and "${{" in default:
             hint = "write a value, and join variables where they are used: `${{ var.a }}-${{ var.b }}`"
             raise BadValueError("bad-variable", "a variable is not made of others", hint)
@@ -136,8 +136,8 @@ class Variables(dict[str, Variable]):
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """`{from: volume/scratch, destroy: false}`: what becomes of a volume, or all of a name, that is not
-    declared any more.
+    """`{from: volume/scratch, destroy: false}`: the fate of a volume, or of all volumes of a name, that is no
+    longer declared.
     """
 
     volume: str
@@ -164,7 +164,7 @@ class Removed:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Both fields, always: neither answer is one to be given by silence."""
+        """Both fields are required: neither answer is a safe default."""
         return {
             "type": "object",
             "properties": {
@@ -180,19 +180,21 @@ class Removed:
         return {"from": f"volume/{self.volume}", "destroy": self.destroy}
 
     def names(self, volume: str) -> bool:
-        """Whether it speaks of that volume: of itself, or of all that differ by the number at their end."""
+        """Whether the entry is about that volume: by its name, or by its name without the number
+        at its end.
+        """
         base, _, number = volume.rpartition("-")
         return volume == self.volume or (base == self.volume and number.isdecimal())
 
 
 class Removals(tuple[Removed, ...]):
-    """What was removed; each address once."""
+    """What was removed. Each address appears once."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, value: Json) -> Removals:
-        """What an entry may have wrong, and `duplicate-name`."""
+        """The errors of an entry, and `duplicate-name`."""
         return cls(_entries(value, Removed))
 
     @classmethod
@@ -205,13 +207,13 @@ class Removals(tuple[Removed, ...]):
         return [item.plain() for item in self]
 
     def of(self, volume: str) -> Removed | None:
-        """The entry for that volume: its own, else that of its group."""
+        """The entry for that volume: its own, else the one of its group."""
         return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """`{from: fleet/a, to: fleet/b}`: what was declared as one is declared as the other now."""
+    """`{from: fleet/a, to: fleet/b}`: the thing at the first address is now declared at the second."""
 
     source: str
     target: str
@@ -252,13 +254,13 @@ class Moved:
 
 
 class Moves(tuple[Moved, ...]):
-    """What was renamed; each address was, and becomes, one other at most."""
+    """What was renamed. Each address appears at most once on either side."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, value: Json) -> Moves:
-        """What an entry may have wrong, `duplicate-name`, and `bad-value` for a circle."""
+        """The errors of an entry, `duplicate-name`, and `bad-value` for a circle."""
         moves = cls(_entries(value, Moved))
         targets: dict[str, int] = {}
         faults: list[BadValueError] = []
@@ -283,9 +285,7 @@ class Moves(tuple[Moved, ...]):
         return [item.plain() for item in self]
 
     def end(self, address: str) -> str | None:
-        """What an address is called after all entries: `a` to `b` and `b` to `c` make it `c`. None in a
-        circle.
-        """
+        """The address after all entries: `a` to `b` and `b` to `c` turn `a` into `c`. None in a circle."""
         follow = {move.source: move.target for move in self}
         seen = {address}
         while address in follow:
@@ -297,7 +297,7 @@ class Moves(tuple[Moved, ...]):
 
 
 def _wrong_keys(value: Mapping[str, Json], keys: tuple[str, ...], hint: str) -> list[BadValueError]:
-    """The keys that are unknown, and those that are missing."""
+    """Errors for unknown and for missing keys."""
     faults = [
         BadValueError("unknown-field", f"unknown field `{key}`", hint, (key,), at_key=True)
         for key in value
@@ -308,7 +308,7 @@ def _wrong_keys(value: Mapping[str, Json], keys: tuple[str, ...], hint: str) -> 
 
 
 def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
-    """The entries of a list, each `from` once."""
+    """The entries of a list; each `from` may appear once."""
     if not isinstance(value, list | tuple):
         hint = f"write a list: {kind.HINT.removeprefix('write ')}"
         raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
@@ -330,7 +330,7 @@ def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What holds for the whole project; at most one document of this type.
+    """The settings of the whole project; at most one document of this type.
 
     Without it the project is the directory, and its state is `.fleetform/state.db`.
     """

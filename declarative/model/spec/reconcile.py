@@ -1,7 +1,7 @@
-"""`limits`, `notify` and `reconcile` of the `project` document: what no plan may go beyond, which webhooks
-are told of events, and what `fleetform reconcile` may do without a person, and how fast.
+"""`limits`, `notify` and `reconcile` of the `project` document: the limits of all plans, the webhooks that
+get events, and what `fleetform reconcile` may do without a person, and how fast.
 
-Webhooks name environment variables, and hold no secrets.
+Webhooks name environment variables, and contain no secrets.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Guarded(tuple[str, ...]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What no plan may go beyond. Costs are of whole nodes, in USD."""
+    """What no plan may exceed. Costs are of whole nodes, in USD."""
 
     cost_per_hour: Annotated[float | None, Is(minimum=0), Doc("USD an hour that all nodes may cost.")] = None
     cost_per_month: Annotated[
@@ -71,7 +71,7 @@ class Limits:
 
     @property
     def hourly(self) -> tuple[str, float] | None:
-        """The stricter one of the two costs: its name, and the USD an hour that it allows."""
+        """The stricter one of the two cost limits: its name, and its value in USD an hour."""
         found = [("cost_per_hour", self.cost_per_hour)] if self.cost_per_hour is not None else []
         if self.cost_per_month is not None:
             found.append(("cost_per_month", self.cost_per_month / HOURS_A_MONTH))
@@ -83,7 +83,7 @@ _EVENT_PATTERN = re.compile(r"[a-z*?][a-z_*?]{0,39}(\.[a-z_*?]{1,40})?")
 
 
 class SecretName(str):
-    """The name of an environment variable that holds a secret."""
+    """The name of an environment variable with a secret."""
 
     __slots__ = ()
     HINT: ClassVar[str] = (
@@ -92,7 +92,7 @@ class SecretName(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-credential`. The value itself is not shown: it may be the secret."""
+        """`bad-credential`. The message does not show the value: it may be the secret."""
         if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
             summary = "this is not the name of an environment variable"
             raise BadValueError("bad-credential", summary, cls.HINT, at_key=True)
@@ -132,7 +132,7 @@ class EventPattern(str):
 
 
 class HookFormat(StrEnum):
-    """What is sent."""
+    """The form of a webhook's message."""
 
     JSON = "json"
     """The event, signed."""
@@ -144,7 +144,7 @@ class HookFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """One webhook. Its URL and its secret are in the environment of who delivers."""
+    """One webhook. Its URL and secret are in the environment of the process that delivers."""
 
     name: Annotated[Name, Doc("The webhook's name; how far it was told is kept under it.")]
     url: Annotated[SecretName, Doc("The variable that holds its URL: `NOTIFY_OPS_URL`.")]
@@ -168,43 +168,43 @@ class Notify:
             raise BadValueError("bad-value", "Slack takes no `secret`", hint, ("secret",))
 
     def wants(self, type: str) -> bool:
-        """Whether it is told of events of that type."""
+        """Whether it gets events of that type."""
         return not self.events or any(fnmatchcase(type, pattern) for pattern in self.events)
 
 
 class Cause(StrEnum):
-    """What an action is about: the classes by which it is allowed, approved and limited."""
+    """Why an action is done. The loop's permissions, approvals and budgets are by cause."""
 
     CREATE = "create"
-    """What is declared and not there is made."""
+    """Makes what is declared and does not exist."""
     UPDATE = "update"
-    """What is there is changed in place."""
+    """Changes in place what exists."""
     RETRY = "retry"
-    """A task that failed or was cut short runs again."""
+    """Runs a task again that failed or was cut short."""
     REPLACE_LOST = "replace-lost"
-    """What is gone, does not answer or is unfit is made anew."""
+    """Makes anew what is gone, does not answer or is unfit."""
     IDLE = "idle"
-    """What nothing uses any more is given back."""
+    """Gives back what nothing uses any more."""
     DRIFT = "drift"
-    """What somebody else changed is put back."""
+    """Undoes what somebody else changed."""
     SCHEDULE = "schedule"
-    """A `schedule` starts or stops it."""
+    """Starts or stops a task or fleet as its `schedule` says."""
     DELETE = "delete"
-    """What is not declared any more goes."""
+    """Deletes what is no longer declared."""
     REPLACE = "replace"
-    """What is declared otherwise now is made anew, with the tasks on it."""
+    """Makes anew what is now declared differently, with the tasks on it."""
 
 
 DISRUPTIVE = frozenset(
     {Cause.REPLACE_LOST, Cause.IDLE, Cause.DRIFT, Cause.SCHEDULE, Cause.DELETE, Cause.REPLACE}
 )
-"""What a budget without `reasons` counts."""
+"""The causes that a budget without `reasons` counts."""
 ALONE = tuple(cause for cause in Cause if cause not in (Cause.DELETE, Cause.REPLACE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How many nodes may be deleted, replaced or made at once, and in a time."""
+    """How many nodes may be deleted, replaced or made at once, and within a time."""
 
     nodes: Annotated[int, Is(minimum=0, maximum=MAX_COUNT), Doc("How many nodes; 0 is none.")]
     per: Annotated[Duration | None, Doc("In which time: `10m`. Without it: in each round.")] = None
@@ -229,11 +229,11 @@ class Budget:
             )
 
     def counts(self, cause: Cause) -> bool:
-        """Whether an action of that class uses it up."""
+        """Whether an action of that cause counts against it."""
         return cause in self.reasons if self.reasons else cause in DISRUPTIVE
 
     def holds(self, now: float) -> bool:
-        """Whether it holds at that time."""
+        """Whether it applies at that time."""
         if self.schedule is None:
             return True
         last = self.schedule.last(now, self.timezone)
@@ -242,13 +242,13 @@ class Budget:
 
     @property
     def window(self) -> float:
-        """Seconds in which it counts; 0: in one round."""
+        """The seconds within which it counts; 0: within one round."""
         return 0.0 if self.per is None else float(self.per.seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconcile:
-    """What the loop may do without a person. What it may not waits, as a plan that a person approves."""
+    """What the loop may do without a person. Anything else waits, as a plan that a person approves."""
 
     interval: Annotated[Duration, Doc("Between two rounds; default 30s.")] = Duration(30)
     allow: Annotated[
@@ -281,5 +281,7 @@ class Reconcile:
             raise BadValueError("bad-value", summary, "remove it from one of them", ("approve",))
 
     def waits(self, cause: Cause) -> bool:
-        """Whether an action of that class waits for a person. Else what is not allowed is only shown."""
+        """Whether an action of that cause waits for a person. If not, an action that is not allowed is only
+        shown.
+        """
         return cause not in self.allow if self.approve is None else cause in self.approve

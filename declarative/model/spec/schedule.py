@@ -1,8 +1,8 @@
-"""When tasks and fleets run: cron expressions with a time zone, and a task's `retry`. What a cron expression
-means depends on the time that is given.
+"""When tasks and fleets run: cron expressions with a time zone, and a task's `retry`. The current time is
+given by the caller.
 
-The clocks' changes are as in Debian's cron: what falls into the hour that is left out happens right after it,
-and what falls into the hour that comes twice happens once.
+Clock changes are handled as in Debian's cron: a start in the skipped hour happens right after it, and a start
+in the repeated hour happens once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class RetryEvent(StrEnum):
 class Retry:
     """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h}`.
 
-    A task that failed (`error`) or was lost (`interruption`) runs again for `duration` from the first of a
-    series of failures on, by whichever command may act; then it stays ended. One that has no place
-    (`no-capacity`), in the plan or with the clouds once they are asked, is tried by every `apply` that
-    somebody runs; `duration` limits who tries by itself.
+    A task that failed (`error`) or was lost (`interruption`) runs again within `duration` of the first
+    failure of a series; any command may start it. After that it stays ended. A task without a place
+    (`no-capacity`), in the plan or at the clouds, is tried again by every `apply` that a person runs;
+    `duration` limits only the automatic tries.
     """
 
     on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
@@ -78,12 +78,12 @@ class Retry:
 
     @property
     def waits(self) -> bool:
-        """Whether a task that does not fit now stays pending, and holds nothing else up."""
+        """Whether a task that does not fit now stays pending, and delays nothing else."""
         return RetryEvent.NO_CAPACITY in self.on_events
 
     @property
     def of_failures(self) -> bool:
-        """Whether a task that failed is run again, or one whose start did: want of capacity is no failure."""
+        """Whether a task runs again if it, or its start, failed. Lack of capacity is not a failure."""
         return any(event is not RetryEvent.NO_CAPACITY for event in self.on_events)
 
     @classmethod
@@ -149,7 +149,7 @@ class Cron(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Text; what it may be is too much for a pattern."""
+        """Text; a pattern cannot describe all its forms."""
         return {"type": "string"}
 
     def plain(self) -> Json:
@@ -190,7 +190,7 @@ class Zone(str):
 
 
 def _zone(name: str) -> tzinfo:
-    """UTC needs no file of the system's."""
+    """UTC needs no time zone file."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -208,7 +208,7 @@ def _last(text: str, minute: float, zone: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When something is there: from each `start` to the next `stop`."""
+    """When something runs: from each `start` to the next `stop`."""
 
     start: Annotated[Cron, Doc('From when on, as cron has it: `"0 8 * * 1-5"`.')] = Cron()
     cron: Annotated[Cron | None, Doc("The same as `start`: dstack's word for it.")] = None
@@ -229,11 +229,13 @@ class Schedule:
             raise BadValueError("missing-field", "`start` is missing", hint)
 
     def started(self, now: float) -> float | None:
-        """The last start at or before `now`; None if there was none yet."""
+        """The last start at or before `now`; None if there was none."""
         return self.start.last(now, self.timezone)
 
     def on(self, now: float) -> bool:
-        """Whether it is between a start and the next stop; a start and a stop at once is a start."""
+        """Whether `now` is between a start and the next stop. A start and a stop at the same time count as a
+        start.
+        """
         start = self.started(now)
         stop = self.stop.last(now, self.timezone) if self.stop else None
         return start is not None and (stop is None or start >= stop)

@@ -1,4 +1,4 @@
-"""What a task's commands find: files, a clone of a repository, a Python, a login to a registry."""
+"""What a task's commands need: files, a clone of a repository, a Python, a login to a registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative.model.schema.marks import BadValueError, Doc, Json, describe, r
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A path of the project and where it appears in the rank's working folder."""
+    """A path in the project, and its path in the rank's working folder."""
 
     local_path: str
     path: str
@@ -26,7 +26,7 @@ class Files(tuple[File, ...]):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-path` for paths that are absolute or lead out of the project."""
+        """`bad-path` for a path that is absolute or leads out of the project."""
         if not isinstance(value, list | tuple):
             raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", cls.HINT)
         out: list[File] = []
@@ -87,7 +87,7 @@ class Python(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-value`. Without quotes YAML reads a number, of which 3.1 was written as 3.10."""
+        """`bad-value`. Unquoted, YAML reads a number: 3.10 becomes 3.1."""
         text = "3.10" if value == 3.1 else str(value)
         if isinstance(value, bool) or not isinstance(value, str | float) or not _PYTHON.fullmatch(text):
             raise BadValueError(
@@ -115,7 +115,9 @@ def _leads_away(path: str, starts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Repo:
-    """A repository of git, cloned before the commands; or a folder of the project, sent like `files`."""
+    """A git repository that is cloned before the commands run, or a folder of the project, sent
+    like `files`.
+    """
 
     source: str
     path: str = "."
@@ -194,7 +196,7 @@ class Repos(tuple[Repo, ...]):
         return {"type": "array", "maxItems": 1, "items": {"anyOf": [{"type": "string"}, mapping]}}
 
     def plain(self) -> Json:
-        """The mapping; of a folder `{local_path: …}`."""
+        """The mapping; for a folder `{local_path: …}`."""
         return [
             {("local_path" if r.local else "url"): r.source}
             | {
@@ -208,7 +210,7 @@ class Repos(tuple[Repo, ...]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAuth:
-    """The login to the registry of the `image`."""
+    """The login to the `image`'s registry."""
 
     username: Annotated[str, Doc("The user.")]
     password: Annotated[str, Doc("`${{ env.NAME }}`: read where the rank is started, and never recorded.")]

@@ -17,7 +17,7 @@ from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, Nod
 from declarative.model.spec.values import MAX_COUNT, Duration, Level, Placement, Resources, SpotPolicy
 
 SHORTEST_WINDOW = 300
-"""Seconds of the shortest `time_window`: programs load data and write checkpoints."""
+"""The shortest `time_window` in seconds: programs need time to load data and to write checkpoints."""
 
 
 class CreationPolicy(StrEnum):
@@ -43,7 +43,7 @@ class StopCriteria(StrEnum):
 
 
 class Isolation(StrEnum):
-    """How strictly a rank is held to its blocks."""
+    """How strictly a rank is limited to its blocks."""
 
     BEST = "best"
     HARD = "hard"
@@ -51,7 +51,7 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Some of a task's ranks, with commands of their own: dstack's node groups."""
+    """Some of a task's ranks with their own commands, like dstack's node groups."""
 
     name: Annotated[str | None, Doc("What the group is called; it changes nothing.")] = None
     nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("How many ranks it has.")] = 1
@@ -64,7 +64,7 @@ class Group:
 
 
 def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
-    """The commands of all groups as those of every rank: each takes its own group's."""
+    """The commands of all groups as one list for every rank; each rank runs its own group's."""
     out = []
     for turn in range(max(len(group.commands) for group in groups)):
         first, branches = 0, []
@@ -80,7 +80,7 @@ def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilizationPolicy:
-    """How much the GPUs of a rank have to be used."""
+    """How much a rank has to use its GPUs."""
 
     min_gpu_utilization: Annotated[
         int,
@@ -280,7 +280,7 @@ class Task:
     }
 
     def _join_groups(self) -> None:
-        """One gang of all groups: how many ranks, and what each of them runs."""
+        """Turn all groups into one gang: the number of ranks, and the commands of each."""
         for field_name, default in (("nodes", 1), ("commands", ())):
             if getattr(self, field_name) != default:
                 hint = f"remove it, or `groups`: each group has `{field_name}` of its own"
@@ -307,7 +307,7 @@ class Task:
         if self.groups:
             self._join_groups()
         local = [File(repo.source, repo.path) for repo in self.repos if repo.local]
-        if local:  # it is only another way to write it
+        if local:  # another notation of the same field
             set_field(self, "files", Files((*(self.files or ()), *local)))
             set_field(self, "repos", Repos())
         self._check_topology()
@@ -318,7 +318,7 @@ class Task:
             raise BadValueError("bad-value", summary, "remove one of the two", ("privileged",), at_key=True)
 
     def _check_processes(self) -> None:
-        """What a task without an image needs, and cannot have."""
+        """The fields that a task without an image needs, and those that it cannot have."""
         if not self.commands:
             hint = "add `commands: [python train.py]`, or an `image` whose own command runs"
             raise BadValueError("missing-field", "`commands` is missing", hint)
@@ -329,7 +329,7 @@ class Task:
                 raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
 
     def _check_topology(self) -> None:
-        """`same` is for clusters; what all ranks share, none of them has for itself."""
+        """Only clusters can have `same`. A level cannot be shared by all ranks and be separate for each."""
         if self.same is not None and self.placement is Placement.ANY:
             summary = "`same` keeps ranks together, and `placement: any` does not"
             raise BadValueError("bad-value", summary, "remove one of the two", ("same",), at_key=True)

@@ -1,4 +1,4 @@
-"""Names, environment variables and tags: text with rules of its own."""
+"""Names, environment variables and tags: texts with their own rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 from declarative.model.schema.marks import BadValueError, Is, Json, describe, raise_all
 
 WORDS = Is(most_items=1_000, longest=255)
-"""Lists of names that others gave, such as instance types."""
+"""Lists of names from elsewhere, such as instance types."""
 PLACES = replace(WORDS, any_case=True)
-"""Lists of regions and zones, which are compared without case."""
+"""Lists of regions and zones, compared without case."""
 MAX_TAGS = 128
 MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
@@ -41,7 +41,7 @@ def check_name(text: Json) -> str:
 
 
 def _name_hint(text: Json) -> str:
-    """What to write: the rule, or the name that was most likely meant."""
+    """A hint: the rule, or the most similar valid name."""
     rule = "2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
     if not isinstance(text, str) or len(text) > 100:
         return f"write {rule}"
@@ -73,7 +73,7 @@ class Name(str):
 
 
 class FleetName(Name):
-    """A fleet's name; dstack's `project/fleet` names one of another project."""
+    """A fleet's name. dstack's `project/fleet` is a fleet of another project, and refused."""
 
     __slots__ = ()
 
@@ -93,9 +93,9 @@ class FleetName(Name):
 
 
 class NodeName(Name):
-    """A node, by its name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`.
+    """A node by its name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`.
 
-    `hostname:10.0.0.4`, which is also written `{hostname: 10.0.0.4}`, is the node that has this address.
+    `hostname:10.0.0.4`, or `{hostname: 10.0.0.4}`, is the node with this address.
     """
 
     __slots__ = ()
@@ -157,12 +157,12 @@ class NodeName(Name):
 
     @property
     def host(self) -> str | None:
-        """The address, where it is that which is named."""
+        """The address, if the node is given by its address; else None."""
         return self.removeprefix(self.HOST) if self.startswith(self.HOST) else None
 
     @property
     def fleet(self) -> str:
-        """The name of its fleet; of no use with a `host`."""
+        """The name of its fleet. Meaningless if there is a `host`."""
         return self.rpartition("-")[0]
 
     @classmethod
@@ -188,7 +188,9 @@ class NodeName(Name):
 
 
 class Env(tuple[tuple[str, str], ...]):
-    """Environment variables, as a list of `NAME=value` or a map. A bare `NAME` is taken from the caller."""
+    """Environment variables, as a list of `NAME=value` or as a map. A bare `NAME` takes the
+    caller's value.
+    """
 
     __slots__ = ()
     HINT: ClassVar[str] = "write `NAME=value`, or `NAME` alone to pass the caller's value on"
@@ -237,14 +239,14 @@ class Env(tuple[tuple[str, str], ...]):
 
     @staticmethod
     def _text(name: str, item: Any) -> str:
-        """A value as the shell sees it; a name alone is the caller's variable, read when the rank starts."""
+        """The value as the shell gets it. A bare name is the caller's variable, read when the rank starts."""
         if item is None:
             return f"${{{{ env.{name} }}}}"
         return str(item).lower() if isinstance(item, bool) else str(item)
 
     @classmethod
     def _split(cls, item: Json) -> tuple[str | None, Json]:
-        """Name and value; no name where the item is no text."""
+        """Name and value; the name is empty if the item is not a text."""
         if not isinstance(item, str):
             return None, item
         name, equals, text = item.partition("=")
@@ -282,7 +284,7 @@ class Image(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Text; what it has to be, `parse` says."""
+        """Text; `parse` checks its form."""
         return {"type": "string"}
 
     def plain(self) -> Json:
@@ -291,7 +293,7 @@ class Image(str):
 
 
 def _image_hint(value: Json) -> str:
-    """What to write: the image that was most likely meant, or the form."""
+    """A hint: the most similar valid image, or the form."""
     if isinstance(value, str) and len(value) <= MAX_IMAGE:
         near = value.strip().removeprefix("docker://").removeprefix("https://").removeprefix("docker:")
         name, slash, tag = near.rpartition(":")
@@ -302,7 +304,9 @@ def _image_hint(value: Json) -> str:
 
 
 class Tags(dict[str, str]):
-    """Tags: letters, digits, `_` and `-` in keys (60), a little more in values (256), as dstack allows."""
+    """Tags. Keys have letters, digits, `_` and `-` (60 characters); values allow a little more (256), as in
+    dstack.
+    """
 
     __slots__ = ()
 

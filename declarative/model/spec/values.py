@@ -1,5 +1,5 @@
-"""Values that fleets and tasks share: what a rank asks for, GPUs above all, where ranks and nodes lie, and on
-which capacity; with the amounts of `amounts`.
+"""Values that fleets and tasks share: what a rank asks for (above all GPUs), where ranks and nodes lie, and
+which capacity they use. `amounts` has the amounts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Level(str):
 
 
 class Topology(tuple[tuple[str, str], ...]):
-    """Where a host stands: level → its value there, `{rack: r1, row: "4"}`; sorted by level."""
+    """Where a host stands: level → value, `{rack: r1, row: "4"}`; sorted by level."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write a mapping such as `{rack: r1}`"
@@ -74,7 +74,7 @@ class Topology(tuple[tuple[str, str], ...]):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`; `bad-name` if a key is not a level, or is a level that every host has by itself."""
+        """`wrong-type`; `bad-name` if a key is not a level, or is a level that every host has anyway."""
         if not isinstance(value, Mapping) or len(value) > cls.MOST:
             summary = f"expected a mapping of at most {cls.MOST} levels, found {describe(value)}"
             raise BadValueError("wrong-type", summary, cls.HINT)
@@ -122,11 +122,11 @@ __all__ = [
 ]
 
 _PARTS = {"count": "counts", "memory": "amounts of memory", "model": "lists of models", "vendor": "vendors"}
-"""What the parts of GPUs are called, where there are two of one."""
+"""The names of the parts of a GPU, for the error that a part is given twice."""
 _TIMES = re.compile(
     r"([A-Za-z][\w-]*\d[\w-]*?)\s*[x*;=]\s*(\d{1,3})|(\d{1,3})\s*[x*]?\s*([A-Za-z][A-Za-z]*\d[\w-]*)"
 )
-"""`H100x8`, `8xH100`: as others write a number of GPUs."""
+"""`H100x8`, `8xH100`: other tools' notation for a number of GPUs."""
 _MODEL = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 MAX_GPU, MAX_MODELS = 1_000, 100
 VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
@@ -136,8 +136,8 @@ VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
 class Gpu:
     """GPUs of one rank or node: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`.
 
-    The parts may come in any order: a word is a vendor or a list of models, a part with a unit is the
-    memory of each GPU, a number is the count. A count that is left out means one or more.
+    The parts may come in any order: a word is a vendor or a list of models, a part with a unit is the memory
+    of each GPU, a number is the count. Without a count, it is one or more.
     """
 
     count: Count = Count(1, None)
@@ -205,7 +205,7 @@ class Gpu:
         return "count", Count.parse(part)
 
     def allows(self, model: str | None) -> bool:
-        """Whether a GPU of this model does; without `names` any does."""
+        """Whether a GPU of this model fits; without `names` any model does."""
         return not self.names or (model or "").lower() in map(str.lower, self.names)
 
     @classmethod
@@ -220,7 +220,7 @@ class Gpu:
 
     @classmethod
     def _list_hint(cls, value: Json) -> str:
-        """The texts of a list as one value."""
+        """The texts of a list joined to one value, as a hint."""
         items = value if isinstance(value, list | tuple) else ()
         models = ",".join(item for item in items if isinstance(item, str))
         return f"write `{models}`" if 0 < len(models) <= MAX_SHOWN else cls.HINT
@@ -259,7 +259,7 @@ class Gpu:
 
     @classmethod
     def _field(cls, key: str, item: Json) -> dict[str, Any]:
-        """One field of the long form, as `_make` takes it."""
+        """One field of the long form, as an argument of `_make`."""
         if key == "vendor" and isinstance(item, str) and item.lower() in VENDORS:
             return {"vendor": item.lower()}
         if key == "vendor":
@@ -314,7 +314,7 @@ class Disk(Memory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a rank asks for, or what a node has to have; what is left out is unconstrained."""
+    """What a rank asks for, or what a node must have. A field left out sets no limit."""
 
     cpu: Annotated[Cpu | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
     memory: Annotated[Memory | None, Doc("Memory: `16GB..64GB`; MB, GB, TB in powers of 1024.")] = None
@@ -339,7 +339,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Into how many equal blocks a node is split: a number, or `auto` (None)."""
+    """The number of equal blocks into which a node is split: a number, or `auto` (None)."""
 
     number: int | None = 1
     HINT: ClassVar[str] = "write a whole number of at least 1, or `auto`"
