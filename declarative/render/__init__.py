@@ -1,5 +1,5 @@
-"""Plans, statuses, reports and diagnostics as text and as JSON. Nothing here prints, save `Progress`.
+"""Plans, statuses, reports and diagnostics as text and as JSON. Only `Progress` prints.
 
-Texts end in a newline (or are empty), so print them without one of your own. Whatever comes from
-outside is made safe for a terminal; colours are there only when asked for.
+Texts end in a newline (or are empty), so print them without another one. Text from outside is made safe for a
+terminal. There are colours only if the caller asks for them.
 """

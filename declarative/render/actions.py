@@ -1,4 +1,4 @@
-"""The actions of a plan as text: symbol, address, reason in words, fields. Similar ones share an entry."""
+"""The actions of a plan as text: symbol, address, reason in words, fields. Similar actions share an entry."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ SYMBOLS = {
     "replace": ("-/+", "red"),
 }
 PLACED = ("reservation", "attachment")
-"""Kinds whose creation takes one line; from three on they share one, as the table of ranks has them all."""
+"""Kinds whose creation takes one line; three or more share one, since the table of ranks lists them all."""
 FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH, Reason.DRIFT)
 INDENT = " " * 6
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
-"""What may be counted: `1` and `01` are two names."""
+"""A number that can be counted: `1` and `01` are different names."""
 
 
 class ActionEntry(NamedTuple):
-    """One action, or the two of a replacement, ready to be printed."""
+    """One action, or the two actions of a replacement, ready to be printed."""
 
     address: Address
     change: str
     reason: str
     made: Mapping[str, Any]
-    """The fields of what is made and was not there."""
+    """The fields of a new thing."""
     changed: tuple[tuple[str, Any, Any], ...]
-    """Fields with their old and new values."""
+    """The fields that change, with old and new values."""
     forcing: tuple[str, ...] = ()
     where: str = ""
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for entries that may be shown as one: by their values, whatever those look like."""
+        """Equal for entries that may be shown as one. It compares values, not their text."""
         name = pattern(self.address.name)
         return (self.address.kind, name, self.change, self.reason, repr(self.made), repr(self.changed))
 
     def lines(self, width: int | None, paint: Paint) -> Iterator[str]:
-        """The fields, one below the other."""
+        """The fields, one below another."""
         for line in fields(self.made):
             yield from wrapped(line, width)
         yield from changes(self.changed, forcing=self.forcing, width=width, paint=paint)
@@ -69,7 +69,9 @@ def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """What tasks without a place would run, or what would become of those that run: it is not done now."""
+    """The actions that are not done now: those of tasks without a place, or of running tasks that
+    must wait.
+    """
     entries: list[ActionEntry] = []
     for action in plan.unplaced.starts:
         after, before = action.typed, action.before
@@ -85,7 +87,7 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
-    """The actions in the plan's order, those of a replacement as one."""
+    """The actions in the plan's order. The two actions of a replacement are one entry."""
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     if not deletes:
         return list(map(_entry, plan.actions))
@@ -94,7 +96,7 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
     out: list[ActionEntry] = []
     for action in plan.actions:
         if action.op is Op.DELETE and action.address in made:
-            continue  # shown once, where it is made again
+            continue  # shown once, with the create
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         if old:
             out.append(_replaced(action, old, sent, _restart_note(action, made, deletes)))
@@ -104,7 +106,7 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
 
 
 def _entry(action: Action) -> ActionEntry:
-    """Of what is made, changed or deleted."""
+    """The entry of a create, change or delete."""
     kind, before, after = action.address.kind, action.before, action.after
     made = shown_fields(kind, after) if after and before is None and kind not in PLACED else {}
     changed = differing(kind, before, after, ()) if before and after else []
@@ -113,7 +115,7 @@ def _entry(action: Action) -> ActionEntry:
 
 
 def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> ActionEntry:
-    """Of what is deleted and made again."""
+    """The entry of a delete and a create of the same thing."""
     forcing, reason = action.because, _words(action)
     changed = differing(action.address.kind, old.typed, action.typed, forcing)
     if "files" in forcing and (named := sent.get(str(action.task))):
@@ -125,7 +127,7 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
-    """Which of its files changed, by task; that is recorded of rank 0 alone."""
+    """Which files changed, by task. Only rank 0 records them."""
     out: dict[str, str] = {}
     for action in plan.actions:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
@@ -136,14 +138,14 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
 
 
 def _comparable(before: RankInputs, after: RankInputs) -> bool:
-    """Whether both have the sums of the same files."""
+    """Whether both have checksums of the same files."""
     if before.file_sums is None or after.file_sums is None or not before.files or not after.files:
         return False
     return before.files.paths == after.files.paths
 
 
 def grouped(entries: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
-    """Neighbours that are alike together, all others alone."""
+    """Groups of similar neighbours; all other entries alone."""
     for _, alike in groupby(entries, key=lambda entry: entry.likeness):
         group = list(alike)
         if len(group) > (2 if group[0].where else 1):
@@ -153,7 +155,7 @@ def grouped(entries: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
 
 
 def group_lines(group: list[ActionEntry], paint: Paint, width: int | None) -> Iterator[str]:
-    """Entries that are alike: a line with their names and the reason, and their fields below it."""
+    """A line with the names of similar entries and the reason, and their fields below it."""
     first = group[0]
     symbol, style = SYMBOLS[first.change]
     names = [clean(entry.address) for entry in group]
@@ -168,12 +170,12 @@ def group_lines(group: list[ActionEntry], paint: Paint, width: int | None) -> It
 
 
 def pattern(name: str) -> str:
-    """What names have in common that differ in numbers only."""
+    """The name with its numbers replaced, equal for names that differ only in numbers."""
     return _NUMBER.sub("#", name)
 
 
 def _restart_note(action: Action, made: Collection[Address], deleted: Collection[Address]) -> str:
-    """Whether a replaced rank runs now: an ended one has no blocks any more, so it only gets new ones."""
+    """Whether a replaced rank runs now. An ended rank has no blocks, so it only gets new ones."""
     if action.address.kind != "rank":
         return ""
     blocks = Address("reservation", action.address.name)
@@ -182,7 +184,7 @@ def _restart_note(action: Action, made: Collection[Address], deleted: Collection
 
 
 def _because(action: Action) -> str:
-    """What an action was caused by: addresses as they are, fields in backticks."""
+    """The causes of an action: addresses as they are, fields in backticks."""
     return ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
 
 
@@ -194,16 +196,16 @@ _PLAIN = {
     Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
     Reason.DESTROY: "destroy",
 }
-"""Reasons whose words are always the same."""
+"""Reasons with fixed words."""
 
 
 def _words(action: Action) -> str:
-    """The reason as people say it."""
+    """The reason in words."""
     return (_PLAIN.get(action.reason) or _cause(action)) + _left(action)
 
 
 def _cause(action: Action) -> str:
-    """A reason that names what is behind it."""
+    """A reason in words that name its cause."""
     inputs = action.before or action.typed
     because = _because(action)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
@@ -227,7 +229,7 @@ def _cause(action: Action) -> str:
 
 
 def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
-    """What is declared no more; an instance of others' may only not be named any more."""
+    """The reason for deleting what is no longer declared. An adopted instance may only be no longer named."""
     if action.address.kind == "volume":
         return "not declared any more"
     if action.address.kind != "node":
@@ -236,14 +238,14 @@ def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
 
 
 def _left(action: Action) -> str:
-    """That what was adopted, or is to be kept, is not deleted with its record."""
+    """The note that a thing stays when its record is deleted, because it was adopted or is to be kept."""
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
     return f"; {clean(adopted(action.before))} itself stays: it was adopted" if action.forgets else ""
 
 
 def adoption_text(plan: Plan) -> str:
-    """What `apply` does to instances and volumes that it adopts, empty if to none."""
+    """What `apply` does to the instances and volumes that it adopts; empty if there are none."""
     found = [a for a in plan.actions if a.op is Op.CREATE and adopted(a.typed)]
     if not found:
         return ""

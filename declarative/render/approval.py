@@ -1,6 +1,6 @@
-"""A digest of what a plan does, for people to approve, and what differs from a plan that they approved.
+"""A digest of what a plan does, for people to approve, and the differences from an approved plan.
 
-It is about what is done and to what, not about when the plan was made, or why. So the same plan has the same
+The digest covers what is done and to what, not when the plan was made, or why. So the same plan has the same
 digest in a pull request and after the merge, as long as files, state and world are the same.
 """
 
@@ -19,7 +19,7 @@ from declarative.planner.types import Action, Plan
 from declarative.render.text import clean, host_lists, numberless
 
 MARK = "fleetform-approval:"
-"""In a report, before the JSON of its approval."""
+"""Marks the JSON of the approval in a report."""
 _HEX = 16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
@@ -28,20 +28,22 @@ _NOT_SHOWN = frozenset({"reason", "because"})
 
 @dataclass(frozen=True, slots=True)
 class PlanDigest:
-    """What is approved: `parts` maps what is done (`create node/gpu-[0-3]`) to a digest of how."""
+    """What a person approves: `parts` maps each step (`create node/gpu-[0-3]`) to a digest of its details."""
 
     digest: str
     parts: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The digest and its parts as JSON."""
         return {
             "digest": self.digest,
             "parts": [{"step": step, "digest": found} for step, found in self.parts.items()],
         }
 
     def hidden(self) -> str:
-        """As a comment of Markdown or HTML: nothing in it ends the comment, or means anything to a forge."""
+        """The digest as a comment of Markdown or HTML. Nothing in it ends the comment, or has a meaning for a
+        forge.
+        """
         text = json.dumps(self.to_json(), separators=(",", ":"))
         for char in "<>&@#`-":
             text = text.replace(char, f"\\u{ord(char):04x}")
@@ -49,7 +51,7 @@ class PlanDigest:
 
 
 def approval_of(plan: Plan) -> PlanDigest:
-    """What somebody approves who approves this plan."""
+    """The digest to approve for this plan."""
     alike: dict[tuple[str, str, str], list[Action]] = {}
     for action in plan.actions:
         key = (action.op.value, action.address.kind, numberless(action.address.name))
@@ -67,13 +69,13 @@ def approval_of(plan: Plan) -> PlanDigest:
 
 
 def _digest(data: Any) -> str:
-    """In ASCII: texts from outside may hold what UTF-8 does not have."""
+    """SHA-256 of the data as ASCII: texts from outside may contain what UTF-8 cannot encode."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _done(action: Action) -> Any:
-    """What an action does. Of a retry its number is a part of it, and no time: each plan has another."""
+    """What an action does. Of a retry its number counts, but not its time, which differs in each plan."""
     found = {key: value for key, value in to_data(action).items() if key not in _NOT_SHOWN}
     after = found.get("after")
     if isinstance(after, dict) and isinstance(after.get(RETRIES), dict):
@@ -83,7 +85,7 @@ def _done(action: Action) -> Any:
 
 
 def differences(approved: PlanDigest, now: PlanDigest) -> Iterator[str]:
-    """What the plan does now otherwise than was approved, a line each; none if they are the same."""
+    """How the plan differs from the approved one, one line each."""
     if approved.digest == now.digest:
         return
     if not approved.parts:
@@ -99,7 +101,7 @@ def differences(approved: PlanDigest, now: PlanDigest) -> Iterator[str]:
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is a digest, and no file's name."""
+    """Whether it is a digest and not a file's name."""
     return _DIGEST.fullmatch(text) is not None
 
 

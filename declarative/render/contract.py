@@ -1,9 +1,9 @@
-"""The JSON Schemas of what `status --json` and `state pull` print, and the parts of all of them: the contract
-of scripts. `plan_contract` has that of `plan --json`.
+"""The JSON Schemas of the output of `status --json` and `state pull`, and the parts that all schemas share.
+Scripts rely on them. `plan_contract` has the schema of `plan --json`.
 
-Written by hand beside `data`, which makes the data; a test holds real output against them, closed, so that
-neither says more than the other. As published they are open: keys may be added within one `format_version`,
-and a script must not fail of one that it does not know. Enumerations are the code's own.
+They are written by hand beside `data`, which makes the output. A test compares real output with closed
+schemas, so that both have the same keys. The published schemas are open: a version may get new keys within
+one `format_version`, and scripts must accept unknown keys. Enumerations come from the code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def one_of(about: str, values: type[Enum] | Iterable[str]) -> Schema:
 
 
 def or_null(schema: Schema, when: str) -> Schema:
-    """Null, and when it is."""
+    """The schema, or null, with a sentence that says when it is null."""
     about = f"{schema.get('description', '')} Null {when}.".strip()
     rest = {k: v for k, v in schema.items() if k != "description"}
     if "enum" in rest:
@@ -72,22 +72,22 @@ def map_of(about: str, values: Schema) -> Schema:
 
 
 def record(about: str, **fields: Schema) -> Schema:
-    """All of its keys are always there."""
+    """An object that always has all its keys."""
     return described(about, {"type": "object", "properties": fields, "required": list(fields)})
 
 
 def described(about: str, schema: Schema) -> Schema:
-    """A schema with its sentence."""
+    """The schema with a description."""
     return {"description": about, **schema} if about else schema
 
 
 def address_of(about: str, kinds: Iterable[str] = KINDS) -> Schema:
-    """An address of one of the kinds."""
+    """An address of one of these kinds."""
     return text(about, pattern=f"^({'|'.join(kinds)})/[^/]+$")
 
 
 def published(title: str, about: str, version: int, **fields: Schema) -> Schema:
-    """A schema of its own: an object with its version."""
+    """A published schema: an object with its version."""
     first = {"format_version": {"description": "The version of this contract.", "const": version}}
     return {"$schema": DIALECT, "title": title, **record(about, **first, **fields)}
 
@@ -106,7 +106,7 @@ _BLOCKS = record(
 
 
 def diagnostic() -> Schema:
-    """Of an error or a warning."""
+    """An error or a warning."""
     nowhere = "where the finding is not about a file"
     return record(
         "One finding.",
@@ -124,7 +124,7 @@ def diagnostic() -> Schema:
 
 
 def health() -> Schema:
-    """Of what is not well."""
+    """One thing that is not well."""
     return record(
         "A node that takes no work, a declared host that is no node, or a backend that could not be read.",
         address=address_of("What it is; of a host, its fleet.", ("node", "fleet", "backend")),
@@ -206,7 +206,7 @@ def _left_alone() -> Schema:
 
 
 def status_schema() -> Schema:
-    """Of `status --json`."""
+    """The schema of `status --json`."""
     fleet = record("A fleet.", name=text("Its name."), nodes=whole("How many it has."), blocks=_BLOCKS)
     volume = record(
         "A volume.",
@@ -296,7 +296,7 @@ def _rank() -> Schema:
 
 
 def state_schema() -> Schema:
-    """Of `state pull`."""
+    """The schema of `state pull`."""
     from declarative.store.tables import FORMAT_VERSION as RECORDED
 
     node = record(

@@ -1,4 +1,4 @@
-"""What `--json` prints: plain data with the contract's keys in their order, and one way to write it.
+"""The data that `--json` prints, with the contract's keys in their order, and the one way to write it.
 
 The contract: docs/architecture.md, "The plan".
 """
@@ -23,7 +23,9 @@ from declarative.render.approval import approval_of
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
-"""What `json` leaves as it is and a terminal, an encoder or a CI agent (`##[…]`) may not take well."""
+"""Characters that `json` does not escape, and that a terminal, an encoder or a CI agent (`##[…]`) may
+misread.
+"""
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -31,10 +33,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def to_json(data: Any) -> str:
-    """Indented JSON with a newline at its end: the same data, the same bytes.
+    """Indented JSON with a newline at its end. The same data gives the same bytes.
 
-    Keys stay in the order of the contract. Control characters are escaped, those too that JSON would
-    allow, so that it is safe to print; `NaN` is not JSON and raises ValueError.
+    Keys keep the order of the contract. Control characters are escaped, also those that JSON allows, so that
+    the text is safe to print. `NaN` raises ValueError, since it is not JSON.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     return _RAW.sub(_escape, text) + "\n"
@@ -51,7 +53,7 @@ def to_event(data: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Inputs as JSON: mappings sorted by key, since a database may give them back in another order."""
+    """Inputs as JSON. Mappings are sorted by key, since a database may return them in another order."""
     if isinstance(value, Mapping):
         return {str(key): plain(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, (set, frozenset)):
@@ -160,7 +162,7 @@ def _reservation(item: Reservation) -> dict[str, Any]:
 
 
 def place_data(item: Reservation) -> dict[str, Any]:
-    """Where a rank is, and what it pays there."""
+    """Where a rank is, and its price there."""
     return {
         "node": item.node,
         "fleet": item.fleet,
@@ -207,7 +209,7 @@ def _refusal(item: Refusal) -> dict[str, Any]:
 
 
 def iso(seconds: float | None) -> str | None:
-    """`2026-01-31T12:00:00Z`, or None for never; also for a time that no calendar has."""
+    """`2026-01-31T12:00:00Z`; None for None and for times outside the calendar."""
     with suppress(ValueError, OverflowError, OSError):
         if seconds is not None:
             return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -221,7 +223,7 @@ def iso_ms(seconds: float) -> str:
 
 
 def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:
-    """What is not well."""
+    """The things that are not well, as data."""
     return [
         {
             "address": i.address,

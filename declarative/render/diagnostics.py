@@ -9,13 +9,13 @@ from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.render.text import Paint, cell, cells, clean, plural, ranges, seal, sentence
 
 WINDOW = 100
-"""Columns of a source line that are shown; longer ones are cut around the caret."""
+"""The number of columns shown of a source line; longer lines are cut around the caret."""
 TAB = 4
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
 def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
-    """All findings, then how many there are; empty when there is none."""
+    """All findings and their count; empty if there are none."""
     found = tuple(diagnostics)
     if not found:
         return ""
@@ -27,7 +27,7 @@ def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
 
 
 def _folded(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """Findings that differ by the number of their address alone are one: `volume/scratch-[0-15]`."""
+    """Findings that differ only by the number of their address become one: `volume/scratch-[0-15]`."""
     alike: dict[object, list[tuple[Diagnostic, int]]] = {}
     for item in found:
         base, _, number = (item.address or "").rpartition("-")
@@ -79,7 +79,7 @@ def _one(item: Diagnostic, paint: Paint) -> Iterator[str]:
 
 
 def excerpt(span: Span) -> tuple[str, int, int]:
-    """The source line as it can be shown, and where in it the carets start and how many they are."""
+    """The source line as shown, the column of the first caret, and the number of carets."""
     pieces = _pieces(span.text.rstrip("\r\n"))
     first = max(0, span.column - 1)
     last = span.end_column - 1 if span.end_line == span.line else len(pieces)
@@ -93,7 +93,9 @@ def excerpt(span: Span) -> tuple[str, int, int]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Each character as it is shown: tabs as an arrow up to the next stop, controls made visible."""
+    """Each character as it is shown: tabs as an arrow up to the next stop, control characters
+    made visible.
+    """
     out: list[str] = []
     column = 0
     for char in text:
@@ -104,7 +106,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _cut(text: str, start: int, length: int) -> tuple[str, int, int]:
-    """A window of the line with the caret in it; `…` marks what was left out."""
+    """The part of the line around the caret; `…` marks what was cut."""
     total = cells(text)
     left = max(0, min(start - WINDOW // 4, total - WINDOW))
     out, column, begin = "", 0, left

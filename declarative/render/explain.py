@@ -16,7 +16,7 @@ from declarative.why.alternatives import Alternative, Elsewhere, Instead, Turned
 from declarative.why.reasons import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 FEW = 5
-"""Nodes and offers that are shown for each of several ranks; of one that is asked about alone, all."""
+"""How many nodes and offers are shown for each of several ranks; for a single rank all are shown."""
 
 STATUS = {
     "kept": "is there and stays",
@@ -104,7 +104,7 @@ def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
 
 
 def _reason(answer: TaskAnswer) -> str:
-    """Why a task is placed anew, in brackets; nothing for other tasks."""
+    """Why a task is placed anew, in brackets; empty for other tasks."""
     if not answer.reason or answer.status != "placed":
         return ""
     because = ": " + ", ".join(map(clean, answer.because)) if answer.because else ""
@@ -112,7 +112,7 @@ def _reason(answer: TaskAnswer) -> str:
 
 
 def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> Iterator[str]:
-    """The table of the ranks that have a place, and why each is there."""
+    """The table of the ranks with a place, and why each is there."""
     yield from columns(_rank_rows(placed), paint)
     shown = len(answer.ranks)
     more = answer.ranks_count - shown
@@ -124,7 +124,7 @@ def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> I
 
 
 def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
-    """Why one rank is there; ranks with the same explanation are put together."""
+    """Why one rank is there. Ranks with the same explanation share the text."""
     alike = [r for r in all_ if _explanation(r) == _explanation(rank)]
     if alike[0] is not rank:
         return
@@ -149,7 +149,7 @@ def _why(why: Sequence[Why]) -> Iterator[str]:
 
 
 def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
-    """All that is known, one place a line."""
+    """The refusal with all known details, one place a line."""
     yield f"{paint('red', f'[{clean(refusal.code)}]')} {sentence(refusal.summary)}"
     yield ""
     for words, found in _together(refusal):
@@ -228,7 +228,7 @@ def _node(answer: NodeAnswer, paint: Paint, width: int | None) -> Iterator[str]:
 
 
 def _work(answer: NodeAnswer) -> str | None:
-    """Whether the node takes work, if that is not a matter of course."""
+    """Whether the node takes work; None if this is obvious."""
     if answer.closed:
         return f"takes no new work: {sentence(answer.closed)}"
     if answer.status in ("new", "replaced") or answer.readiness.state is NodeState.READY:
@@ -302,7 +302,9 @@ def _instead(found: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[
 
 
 def _places(found: Instead, paint: Paint) -> Iterator[str]:
-    """What would hold one rank; what would not is in the refusal, save what placement was never given."""
+    """Which places would hold one rank. The refusal lists the others, except offers that fleets
+    never launch.
+    """
     if found.nodes_count + found.offers_count == 0:
         yield "Nothing would hold even one rank of it."
         yield ""
@@ -332,7 +334,7 @@ def _alternatives(found: Instead, most: int, paint: Paint) -> Iterator[str]:
 
 
 def _alternative(item: Alternative) -> list[Cell]:
-    """Its blocks and their price, and what the plan as a whole would cost more."""
+    """The row of an alternative: its blocks, their price, and the added cost of the plan."""
     change = item.more or 0.0
     sign = "-" if change < 0 else "+"
     return [
@@ -345,7 +347,7 @@ def _alternative(item: Alternative) -> list[Cell]:
 
 
 def _turned(item: Turned) -> Iterator[list[Cell]]:
-    """Each by name where there are few; else how many, some names, and the detail of the first."""
+    """The rejected ones: by name if few, else their number, some names and the detail of the first."""
     cheap = f"; {item.cheaper:,} of them cost less" if item.cheaper and item.what == "offer" else ""
     if item.count <= min(2, len(item.examples)):
         for r in item.examples:

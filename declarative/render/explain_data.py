@@ -1,4 +1,4 @@
-"""What `explain --json` prints: plain data, its keys in a fixed order."""
+"""The data that `explain --json` prints, its keys in a fixed order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative.why.reasons import Answer, NodeAnswer, RankAnswer, TaskAnswer, 
 
 
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
-    """The whole answer; `kind` says which keys it has: `task`, `rank` or `node`."""
+    """The answer as data. `kind` tells its keys: `task`, `rank` or `node`."""
     body = _task(answer) if isinstance(answer, TaskAnswer) else _node(answer)
     return {
         "format_version": FORMAT_VERSION,

@@ -1,6 +1,6 @@
-"""A plan as one HTML file: no network, nothing from elsewhere, readable without JavaScript.
+"""A plan as one HTML file that loads nothing from the network and is readable without JavaScript.
 
-All text from outside is escaped by the template. A policy in the file forbids every script but its own one.
+The template escapes all text from outside. A policy in the file forbids all scripts but its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from declarative.render.text import Paint, clean, host_lists, numberless, plural
 from declarative.render.web import node_data, rendered
 
 MOST_UNCHANGED = 1000
-"""Nodes that nothing happens to, beyond which they are only counted."""
+"""How many unchanged nodes are shown; more are only counted."""
 MOST_BOXES = 60
 HEAD = ("task", "rank", "node", "fleet", "where", "blocks", "volumes", "USD/h", "status")
 SCRIPT = """
@@ -170,7 +170,7 @@ def _ranks(plan: Plan) -> list[tuple[str, ...]]:
 
 
 _Key = tuple[str, str, str]
-"""What the actions of one box have in common: op, kind, and the name without its number."""
+"""What all actions of a box share: op, kind, and the name without its number."""
 
 
 def _box_of_each(actions: Sequence[Action]) -> dict[str, _Key]:
@@ -181,7 +181,7 @@ def _box_of_each(actions: Sequence[Action]) -> dict[str, _Key]:
 
 
 def _edges(actions: Sequence[Action], keys: Mapping[str, _Key]) -> set[tuple[_Key, _Key]]:
-    """The boxes of which one waits for the other."""
+    """The pairs of boxes in which one waits for the other."""
     pairs = {(keys[need], keys[action.id]) for action in actions for need in action.needs if need in keys}
     return {(before, after) for before, after in pairs if before != after}
 
@@ -192,7 +192,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _graph(plan: Plan) -> dict[str, Any]:
-    """Boxes of alike actions in columns, each to the right of all that it waits for."""
+    """Boxes of similar actions in columns. Each box is to the right of all that it waits for."""
     keys = _box_of_each(plan.actions)
     depth: dict[str, int] = {}
     members: dict[_Key, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What commands list, as text and as data: offers, what is recorded, and what was done (`offers`, `state
+"""The lists that commands print, as text and as data: offers, records, and what was done (`offers`, `state
 list`, `state show`, `state history`, `events`, `approve`).
 """
 
@@ -23,11 +23,11 @@ from declarative.store.journal import Operation
 from declarative.store.loops import Approval
 
 MOST = 30
-"""Rows that are shown unless all are asked for."""
+"""How many rows are shown unless the user asks for all."""
 
 
 def offers_text(found: Offered, *, everything: bool, color: bool) -> str:
-    """A table, cheapest first: offers that differ in their zone alone share a row."""
+    """A table, cheapest first. Offers that differ only in their zone share a row."""
     paint = Paint(color=color)
     rows = grouped(found.offers)
     shown = rows if everything else rows[:MOST]
@@ -46,7 +46,7 @@ def offers_text(found: Offered, *, everything: bool, color: bool) -> str:
 
 
 def _table(rows: Sequence[tuple[Offer, tuple[str, ...]]]) -> list[list[Cell]]:
-    """With a head over each column that has something in it."""
+    """The rows under a head; columns without a value are left out."""
     table = [_row(offer, zones) for offer, zones in rows]
     heads = ("USD/h", "type", "CPUs", "memory", "GPUs", "disk", "backend", "region", "zones", "", "limit")
     filled = [any(row[i].text for row in table) for i in range(len(heads))]
@@ -74,7 +74,7 @@ def _row(offer: Offer, zones: Sequence[str]) -> list[Cell]:
 
 
 def gpus(shape: Shape) -> str:
-    """As `resources` has it: `H100:80GB:8`."""
+    """The GPUs in the notation of `resources`: `H100:80GB:8`."""
     if not shape.gpus:
         return ""
     memory = show_mib(shape.gpu_memory_mib) if shape.gpu_memory_mib else ""
@@ -82,12 +82,12 @@ def gpus(shape: Shape) -> str:
 
 
 def _zones(region: str, zones: Sequence[str]) -> str:
-    """`a, b, f` of zones that are called as their region, with something at the end."""
+    """`a, b, f`: the ends of zone names that begin with their region's name."""
     return ", ".join(z.removeprefix(region).lstrip("-") or z for z in zones)
 
 
 def offers_json(found: Offered, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
-    """Every offer by itself, in the same order; `total` is how many were looked at."""
+    """Every offer on its own, in the same order. `total` is the number of offers examined."""
     return {
         "format_version": FORMAT_VERSION,
         "total": found.total,
@@ -119,7 +119,7 @@ def _offer(offer: Offer) -> Mapping[str, Any]:
 
 
 def state_text(records: Iterable[Record], *, detail: bool = False) -> str:
-    """One address a line; with `detail`, everything that is recorded of each."""
+    """One address a line; with `detail`, everything recorded about each."""
     found = sorted(records, key=_place)
     if not detail:
         return seal([clean(record.address) for record in found], color=False)
@@ -147,7 +147,7 @@ def _record(record: Record) -> Iterator[str]:
 
 
 def _values(values: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """Nested values, one a line, nothing left out: a record is looked at when something is wrong."""
+    """Nested values, one a line, complete: people read a record when something is wrong."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield f"{indent}{clean(key)}:"
@@ -161,7 +161,7 @@ def _values(values: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _text(head: str, value: Any) -> Iterator[str]:
-    """A value after its head; a text of several lines as a block below it."""
+    """A value after its head; a text of several lines goes below it as a block."""
     if isinstance(value, str):
         yield from written(f"{head} ", value)
     else:
@@ -172,12 +172,12 @@ def _text(head: str, value: Any) -> Iterator[str]:
 
 HISTORY_VERSION = 1
 SHORT = 10
-"""How much of a commit's id is shown to people."""
+"""How many characters of a commit's id are shown."""
 _STYLES = {"failed": "red", None: "yellow"}
 
 
 def history_text(operations: Iterable[Operation], *, color: bool) -> str:
-    """An entry a line, in the order given: when, what, to what, by whom, with what result."""
+    """One entry a line, in the order given: when, what, to what, by whom, with what result."""
     paint = Paint(color=color)
     return seal(columns([entry_cells(entry) for entry in operations], paint, indent=""), color=color)
 
@@ -201,7 +201,7 @@ def entry_cells(entry: Operation) -> tuple[Cell, ...]:
 
 
 def history_json(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The same as data."""
+    """The history as data."""
     return {"format_version": HISTORY_VERSION, "operations": [_entry(entry) for entry in operations]}
 
 
@@ -236,25 +236,25 @@ _SHOWN = {
     "backend": "{}",
     "actor": "by {}",
 }
-"""The details of an event that people see, in this order, and how they are said."""
+"""The details of an event that people see, in this order, with their words."""
 
 
 def event_cells(event: Event) -> tuple[Cell, ...]:
-    """When, what, of what, and why."""
+    """The cells of an event: when, what, of what, and why."""
     found = ((form, event.detail.get(name)) for name, form in _SHOWN.items())
-    # Each once: the cause of a failure often is its exit code.
+    # Each text once: the cause of a failure is often its exit code.
     texts = dict.fromkeys(sentence(form.format(value)) for form, value in found if value is not None)
     why = ", ".join(texts)
     return (Cell(iso(event.at) or ""), Cell(clean(event.type)), Cell(clean(event.address)), Cell(why))
 
 
 def events_text(events: Iterable[Event], *, color: bool) -> str:
-    """An event a line."""
+    """One event a line."""
     return seal(columns(list(map(event_cells, events)), Paint(color=color), indent=""), color=color)
 
 
 def event_json(event: Event, lineage: str | None) -> dict[str, Any]:
-    """One event as data, for a stream and for webhooks alike. `id` is the same whenever it is told."""
+    """One event as data, for streams and webhooks. `id` is the same each time."""
     return {
         "format_version": HISTORY_VERSION,
         "id": f"{lineage or 'none'}-{event.id}",
@@ -270,7 +270,7 @@ def event_json(event: Event, lineage: str | None) -> dict[str, Any]:
 
 
 def approvals_text(approvals: Sequence[Approval]) -> str:
-    """What waits for a person, and what was approved: a digest each, with its actions."""
+    """The actions that wait for a person, and those approved, under their digests."""
     lines = []
     for approval in approvals:
         by = f" by {approval.actor}" if approval.actor else ""
@@ -280,7 +280,7 @@ def approvals_text(approvals: Sequence[Approval]) -> str:
 
 
 def approvals_json(approvals: Sequence[Approval]) -> dict[str, Any]:
-    """`approve --json`."""
+    """The data of `approve --json`."""
     return {
         "format_version": 1,
         "waiting": [

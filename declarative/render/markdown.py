@@ -1,7 +1,7 @@
-"""A plan as Markdown, for a comment on a pull request: valid for GitHub and GitLab, and never too long.
+"""A plan as Markdown for a comment on a pull request: valid on GitHub and GitLab, and of limited length.
 
-What is destroyed or replaced is always there by its address. Whatever does not fit is folded: alike things
-are grouped, groups are counted. All text from outside stands in fenced blocks, where nothing is a link, a
+Addresses that are destroyed or replaced are never left out. What does not fit is shortened: similar things
+are grouped, groups are counted. Text from outside stands in fenced blocks, where nothing can be a link, a
 mention, HTML or a fence.
 """
 
@@ -49,7 +49,7 @@ from declarative.render.status import health_lines
 from declarative.render.text import Paint, clean, host_lists, money, plural
 
 HEAD = "<!-- fleetform plan -->"
-"""The first line of a report: comments and files that begin with it are ours."""
+"""The first line of a report. Comments and files that begin with it are ours."""
 GONE = ("delete", "replace")
 _PLAIN = Paint(color=False)
 _BACKTICKS = re.compile("`+")
@@ -61,7 +61,7 @@ NOT_NAMED = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a report. `bodies` say the same, each shorter than the one before."""
+    """A part of a report. `bodies` are versions of the same text, each shorter than the one before."""
 
     title: str
     bodies: tuple[Sequence[str], ...]
@@ -69,7 +69,7 @@ class Section:
     open: bool = False
 
     def text(self, level: int) -> str:
-        """Folded away below its title, unless it is `open`; empty if there is nothing to say."""
+        """The section, folded below its title unless it is `open`; empty without content."""
         block = fenced(self.bodies[level], self.language)
         if not block:
             return ""
@@ -79,7 +79,7 @@ class Section:
 
 
 def fenced(lines: Iterable[str], language: str = "text") -> str:
-    """A block whose fence is longer than any in it."""
+    """A block whose fence is longer than any fence in it."""
     body = "\n".join(clean(line) for line in lines).strip("\n")
     if not body:
         return ""
@@ -89,7 +89,7 @@ def fenced(lines: Iterable[str], language: str = "text") -> str:
 
 
 def plan_markdown(plan: Plan, max_chars: int) -> str:
-    """The report, of at most so many characters; its frame and the counts of everything take up to 4,000."""
+    """The report in at most `max_chars` characters. Its frame and all counts take up to 4,000."""
     entries = entries_of(plan)
     approval = approval_of(plan)
     head = "\n".join([HEAD, f"### fleetform: {_title(plan)}", "", *_summary(plan)]) + "\n"
@@ -117,7 +117,7 @@ def _title(plan: Plan) -> str:
 
 
 def _summary(plan: Plan) -> list[str]:
-    """The cost, and what must not be overlooked."""
+    """The cost, and warnings that must not be overlooked."""
     errors = [d for d in plan.diagnostics if d.severity.value == "error"]
     if errors:
         return [f"**The plan cannot be applied: {count_text(errors)}.**"]
@@ -150,7 +150,7 @@ def _amounts(cost: Cost, hours: int) -> Iterator[str]:
 
 
 def _fitted(sections: Sequence[Section], room: int) -> str:
-    """Each section as long as there is room for it, the first ones first."""
+    """Each section in the longest version that fits; earlier sections take room first."""
     levels = [len(section.bodies) - 1 for section in sections]
     texts = [section.text(level) for section, level in zip(sections, levels, strict=True)]
     for at, section in enumerate(sections):
@@ -164,7 +164,7 @@ def _fitted(sections: Sequence[Section], room: int) -> str:
 
 
 def _destroyed(entries: Sequence[ActionEntry], room: int) -> str:
-    """All that is destroyed or replaced, by address: with reasons, or without them if there is no room."""
+    """All addresses that are destroyed or replaced. The reasons are left out if there is no room."""
     gone = [entry for entry in entries if entry.change in GONE]
     if not gone:
         return "\nNothing is destroyed or replaced.\n" if entries else ""
@@ -177,7 +177,7 @@ def _destroyed(entries: Sequence[ActionEntry], room: int) -> str:
 
 
 def _headings(entries: Sequence[ActionEntry]) -> list[str]:
-    """A line for each group of neighbours that are alike."""
+    """A line for each group of similar neighbours."""
     return [next(iter(group_lines(group, _PLAIN, None))).strip() for group in grouped(list(entries))]
 
 
@@ -192,7 +192,7 @@ def _by_reason(entries: Sequence[ActionEntry]) -> list[str]:
 
 
 def _by_kind(entries: Sequence[ActionEntry]) -> list[str]:
-    """The shortest way to name all of them."""
+    """The shortest text that still names every address."""
     names: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         names.setdefault((SYMBOLS[entry.change][0], entry.address.kind), []).append(entry.address.name)
@@ -200,7 +200,9 @@ def _by_kind(entries: Sequence[ActionEntry]) -> list[str]:
 
 
 def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> str:
-    """Names without a system can be too many for any report: then it says that it must not be approved by."""
+    """As many names as fit. Names without a pattern can exceed any report: it then warns not to approve by
+    it.
+    """
     names = [f"{SYMBOLS[e.change][0]} {clean(e.address)}" for e in entries]
     room -= len(title) + len(NOT_NAMED) + 100
     used, count = 0, 0
@@ -217,7 +219,7 @@ def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> st
 
 
 def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
-    """In the order in which they get their room."""
+    """The sections, in the order in which they take room."""
     findings = diagnostics_text(plan.diagnostics, color=False).splitlines()
     found = count_text(plan.diagnostics) if findings else ""
     drift = plan.observed.drift
@@ -263,7 +265,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
 
 
 def _unplaced(plan: Plan) -> Section:
-    """Refusals, at last by their first lines alone."""
+    """The refusals; the shortest version has only their first lines."""
     waiting, refusals = frozenset(plan.unplaced.waiting), plan.unplaced.refusals
     reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
     headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
@@ -285,7 +287,7 @@ def _counted(count: int, noun: str) -> list[str]:
 
 
 def _fields(group: list[ActionEntry]) -> Iterable[str]:
-    """A group's lines; its symbol comes first, since that is what `diff` has its colours from."""
+    """The lines of a group. The symbol comes first, because `diff` colours by it."""
     first, *rest = group_lines(group, _PLAIN, None)
     return [first.strip(), *rest]
 
@@ -296,7 +298,7 @@ def _counts(entries: Sequence[ActionEntry]) -> list[str]:
 
 
 def _fleets(plan: Plan) -> list[str]:
-    """A line for each fleet: how many of its nodes are new, kept or deleted, and how many blocks are busy."""
+    """A line for each fleet: its new, kept and deleted nodes, and its busy blocks."""
     lines = []
     by_fleet: dict[str, list[NodePreview]] = {}
     for node in plan.preview.nodes:

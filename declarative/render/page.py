@@ -1,7 +1,7 @@
-"""The live page: what there is, what happens and why things wait. It works without JavaScript.
+"""The live page: what exists, what happens and why things wait. It works without JavaScript.
 
-With JavaScript it renews itself part by part, so that whoever reads with a keyboard or a screen reader stays
-where they are.
+With JavaScript it replaces only the parts that changed, so that users of a keyboard or a screen reader keep
+their place.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from declarative.render.web import node_data, rendered
 from declarative.store.events import Event
 
 SECONDS = 15
-"""How often the page renews itself."""
+"""Seconds between two reloads of the page."""
 MOST_NODES, MOST_TASKS, MOST_RANKS = 1000, 300, 1000
-"""More are only counted."""
+"""Further ones are only counted."""
 SCRIPT = """
 const auto = document.getElementById("auto");
 auto.parentElement.hidden = false;
@@ -64,23 +64,23 @@ _COLORS = {"green": "good", "red": "bad", "yellow": "odd", None: ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the page shows. `notes` are lines about the controller, with the style of each."""
+    """The data of the page. `notes` are lines about the controller, each with its style."""
 
     title: str
     at: float
     view: StatusView
     notes: Sequence[tuple[str, str]] = ()
     events: Sequence[Event] = ()
-    """The newest first."""
+    """Newest first."""
     refusals: Sequence[Refusal] = ()
     waiting: frozenset[str] = field(default_factory=frozenset)
     held: Sequence[str] = ()
-    """What waits for somebody's approval, in lines."""
+    """Lines about what waits for a person's approval."""
     diagnostics: Sequence[Diagnostic] = ()
 
 
 def page_html(page: Page, *, refresh: int | None = None) -> str:
-    """The page; `refresh` is after how many seconds a browser without JavaScript is to load it again."""
+    """The page. A browser without JavaScript loads it again after `refresh` seconds."""
     return rendered(
         "live.html.jinja",
         title=clean(page.title),
@@ -136,7 +136,7 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
 
 
 def _event_style(event: Event, column: int) -> str:
-    """What went wrong is marked."""
+    """The style of an event: failures are marked."""
     what = event.type.partition(".")[2]
     return _style(STYLES.get("failed" if what.endswith("_failed") else what)) if column == 1 else ""
 
@@ -203,7 +203,7 @@ def _fleets(view: StatusView) -> list[list[tuple[str, str]]]:
 
 
 def _tasks(tasks: Sequence[TaskView]) -> tuple[list[list[tuple[str, str]]], str]:
-    """Rows of tasks, each with those of its ranks below it, and what is left out."""
+    """Rows of tasks, each followed by its ranks, and the numbers of those left out."""
     rows: list[list[tuple[str, str]]] = []
     order = {"failed": 0, "running": 1, "starting": 1, "pending": 2}
     found = sorted(tasks, key=lambda task: order.get(task.state, 3))

@@ -1,7 +1,7 @@
-"""A plan as text, to be read from top to bottom: what others changed, what is done, where ranks go,
-what cannot be placed, what it costs, and one line that sums it up.
+"""A plan as text, to be read from top to bottom: changes by others, actions, places of ranks, tasks that
+cannot be placed, cost, and a summary line.
 
-Diagnostics of the plan are not part of it: they go to stderr, through `diagnostics_text`.
+The plan's diagnostics are not included: `diagnostics_text` writes them to stderr.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from declarative.render.text import (
 from declarative.render.values import fields
 
 SAME = 1e-4
-"""Costs that differ by less than this part count as equal."""
+"""Costs that differ by less than this part are shown as equal."""
 LONG = 60
 """A plan of more lines has its summary at both ends."""
 OLD = 90
-"""Days after which the plan shows the age of prices."""
+"""Prices older than so many days are shown with their age."""
 MOST_ENDED = 5
-"""Tasks that ended badly that are named."""
+"""At most so many tasks that ended in failure are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
 
 
 def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool = False) -> str:
-    """The whole plan, or what cannot be placed, the cost and the summary line alone.
+    """The whole plan, or with `summary_only` the tasks that cannot be placed, the cost and the summary line.
 
-    `width` are the columns of a terminal; with None nothing is cut or wrapped. What changes is never cut. A
-    long plan has its summary at its top as well: its end may be far away.
+    `width` is the terminal's width in columns; with None nothing is cut or wrapped. Changes are never cut. A
+    long plan has its summary at the top as well, since its end may be far away.
     """
     paint = Paint(color=color)
     summary = summary_lines(plan, paint)
@@ -78,7 +78,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
 
 
 def note_lines(plan: Plan, paint: Paint) -> list[str]:
-    """What went wrong before, and how old the facts are that the plan stands on."""
+    """What failed before, and the age of the facts on which the plan is based."""
     lines = _ended(plan, paint)
     if (plan.actions or plan.unplaced.refusals) and plan.basis.observed_at is not None:
         lines.append(paint("dim", _observed(plan)))
@@ -86,7 +86,7 @@ def note_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def summary_lines(plan: Plan, paint: Paint) -> list[str]:
-    """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
+    """The cost and the summary line. People and scripts look for the summary line, so it stands alone."""
     if plan.scope.refresh_only and plan.result != "error":
         return [paint("bold", _drift_summary(plan))]
     lines = _cost_lines(plan, paint)
@@ -105,7 +105,7 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def _nothing_to_do(plan: Plan, paint: Paint) -> list[str]:
-    """What is left as it is: tasks without a place, or all there is."""
+    """Why there is nothing to do: tasks without a place, or everything is as declared."""
     if plan.unplaced.refusals:
         return [paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}.")]
     if plan.result not in ("none", "unhealthy"):
@@ -115,7 +115,7 @@ def _nothing_to_do(plan: Plan, paint: Paint) -> list[str]:
 
 
 def renames(plan: Plan) -> int:
-    """How many records `moved` gives another address."""
+    """The number of records that get another address by `moved`."""
     return sum(len(move.addresses) for move in plan.scope.moved)
 
 
@@ -133,7 +133,7 @@ def _drift_summary(plan: Plan) -> str:
 
 
 def _rest(plan: Plan) -> str:
-    """What else there is to say where nothing is to be done: no more than was seen."""
+    """What remains to be said if there is nothing to do: only what was observed."""
     if plan.scope.part:
         return "Nothing is to be done in this part."
     if plan.observed.drift:
@@ -143,7 +143,7 @@ def _rest(plan: Plan) -> str:
 
 
 def _ended(plan: Plan, paint: Paint) -> list[str]:
-    """What went wrong before and stays so, since the plan does nothing about it."""
+    """Tasks that ended in failure and that the plan does not run again."""
     ended = plan.observed.ended
     if not ended:
         return []
@@ -154,7 +154,7 @@ def _ended(plan: Plan, paint: Paint) -> list[str]:
 
 
 def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """Tasks that wait in the queue of their cluster: for whom, and until when."""
+    """Tasks that wait in their cluster's queue: for whom, and until when."""
     if not plan.preview.queued:
         return []
     lines = ["Queued (they start when others let go of their nodes):", ""]
@@ -172,7 +172,7 @@ def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:
-    """Moves that would save something, for people to decide on: a plan moves nothing that runs."""
+    """Moves that would save money. People decide on them: a plan moves nothing that runs."""
     if not plan.preview.suggestions:
         return []
     lines = ["Possible by hand (nothing that runs is moved by a plan):", ""]
@@ -183,7 +183,7 @@ def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def backend_lines(plan: Plan, width: int | None) -> list[str]:
-    """How clouds are reached: the same lines in every plan, so that another endpoint is another text."""
+    """How clouds are reached. The lines are the same in every plan, so that another endpoint is visible."""
     if not plan.preview.backends:
         return []
     lines = ["Backends, as declared:", ""]
@@ -194,13 +194,13 @@ def backend_lines(plan: Plan, width: int | None) -> list[str]:
 
 
 def _observed(plan: Plan) -> str:
-    """How old the facts are that the plan stands on."""
+    """The age of the facts on which the plan is based."""
     how = "as recorded at" if plan.basis.offline else "observed at"
     return f"Nodes: {how} {iso(plan.basis.observed_at)}; apply looks at each again before it uses it."
 
 
 def cost_line(cost: Cost) -> str:
-    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; it says what is unknown."""
+    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; it also names what is unknown."""
     before, after = money(cost.before), money(cost.after)
     without = f"; {' and '.join(map(clean, cost.excludes))} not included" if cost.excludes else ""
     if None in (cost.before, cost.after):
@@ -211,7 +211,7 @@ def cost_line(cost: Cost) -> str:
 
 
 def _above(cost: Cost) -> str:
-    """How far the cost is above the least possible, at most; empty unless it rises."""
+    """By how much, at most, the cost exceeds the least possible; empty unless the cost rises."""
     if cost.after is None or cost.before is None or cost.after <= cost.before:
         return ""
     if not cost.bound:
@@ -221,9 +221,7 @@ def _above(cost: Cost) -> str:
 
 
 def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
-    """`Prices of aws as of 2025-03-02`, with their age once they are old: a shipped catalog is not renewed
-    by itself.
-    """
+    """`Prices of aws as of 2025-03-02`, and their age if old: nothing renews a shipped catalog."""
     today = today or datetime.now(UTC).date()
     ages = {day: (today - date.fromisoformat(day)).days for day in priced_on.values()}
     days = ", ".join(
@@ -236,7 +234,7 @@ def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
 
 
 def drift_lines(plan: Plan, paint: Paint) -> list[str]:
-    """What others changed."""
+    """What others changed outside of fleetform."""
     out: list[str] = []
     if plan.observed.drift:
         out += [f"{CHANGED}:", "", *drift_rows(plan.observed.drift, paint), ""]
@@ -253,7 +251,7 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def moved_lines(plan: Plan, paint: Paint) -> list[str]:
-    """What is renamed: nothing is made anew or restarted for that."""
+    """Renamed records; a rename makes and restarts nothing."""
     if not plan.scope.moved:
         return []
     rows = [
@@ -264,7 +262,7 @@ def moved_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """What `--target` and `--exclude` made of the plan."""
+    """How `--target` and `--exclude` limit the plan."""
     part = plan.scope.part
     if part is None:
         return []

@@ -171,7 +171,7 @@ def _counts() -> Schema:
 
 
 def plan_schema() -> Schema:
-    """Of `plan --json`."""
+    """The schema of `plan --json`."""
     return published(
         "fleetform plan",
         "What `fleetform plan --json` prints.",

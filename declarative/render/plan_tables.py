@@ -1,4 +1,4 @@
-"""The tables of a plan: the block map, where each rank goes, and why tasks cannot be placed."""
+"""The tables of a plan: the block map, the places of ranks, and why tasks cannot be placed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from declarative.render.text import (
 LISTED = 7
 """Up to so many rejections are shown one by one; more are grouped by code."""
 NAMES = ("gpu_model", "gpu_vendor")
-"""What is missing of these is no number."""
+"""Missing properties that are names, not numbers."""
 NAMED = 3
 DETAILED = 20
-"""So many refusals are shown in full; of more only the first line."""
+"""The first so many refusals are shown in full, further ones by their first line."""
 WORDS = {Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
 WAITS = "`retry`: it stays pending, and every `fleetform apply` tries again"
 
@@ -44,9 +44,9 @@ def unplaced_lines(
     waiting: Collection[str] = frozenset(),
     whole: bool = False,
 ) -> list[str]:
-    """All refusals, those that are alike as one, with an empty line after each; empty when there are none.
+    """All refusals, similar ones together, each followed by an empty line; empty if there are none.
 
-    Of many, the later ones have their first line only, unless `whole`.
+    Of many, the later ones have only their first line, unless `whole`.
     """
     if not refusals:
         return []
@@ -62,7 +62,7 @@ def unplaced_lines(
 
 
 def _groups(refusals: Sequence[Refusal], waiting: Collection[str]) -> list[list[Refusal]]:
-    """Those that are alike, the tasks that wait apart from the others."""
+    """Groups of similar refusals; waiting tasks are apart from the others."""
     groups: list[list[Refusal]] = []
     for alike in together_alike(refusals):
         groups.append([r for r in alike if r.task not in waiting])
@@ -71,7 +71,7 @@ def _groups(refusals: Sequence[Refusal], waiting: Collection[str]) -> list[list[
 
 
 def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
-    """Refusals that say the same of different tasks, by the first of each."""
+    """Refusals with the same text for different tasks, in the order of their first tasks."""
     found: dict[tuple[object, ...], list[list[Refusal]]] = {}
     out: list[list[Refusal]] = []
     for refusal in refusals:
@@ -87,7 +87,7 @@ def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
 
 
 def headline(alike: Sequence[Refusal], paint: Paint) -> str:
-    """`task/big[never-fits]: …`; of many that are alike `task/big-[0-199][never-fits]: 200 alike, each …`."""
+    """`task/big[never-fits]: …`; for many similar ones `task/big-[0-199][never-fits]: 200 alike, each …`."""
     first = alike[0]
     name = paint("bold", _names([r.task for r in alike]))
     count = f"{len(alike)} tasks alike, each " if len(alike) > 1 else ""
@@ -95,7 +95,7 @@ def headline(alike: Sequence[Refusal], paint: Paint) -> str:
 
 
 def _names(tasks: list[str]) -> str:
-    """The first few, those as one that differ in numbers alone."""
+    """The first few names; names that differ only in numbers become one."""
     return and_more((f"task/{names}" for names in host_lists(tasks)), NAMED)
 
 
@@ -116,7 +116,7 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
 
 
 def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str, list[int]]]:
-    """Causes one by one, and neighbours of the other verdicts as one stretch."""
+    """Causes one by one; neighbours with the same other verdict become one item."""
     words = ""
     found: list[int] = []
     for item in ranks:
@@ -152,9 +152,9 @@ def _rejections(rejections: Sequence[Rejection], paint: Paint) -> Iterator[str]:
 
 
 def _group(found: Sequence[Rejection]) -> str:
-    """Some of the targets, the detail of the nearest one, and the bounds of what they lack.
+    """Some of the targets, the detail of the nearest one, and the bounds of what is missing.
 
-    Where some are only counted, the bounds of all are not known, but how far the nearest is off.
+    If some targets are only counted, their bounds are unknown; then only the nearest one's shortage is shown.
     """
     single = [r for r in found if r.count == 1]
     named = [clean(r.target) for r in single[:NAMED]]
@@ -167,7 +167,7 @@ def _group(found: Sequence[Rejection]) -> str:
 
 
 def _detail(nearest: Rejection, found: Sequence[Rejection]) -> str:
-    """The detail of the nearest target, marked as such where others differ."""
+    """The detail of the nearest target, marked if others differ."""
     detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
     if all(r.detail == nearest.detail for r in found):
         return detail
@@ -179,7 +179,7 @@ def _shortage(item: Rejection) -> float:
 
 
 def _missing(found: Sequence[Rejection]) -> str:
-    """`; short by blocks 2-6`, `; over by memory 2GB`: the numbers of all of them."""
+    """`; short by blocks 2-6`, `; over by memory 2GB`: bounds over all of them."""
     bounds: dict[str, tuple[float, float]] = {}
     for item in found:
         for key, number in item.short.items():
@@ -208,7 +208,7 @@ def _span(key: str, low: float, high: float) -> str:
 
 
 MOST_UNCHANGED = 20
-"""So many nodes or ranks that stay as they are get a line each; more are only counted."""
+"""Up to so many unchanged nodes or ranks get a line each; more are only counted."""
 STATUS = {
     ReservationStatus.NEW: "green",
     ReservationStatus.KEPT: None,
@@ -217,7 +217,7 @@ STATUS = {
 
 
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
+    """The block map after the plan. Many unchanged nodes are shown only as a sum."""
     ops = _ops(plan, "node")
     restarts = Counter(r.node for r in plan.reservations if r.restart)
     hidden = _unchanged_nodes(plan, ops.keys())
@@ -231,7 +231,7 @@ def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
-    """The nodes that nothing happens to, nor to a rank on them; none if they are few."""
+    """Nodes without an action on them or on their ranks; empty if they are few."""
     kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
     if len(kept) <= MOST_UNCHANGED:
         return []
@@ -242,12 +242,12 @@ def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]
 
 
 def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
-    """How many blocks of the nodes are reserved, and how many there are."""
+    """How many blocks of the nodes are reserved, and how many they have."""
     return sum(len(node.holders) for node in nodes), sum(node.total for node in nodes)
 
 
 def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
-    """What is done to each thing of a kind, by its name."""
+    """The operation on each thing of a kind, by its name."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
         if action.address.kind == kind:
@@ -256,7 +256,7 @@ def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
 
 
 def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
-    """A line of the block map: what becomes of the node, and how many ranks on it restart."""
+    """A line of the block map: what happens to the node, and how many ranks on it restart."""
     if node.status == "deleted":
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
@@ -274,7 +274,7 @@ def _restarts(count: int) -> str:
 
 
 def _launch(node: NodePreview) -> str:
-    """What a launch costs; empty if it is free."""
+    """The cost of a launch; empty if it is free."""
     price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
     return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
 
@@ -284,7 +284,7 @@ def _name(item: Reservation) -> str:
 
 
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
-    """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
+    """What happens to each rank that holds or will hold blocks, by its name."""
     ops = _ops(plan, "rank")
     queued = {item.task for item in plan.preview.queued}
     out: dict[str, str] = {}
@@ -295,7 +295,7 @@ def outcome_of_ranks(plan: Plan) -> dict[str, str]:
 
 
 def _outcome(item: Reservation, ops: set[Op], queued: Collection[str]) -> str:
-    """What becomes of a rank, if its blocks do not say it."""
+    """What happens to a rank, if its blocks do not show it."""
     if item.task in queued:
         return "queued"
     if item.restart:
@@ -322,7 +322,9 @@ def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
-    """What each task of several ranks pays for them together, if anything: unknown with an unknown price."""
+    """What each task of several ranks pays for all of them. Unknown if one price is unknown, left out if
+    zero.
+    """
     prices: dict[str, list[float | None]] = {}
     for item in reservations:
         if item.status is not ReservationStatus.RELEASED:
@@ -361,7 +363,7 @@ def _rank_table(
 
 
 def _one_line_width(shown: Sequence[Reservation], volumes: Sequence[Sequence[str]]) -> int:
-    """Cells of a table that has all volumes of a rank in one line."""
+    """The width in cells of a table with all volumes of a rank on one line."""
     names = max(cells(r.task) + cells(r.node) for r in shown)
     return names + 44 + max(cells(", ".join(found)) for found in volumes)
 
@@ -371,7 +373,7 @@ def _mounts(item: Reservation) -> list[str]:
 
 
 def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:
-    """The row of a rank with its first volume, and one row for each further volume."""
+    """The row of a rank with its first volume, and a row for each further volume."""
     first = [
         Cell(clean(item.task)),
         Cell(str(item.rank), right=True),

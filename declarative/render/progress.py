@@ -1,7 +1,7 @@
-"""Progress of an apply, and what became of it: bars on a terminal, plain lines elsewhere, JSON lines for
+"""The progress and the result of an apply: bars on a terminal, plain lines elsewhere, JSON lines for
 programs.
 
-`Progress` is the only part of `render` that writes: to the stream that it is given. It is safe to call from
+`Progress` is the only part of `render` that writes: to the stream that it is given. It is safe to use from
 several threads.
 """
 
@@ -26,11 +26,11 @@ from declarative.render.data import to_event
 from declarative.render.text import Paint, clean, seal, sentence
 
 MOST_RUNNING = 8
-"""Actions that have a line of their own while they run."""
+"""At most so many running actions have their own line."""
 
 
 class Live:
-    """Draws on a terminal. Texts are clean already, and are never read as rich's markup."""
+    """Draws on a terminal. Texts are already clean; rich's markup in them has no effect."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -52,11 +52,11 @@ class Live:
         self._waiting: dict[str, str] = {}
 
     def stop(self) -> None:
-        """Take the bar away; the lines stay. The next action brings it back."""
+        """Take the bar away and keep the lines. The next action shows it again."""
         self._display.stop()
 
     def begin(self, id: str, text: str, total: int) -> None:
-        """Give an action a line of its own, as long as there are not too many."""
+        """Show an action on its own line, if there is room."""
         self._bars.update(self._all, total=total)
         self._display.start()
         if len(self._running) < MOST_RUNNING:
@@ -65,14 +65,14 @@ class Live:
             self._waiting[id] = text
 
     def change(self, id: str, text: str) -> None:
-        """Another text for an action that has started."""
+        """Change the text of a running action."""
         if id in self._running:
             self._actions.update(self._running[id], description=text)
         elif id in self._waiting:
             self._waiting[id] = text
 
     def end(self, id: str) -> None:
-        """Take the action's line away, and let the next one have it."""
+        """Remove the action's line, which gives room to the next action."""
         self._waiting.pop(id, None)
         task = self._running.pop(id, None)
         if task is not None:
@@ -83,7 +83,7 @@ class Live:
         self._bars.advance(self._all)
 
     def line(self, text: str, style: str | None) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         self._console.print(Text(text, style=style or ""))
 
 
@@ -91,11 +91,11 @@ if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
 
 MOST_SKIPPED = 10
-"""Skipped actions with the same cause that are named; the others are counted."""
+"""At most so many skipped actions with the same cause are named; the rest are counted."""
 
 
 def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
-    """The failures with their hints, the skipped actions with their cause, and the summary line."""
+    """The failures with their hints, the skipped actions with their causes, and the summary line."""
     found = tuple(results)
     paint = Paint(color=color)
     lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
@@ -117,7 +117,7 @@ def result_json(item: ActionResult) -> dict[str, Any]:
 
 
 def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
-    """The notes of actions that are done."""
+    """The notes of finished actions."""
     return [
         {"addresses": [i.address for i in items], "note": note} for note, items in _notes(results).items()
     ]
@@ -206,17 +206,18 @@ RECORD_VERBS = {
     **dict.fromkeys(("delete:volume", "delete:node"), ("letting go of it", "let go, it stays as it is")),
     **dict.fromkeys(("create:volume", "create:node"), ("adopting it", "adopted, it stays as it is")),
 }
-"""Of deletes that end nothing, and of creates that make nothing."""
+"""Verbs for deletes that only remove a record, and for creates that only add one."""
 MOST_NAMED = 4
-"""Nodes of a cluster that are named where it takes another offer."""
+"""At most so many nodes of a cluster are named when the cluster takes another offer."""
 SAY_SECONDS = 1.0
-"""What took longer says how long."""
+"""Actions that took more seconds than this show their duration."""
 
 
 def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
-    """The address of an action's id (`create:volume/data-0`), what is being done to it, and what was done.
+    """The address in an action's id (`create:volume/data-0`), and what is done to it, in the present and in
+    the past.
 
-    With `record` only the record of it comes or goes.
+    With `record` only its record is added or removed.
     """
     op, _, address = id.partition(":")
     kind = address.partition("/")[0]
@@ -226,10 +227,10 @@ def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
 
 
 class Progress:
-    """Says what happens while it happens. Use it as a context manager: the live display ends with it.
+    """Reports actions as they happen. Use it as a context manager: the live display ends with it.
 
-    The display is on only while actions run, so that prompts and reports are not drawn over. `total` may
-    be set once it is known.
+    The display is on only while actions run, so that it does not cover prompts and reports. `total` may be
+    set later, once it is known.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class Progress:
         self._live: Live | None = None
         self._records: frozenset[str] = frozenset()
         self._held: list[str] | None = None
-        """Lines that are written together."""
+        """Lines to write in one piece."""
 
     def __enter__(self) -> Self:
         return self
@@ -258,10 +259,10 @@ class Progress:
                 self._live.stop()
 
     def expect(self, more: int, records: Iterable[str] = ()) -> None:
-        """So many actions come besides those that have ended.
+        """Expect so many further actions.
 
-        `records` are the ids of deletes that end nothing (the rank has ended, or what was adopted stays), and
-        of creates that adopt.
+        `records` are the ids of actions on records alone: deletes of ended ranks or of adopted things, and
+        creates that adopt.
         """
         with self._lock:
             self.total = self._ended + more
@@ -269,7 +270,7 @@ class Progress:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Lines until the end are written in one piece. Not one within another."""
+        """Write all lines of the block in one piece. Must not be nested."""
         with self._lock:
             self._held = []
         try:
@@ -281,25 +282,25 @@ class Progress:
                     self._put("".join(held))
 
     def begin(self, id: str) -> None:
-        """An action starts."""
+        """Report that an action starts."""
         address, doing, _ = verbs(id, record=id in self._records)
         with self._lock:
             self._started[id] = self._clock()
-            self.total = max(self.total, self._ended + len(self._started))  # some are in no plan
+            self.total = max(self.total, self._ended + len(self._started))  # some actions are in no plan
             if self.mode == "live":
                 self._display().begin(id, f"{address}: {doing}…", self.total)
             else:
                 self._write({"event": "begin", "id": id}, f"{address}: {doing}…")
 
     def retry(self, id: str, error: str, wait: float) -> None:
-        """A call failed for now; it is tried again after `wait` seconds."""
+        """Report that a call failed and is tried again after `wait` seconds."""
         address, _, _ = verbs(id)
         text = f"{address}: trying again in {wait:.1f}s: {sentence(error)}"
         with self._lock:
             self._write({"event": "retry", "id": id, "error": error, "wait": round(wait, 3)}, text, "yellow")
 
     def wait(self, id: str, what: str, why: str) -> None:
-        """An action waits for something that is on its way."""
+        """Report that an action waits for something."""
         address, _, _ = verbs(id)
         text = f"{address}: waiting for {clean(what)}: {sentence(why)}"
         with self._lock:
@@ -309,7 +310,7 @@ class Progress:
                 self._write({"event": "wait", "id": id, "for": what, "reason": why}, text)
 
     def end(self, result: ActionResult) -> None:
-        """An action has ended, one way or another; skipped ones never started."""
+        """Report the end of an action. A skipped one never started."""
         with self._lock:
             started = self._started.pop(result.id, None)
             text, style = self._ended_text(result, 0.0 if started is None else self._clock() - started)
@@ -322,7 +323,7 @@ class Progress:
                     self._live.stop()
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
-        """The text about an action that ended after so many seconds, and its colour."""
+        """The text for an action that ended after so many seconds, and its colour."""
         address, _, did = verbs(result.id, record=result.id in self._records)
         took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
         if result.outcome == "done":
@@ -333,7 +334,7 @@ class Progress:
         return f"{address}: {result.outcome}{took}{why}", style
 
     def move(self, move: Move, more: int) -> None:
-        """An offer could not be had, and nodes take another one: `more` actions come of it."""
+        """Report that an offer is not available and nodes take another one, which adds `more` actions."""
         event = {
             "event": "failover",
             "addresses": [f"node/{name}" for name in move.nodes],
@@ -349,12 +350,12 @@ class Progress:
             self._write(event, text, "yellow")
 
     def note(self, text: str) -> None:
-        """Something worth saying that is about no single action."""
+        """Report something that belongs to no single action."""
         with self._lock:
             self._write({"event": "note", "text": text}, sentence(text))
 
     def rank(self, address: str, state: str, cause: str | None = None) -> None:
-        """A rank changed its state."""
+        """Report a rank's new state."""
         why = f": {sentence(cause)}" if cause else ""
         style = {"failed": "red", "lost": "red", "succeeded": "green"}.get(state)
         with self._lock:
@@ -365,13 +366,13 @@ class Progress:
             )
 
     def _display(self) -> Live:
-        """The live display: made when something is to be shown, since rich takes its time."""
+        """The live display, made when first needed because rich is slow to load."""
         if self._live is None:
             self._live = Live(self.stream)
         return self._live
 
     def _write(self, event: dict[str, Any], text: str, style: str | None = None) -> None:
-        """One event as one line; the lock is held."""
+        """Write one event as one line. The caller holds the lock."""
         if self.mode == "live":
             self._display().line(text, style)
             return

@@ -1,5 +1,5 @@
-"""The status as text: fleets, nodes with their blocks, volumes, tasks with their ranks; and what is not
-well.
+"""The status as text: fleets, nodes with their blocks, volumes, tasks with their ranks, and what
+is not well.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from declarative.render.text import (
 from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 
 MOST = 5
-"""Names of those with the same trouble that stand on a terminal; elsewhere all do."""
+"""At most so many names with the same trouble are shown on a terminal; without a width, all."""
 
 
 def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> list[str]:
-    """Once for all that have the same trouble: which, since when and what."""
+    """One entry for all that have the same trouble: names, since when, and details."""
     groups: dict[tuple[str, str], list[Health]] = {}
     for item in items:
         groups.setdefault((item.state, numberless(item.detail)), []).append(item)
@@ -69,13 +69,13 @@ def unwell(items: Sequence[Health]) -> str:
 
 
 CELLS = 4
-"""Nodes of up to so many blocks show them one by one; larger ones as stretches with the same holder."""
+"""Nodes with up to so many blocks show each block; larger ones show ranges with the same holder."""
 IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One node: `holders` maps busy blocks to holders; None where its blocks do not matter any more."""
+    """One node. `holders` maps busy blocks to holders; None if its blocks do not matter any more."""
 
     node: str
     total: int
@@ -83,11 +83,13 @@ class Row:
     note: str
     style: str | None = None
     kind: str | None = None
-    """What to compare `note` by, where it tells something of this node alone."""
+    """Compared in place of `note`, if the note is specific to this node."""
 
 
 def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: str = "  ") -> list[str]:
-    """Aligned columns: node, blocks, how many are busy, what becomes of it. Without a width, all is shown."""
+    """Aligned columns: node, blocks, number of busy blocks, what happens to it. Without a width, nothing is
+    cut.
+    """
     if not rows:
         return []
     other = max(cells(r.node) + cells(r.note) for r in rows) + 26
@@ -101,7 +103,7 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
 
 
 def _widest_holder(row: Row) -> int:
-    """Cells of the longest name in the row, if its blocks may be shown one by one."""
+    """The width in cells of the longest holder's name, if the blocks may be shown one by one; else 0."""
     if row.total > CELLS or row.holders is None:
         return 0
     return max((cells(_holder(row, block)) for block in range(row.total)), default=0)
@@ -138,7 +140,7 @@ def _range(first: int, last: int) -> str:
 
 
 def stretches(row: Row) -> list[tuple[int, int, str]]:
-    """First block, last block, and who holds them. Idle ones are not gone through: there may be thousands."""
+    """First block, last block, and holder. Idle blocks are not visited: there may be thousands."""
     out: list[tuple[int, int, str]] = []
     free = 0
     for block in sorted(b for b in row.holders or () if 0 <= b < row.total):
@@ -156,7 +158,7 @@ def stretches(row: Row) -> list[tuple[int, int, str]]:
 
 
 def _fit(stretches: list[str], room: float) -> str:
-    """As many stretches as there is room for, and how many more there are; never none."""
+    """As many stretches as fit, at least one, and the number of the rest."""
     whole = "[" + " | ".join(stretches) + "]"
     if cells(whole) <= room:
         return whole
@@ -187,9 +189,9 @@ STYLES = {
 }
 
 LIMITED = ("starting", "running")
-"""States in which it matters how a rank is held to its blocks."""
+"""States of ranks for which it matters how they are held to their blocks."""
 SILENT = ("unreachable", "unknown")
-"""States of a node in which the state of its ranks is unknown."""
+"""States of nodes in which the state of their ranks is unknown."""
 
 
 CHANGED = "Changed outside of fleetform"
@@ -205,7 +207,7 @@ def drift_rows(found: Sequence[Drift], paint: Paint) -> list[str]:
 
 
 def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
-    """Everything that is recorded, as it was observed."""
+    """Everything that is recorded, as last observed."""
     paint = Paint(color=color)
     lines: list[str] = []
     for title, body in (
@@ -262,12 +264,12 @@ def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int | None) -> list[s
 
 
 def node_note(node: NodeView) -> str:
-    """The state of a node, why it is so, since when it does not answer, and the price where it is known."""
+    """A node's state, its reason, since when the node does not answer, and the price if known."""
     return _note(node, "; ".join(filter(None, (node.reason, _silence(node.silence)))))
 
 
 def _note(node: NodeView, why: str | None) -> str:
-    """The state, why it is so, and the price where it is known."""
+    """The state, its reason, and the price if known."""
     price = "" if node.price is None else f", {money(node.price)} USD/h"
     reason = f": {sentence(why)}" if why else ""
     seen = "" if node.age is None else f", seen {ago(node.age)}"
@@ -276,7 +278,7 @@ def _note(node: NodeView, why: str | None) -> str:
 
 
 def _silence(silence: Silence | None) -> str | None:
-    """Since when a node does not answer, and what comes of it."""
+    """Since when a node does not answer, and what follows from it."""
     if silence is None:
         return None
     if silence.given_up or silence.kept:
@@ -288,7 +290,7 @@ def _silence(silence: Silence | None) -> str | None:
 
 
 def ago(seconds: float) -> str:
-    """How long something is past, in its largest unit."""
+    """How long ago, in the largest unit."""
     if seconds < 10:
         return "just now"
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -345,7 +347,7 @@ def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cel
 
 
 def _notes(rank: RankView, silence: str | None) -> Iterator[str]:
-    """What there is to say about a rank; `silence` is the state of a node that does not answer."""
+    """Notes about a rank. `silence` is the state of its node if that does not answer."""
     code, cause = f"exit code {rank.exit_code}", rank.cause or ""
     if rank.exit_code is not None and code not in cause:
         yield code

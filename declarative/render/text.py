@@ -1,7 +1,7 @@
-"""Text for a terminal: safe, in columns, with or without colour; rows that are alike as one.
+"""Text for a terminal: safe, in columns, with or without colour; similar rows become one.
 
-Whatever comes from outside (YAML, a backend, a rank) passes `clean` before it is put into a line, and
-every rendering passes `seal` at its end, so that no control character of a stranger reaches a terminal.
+Text from outside (YAML, a backend, a rank) passes `clean` before it is put into a line. Every rendering
+passes `seal` at its end, so that no foreign control character reaches a terminal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ _SGR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 _COUNTED = re.compile(r"([0-9]+)")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories that move the cursor, turn the direction of writing, hide themselves or cannot be encoded."""
+"""Unicode categories that move the cursor, change the direction of writing, are invisible or cannot be
+encoded.
+"""
 
 
 class _Visible(dict[int, str]):
-    """Each character as it is shown: control pictures for the old controls, escapes for the others."""
+    """How each character is shown: control pictures for the old control characters, escapes for
+    the others.
+    """
 
     def __missing__(self, point: int) -> str:
         char = chr(point)
@@ -39,7 +43,7 @@ _VISIBLE = _Visible()
 
 
 def clean(text: object) -> str:
-    """Text from outside as one line without control characters: they are made visible, not dropped."""
+    """Text from outside as one line. Control characters are made visible, not dropped."""
     shown = str(text)
     return shown if shown.isprintable() else shown.translate(_VISIBLE)
 
@@ -52,7 +56,7 @@ def sentence(text: object) -> str:
 def seal(lines: Iterable[str], *, color: bool) -> str:
     """The lines as one text that ends in a newline; empty for no lines.
 
-    Of control characters our own colours alone are left, even if a caller forgot to clean.
+    It keeps no control characters but our own colours, even if a caller forgot `clean`.
     """
     return "".join(_sealed(line, color=color).rstrip() + "\n" for line in lines)
 
@@ -64,23 +68,23 @@ def _sealed(line: str, *, color: bool) -> str:
 
 
 def cells(text: str) -> int:
-    """How many columns a terminal takes for it: wide characters take two, combining ones none."""
+    """The width of a text on a terminal in columns: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(cell(char) for char in text)
 
 
 def cell(char: str) -> int:
-    """The columns of one character."""
+    """The width of the character in columns."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """`text` in lines of at most `width` columns, all but the first indented below it; whole with None.
+    """`text` in lines of at most `width` columns, all but the first indented; one line if `width` is None.
 
-    Left to the terminal, what a stranger wrote could begin a line of its own.
+    If the terminal wrapped it, a stranger's text could begin a line of its own.
     """
     if width is None or cells(text) <= width:
         return [text]
@@ -96,20 +100,20 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 
 class Paint:
-    """Colours, where they were asked for."""
+    """Applies colours, if asked for."""
 
     def __init__(self, *, color: bool) -> None:
         self.color = color
 
     def __call__(self, style: str | None, text: str) -> str:
-        """`text` in a style of `_CODES`, or as it is."""
+        """`text` in a style of `_CODES`; unchanged without colours."""
         if not self.color or not style or not text:
             return text
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
 class Cell(NamedTuple):
-    """One entry of a table: its text is padded first and painted then."""
+    """One cell of a table. Its text is padded before it is coloured."""
 
     text: str
     style: str | None = None
@@ -117,7 +121,7 @@ class Cell(NamedTuple):
 
 
 def columns(rows: Sequence[Sequence[Cell]], paint: Paint, *, indent: str = "  ") -> list[str]:
-    """Rows as lines whose columns are aligned, two spaces between them; empty columns are left out."""
+    """Rows as lines with aligned columns, two spaces between them. Empty columns are left out."""
     if not rows:
         return []
     widths = [max(cells(row[i].text) for row in rows) for i in range(len(rows[0]))]
@@ -136,7 +140,7 @@ def _row(row: Sequence[Cell], shown: list[int], widths: list[int], paint: Paint)
 
 
 def ranges(numbers: Iterable[int], digits: int = 0) -> str:
-    """`0-2,5`: numbers in the notation of host lists, each with at least so many digits."""
+    """`0-2,5`: numbers in the notation of host lists, padded with zeros to `digits`."""
     out: list[list[int]] = []
     for number in sorted(set(numbers)):
         if out and number == out[-1][1] + 1:
@@ -150,8 +154,8 @@ Numbers = tuple[int, ...]
 
 
 def host_lists(names: Iterable[str]) -> list[str]:
-    """`data-[0-3]`, `train-[0-3].data-[same]`: names in the notation of host lists, which stand for exactly
-    these. `same` is the number that the list before it has.
+    """Exactly these names in the notation of host lists: `data-[0-3]`, `train-[0-3].data-[same]`. `same`
+    repeats the number of the list before it.
     """
     alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Numbers, ...]]] = {}
     for name in dict.fromkeys(names):
@@ -167,7 +171,7 @@ def host_lists(names: Iterable[str]) -> list[str]:
 
 
 def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
-    """Rows that differ at one place as one that has all their numbers there; the last place first."""
+    """Merge rows that differ at only one place. Starts with the last place."""
     for at in reversed(range(len(rows[0]))):
         found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
         for row in rows:
@@ -181,7 +185,7 @@ def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
 
 
 def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tuple[Numbers, ...]]:
-    """Rows as one that count the same at two places; the second place is empty then."""
+    """Merge rows whose number at one place equals that at another; the second place becomes empty."""
     found: dict[tuple[int, int, tuple[Numbers, ...]], list[tuple[Numbers, ...]]] = {}
     for row in rows:
         first, second = _same_counts(row, digits)
@@ -200,7 +204,7 @@ def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tupl
 
 
 def _same_counts(row: tuple[Numbers, ...], digits: Sequence[int]) -> tuple[int, int]:
-    """The first two places with the same single number in as many digits; twice 0 if there are none."""
+    """The first two places with the same single number in the same form; 0, 0 if there are none."""
     for second, numbers in enumerate(row):
         for first in range(second if len(numbers) == 1 else 0):
             if row[first] == numbers and digits[first] == digits[second]:
@@ -222,7 +226,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def money(price: float | None) -> str:
-    """USD with two digits, four where two would hide something; `unknown` is never 0."""
+    """USD with two digits, or four if two would hide something. An unknown price is `unknown`, never 0."""
     if price is None:
         return "unknown"
     return f"{price:.2f}" if round(price, 2) == round(price, 4) else f"{price:.4f}"
@@ -231,11 +235,11 @@ def money(price: float | None) -> str:
 # ------------------------------------------------------------------------- what a stream can show
 
 PLAIN_WIDTH = 100
-"""The width for narrow text where there is no terminal: fixed, so that logs do not depend on who looks."""
+"""The width for narrow text without a terminal. It is fixed, so that logs are always the same."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal. One that was closed before the start (`<&-`) is None."""
+    """Whether a stream is a terminal. A stream closed before the start (`<&-`) is None."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed meanwhile
@@ -243,12 +247,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def use_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Colours on a terminal that can show them, unless `NO_COLOR` (https://no-color.org) is set."""
+    """Whether to use colours: on a capable terminal, unless `NO_COLOR` (https://no-color.org) is set."""
     return is_terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
 
 
 def width(stream: TextIO) -> int | None:
-    """The columns of the terminal, at least 40; None where there is none: then nothing is cut."""
+    """The terminal's width in columns, at least 40. Without a terminal None: nothing is cut."""
     if not is_terminal(stream):
         return None
     try:
@@ -259,22 +263,20 @@ def width(stream: TextIO) -> int | None:
 
 
 # --------------------------------------------------------------------------- rows that are alike
-#
-# Rows of a table that differ by counting alone become one: `node/gpu-[0-199]`. Nothing is lost by it: the
-# first number that differs leads, and every other one that does is as far from it in each row, so that the
-# lists of two columns pair up in their order.
+# Neighbouring rows that differ only by counting become one: `node/gpu-[0-199]`. No information is lost: all
+# numbers that change grow by the same step, so the lists of two columns match in their order.
 
 MOST_ALIKE = 4
-"""So many neighbours that are alike get a line each; more share one."""
+"""Up to so many similar neighbours get a line each; more share one."""
 _NUMBER = re.compile(r"(\d+)")
 _BLANKS = re.compile(" +")
 
 
 class _Parts:
-    """A row as its words, and the numbers between them."""
+    """A row split into its words and the numbers between them."""
 
     def __init__(self, row: Sequence[Cell], loosely: str | None) -> None:
-        """`loosely` is compared in the last column's stead."""
+        """`loosely`, if given, is compared in place of the last column."""
         compared = row if loosely is None else row[:-1]
         parts = _NUMBER.split("\n".join([cell.text for cell in compared]))
         self.numbers = parts[1::2]
@@ -283,7 +285,9 @@ class _Parts:
         self.words = (words, styles, loosely)
 
     def step(self, after: _Parts) -> tuple[int, tuple[bool, ...]] | None:
-        """By how much those numbers grow that do, and which; None where the rows are not alike."""
+        """The common step of the numbers that change, and which ones change; None if the rows are not
+        similar.
+        """
         pairs = list(zip(self.numbers, after.numbers, strict=False))
         if self.words != after.words or any(a != b and not (_plain(a) and _plain(b)) for a, b in pairs):
             return None
@@ -293,7 +297,7 @@ class _Parts:
 
 
 def numberless(text: str) -> str:
-    """What texts have in common that differ by their numbers."""
+    """The text with its numbers replaced, equal for texts that differ only in numbers."""
     return _NUMBER.sub("#", text)
 
 
@@ -302,9 +306,10 @@ def _plain(number: str) -> bool:
 
 
 def folded(rows: Sequence[Sequence[Cell]], loosely: Sequence[str] = ()) -> list[list[Cell]]:
-    """The rows of a table, from more than `MOST_ALIKE` neighbours on that are alike one in their stead.
+    """The rows of a table. More than `MOST_ALIKE` similar neighbours become one row.
 
-    With `loosely`, a text for each row, the last columns are compared by that one; the first row's is shown.
+    `loosely` has a text for each row, which is compared in place of the last column. The first row's last
+    column is shown.
     """
     out: list[list[Cell]] = []
     for start, end, moves in _runs([_Parts(r, loosely[i] if loosely else None) for i, r in enumerate(rows)]):
@@ -316,7 +321,7 @@ def folded(rows: Sequence[Sequence[Cell]], loosely: Sequence[str] = ()) -> list[
 
 
 def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]]:
-    """Where rows that are alike begin and end, and which of their numbers differ."""
+    """The first row and the end of each run of similar rows, and which of their numbers differ."""
     start = 0
     while start < len(parts):
         end = start + 1
@@ -327,7 +332,7 @@ def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]
                 break
             moves, end = found[1], end + 1
         if end - start <= MOST_ALIKE:
-            end = start + 1  # the next row may begin more
+            end = start + 1  # the next row may begin a longer run
         yield start, end, moves
         start = end
 
@@ -337,7 +342,7 @@ def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: b
     left = list(moves)
     for i, cell in enumerate(found[:-1] if first else found):
         split = [_NUMBER.split(row[i].text) for row in rows]
-        # What fills small numbers up to the width of large ones is not needed any more.
+        # Padding in front of small numbers is dropped.
         parts = split[-1]
         for at in range(1, len(parts), 2):
             if left.pop(0):

@@ -1,6 +1,6 @@
-"""Inputs of actions as text: fields with their values, and what becomes of them.
+"""The inputs of actions as text: fields with their values, and their changes.
 
-A pull request is judged by this text. So nothing is cut, and no two values that differ look the same.
+People approve pull requests by this text. So nothing is cut, and no two different values look the same.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wr
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
 _AMBIGUOUS = re.compile(r"[,{}\[\]\"]|:\s|:$|^\s|\s$|^$|[\x00-\x1f]")
-"""What a text may hold that could be taken for the list or mapping around it."""
+"""Text that could be mistaken for a part of the list or mapping around it."""
 _CONSTANTS = {True: "true", False: "false", None: "null"}
 MOST_COMPARED = 400
-"""Lines that are compared with one another: it takes the square of it. Of more, all are shown."""
+"""Up to so many lines are compared, since the time grows with the square. Of more, all are shown
+as changed.
+"""
 CONTEXT = 2
-"""Unchanged lines that are shown before and after those that changed."""
+"""How many unchanged lines are shown before and after changed ones."""
 EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
-"""What is shown one by one, also where there was none of it."""
+"""Fields whose items are shown one by one, and their value if there were none."""
 LEFT_OUT = {f.name: f.default for f in dataclasses.fields(RankInputs) if isinstance(f.default, int)}
-"""What a field counts as that is not recorded: `nodes: 1` is left out, and is no nothing."""
+"""The values of fields that are not recorded: `nodes: 1` is left out of the record and does not mean none."""
 FORCES = "forces replacement"
 SHOWN_ELSEWHERE = {
     "task": frozenset({"task", "rank", RETRIES, SCHEDULED, SUMS}),
@@ -38,35 +40,35 @@ SHOWN_ELSEWHERE = {
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
 }
-"""Fields that an address or the table of ranks says."""
+"""Fields that the address or the table of ranks already shows."""
 
 
 # ---------------------------------------------------------------------------------------- single values
 
 
 def reference(text: str) -> str | None:
-    """`(from $KEY)` for a text that is nothing but a variable of the caller's environment.
+    """`(from $KEY)` for a text that is only a variable of the caller's environment, else None.
 
-    A text that has more to it is shown as it was written: that is no secret, and what is around a secret
-    may be what sends it away.
+    Any other text is shown as written. It is not a secret itself, and text around a secret may be what sends
+    the secret away.
     """
     found = _FROM.fullmatch(text.strip()) if "${{" in text else None
     return f"(from ${found[1] or found[3]})" if found else None
 
 
 def visible(line: str) -> str:
-    """One line without control characters; blanks at its end can be seen."""
+    """One line without control characters. Spaces at its end are made visible."""
     stripped = line.rstrip(" ")
     return clean(stripped) + "\N{SYMBOL FOR SPACE}" * (len(line) - len(stripped))
 
 
 def quoted(text: str, *, ascii: bool = False) -> str:
-    """A text in quotes, as JSON has it."""
+    """The text in quotes, as in JSON."""
     return clean(json.dumps(text, ensure_ascii=ascii))
 
 
 def written(head: str, text: str) -> Iterator[str]:
-    """A text after its head; one of several lines below it, with the sign that YAML has for its last ones."""
+    """A text after its head. Several lines go below it, with YAML's sign for line breaks at the end."""
     shown = reference(text)
     if shown or "\n" not in text:
         yield head + (shown or visible(text) or '""')
@@ -78,7 +80,9 @@ def written(head: str, text: str) -> Iterator[str]:
 
 
 def one_line(key: str, value: Any, *, quote: bool = False, inside: bool = False) -> str:
-    """A value on one line. `key` tells sizes in MiB from other numbers; `inside` a list or a mapping."""
+    """A value on one line. A `key` in `_mib` marks a size; `inside` means that the value is in a list or
+    mapping.
+    """
     if isinstance(value, bool) or value is None:
         return _CONSTANTS[value]
     if isinstance(value, int) and key.endswith("_mib"):
@@ -111,12 +115,12 @@ def _text(value: str, *, quote: bool, inside: bool) -> str:
 
 
 def _inside(text: str) -> str:
-    """In quotes where it could be taken for something else."""
+    """The text, in quotes if it is ambiguous."""
     return quoted(text) if _AMBIGUOUS.search(text) else clean(text)
 
 
 def where(inputs: Inputs) -> str:
-    """What a reservation or an attachment is, in a few words; empty for the other kinds."""
+    """A reservation or an attachment in a few words; empty for other kinds."""
     if isinstance(inputs, ReservationInputs):
         return f"blocks {one_line('blocks', inputs.blocks)} of {clean(f'node/{inputs.node}')}"
     if isinstance(inputs, AttachmentInputs):
@@ -134,7 +138,7 @@ def shown_fields(kind: str, inputs: Inputs) -> dict[str, Any]:
 
 
 def fields(made: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of something that is made; commands and variables one by one."""
+    """The fields of a new thing; commands and variables one by one."""
     for key, value in made.items():
         name = clean(key)
         if key == "commands" and isinstance(value, (list, tuple)):
@@ -154,7 +158,7 @@ def fields(made: Mapping[str, Any]) -> Iterator[str]:
 def differing(
     kind: str, before: Inputs, after: Inputs, forcing: Collection[str]
 ) -> list[tuple[str, Any, Any]]:
-    """The fields that differ, each with its old and new value."""
+    """The fields that differ, each with old and new value."""
     was, now = data_of(before), data_of(after)
     hidden = SHOWN_ELSEWHERE.get(kind, frozenset()) - set(forcing)
     keys = [*now, *(key for key in sorted(was) if key not in now)]
@@ -166,9 +170,9 @@ def differing(
 def changes(
     found: Collection[tuple[str, Any, Any]], *, forcing: Collection[str], width: int | None, paint: Paint
 ) -> Iterator[str]:
-    """The fields of `differing`, old → new; those of `forcing` say that they force the replacement.
+    """The fields of `differing`, old → new. A note marks fields in `forcing`, which force the replacement.
 
-    `width` are the columns that a line may take; with None, lines are as long as they are.
+    `width` is the room for a line in columns; None sets no limit.
     """
     for key, old, new in found:
         note = f"  # {FORCES}" if key in forcing else ""
@@ -215,8 +219,8 @@ def _leaf(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
 
 
 def _look_alike(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether a reader may take the lines for the others: they differ in blanks, in forms of a letter, or in
-    letters that ASCII does not have, which may look like its own (Cyrillic ie for e).
+    """Whether a reader may mistake the lines for each other. They differ only in blanks, in forms of a
+    letter, or in non-ASCII letters that may look like ASCII ones (Cyrillic ie for e).
     """
     pairs = (
         [" ".join(unicodedata.normalize("NFKC", text).split()) for text in lines] for lines in (some, others)
@@ -228,7 +232,7 @@ def _look_alike(some: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
-    """Lines that go and lines that come, between some of those that stay; of the others, how many."""
+    """Deleted and added lines, with some unchanged lines around them; the rest are counted."""
     was, now = _lines(old), _lines(new)
     if was == now:
         was, now = ([quoted(text, ascii=True) for text in texts] for texts in (old, new))
@@ -252,7 +256,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 
 def _unchanged_lines(lines: Sequence[str], first: int, last: int) -> Iterator[Line]:
-    """The first and the last of some lines, and between them how many there are."""
+    """The first and last of the lines, and the number of lines between them."""
     between = len(lines) - first - last
     if between <= 1:
         first, last, between = len(lines), 0, 0
@@ -263,7 +267,7 @@ def _unchanged_lines(lines: Sequence[str], first: int, last: int) -> Iterator[Li
 
 
 def _opcodes(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """As of `SequenceMatcher`. Of two long texts all counts as changed but what is alike at their ends."""
+    """The opcodes of `SequenceMatcher`. In long texts, everything but the equal ends counts as changed."""
     most = min(len(was), len(now))
     head = next((i for i in range(most) if was[i] != now[i]), most)
     tail = next((i for i in range(most - head) if was[-1 - i] != now[-1 - i]), most - head)

@@ -1,4 +1,4 @@
-"""What `status` shows, as values: the keys of `status --json`, and beside them what only people read."""
+"""The data that `status` shows: the keys of `status --json`, and what only people read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declarative.store.loops import LeftAlone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """A fleet: how many nodes it has, and how many of their blocks are busy."""
+    """A fleet: its number of nodes, and how many of their blocks are busy."""
 
     name: str
     nodes: int
@@ -29,10 +29,10 @@ class FleetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node: `holders` maps each busy block to its holder (`rank/train-0`); `resources` is as recorded.
+    """A node. `holders` maps each busy block to its holder (`rank/train-0`); `resources` is as recorded.
 
-    `state` is a value of `NodeState` and `reason` says why it is not ready; `observed_at` is in
-    seconds since the epoch, and `age`, where it is to be shown to people, in seconds until now.
+    `state` is a value of `NodeState`, and `reason` says why it is not ready. `observed_at` is in seconds
+    since the epoch. `age`, if set, is for people: seconds from then until now.
     """
 
     name: str
@@ -51,19 +51,19 @@ class NodeView:
     age: float | None = None
     drained: Drain | None = None
     silence: Silence | None = None
-    """That it does not answer."""
+    """Since when the node does not answer; None if it answers."""
     rehearsal: bool | None = False
-    """Whether it is on this machine and has GPUs that the machine lacks; None if that was not checked."""
+    """Whether it is on this machine and claims GPUs that the machine lacks; None if not checked."""
 
     @property
     def busy(self) -> int:
-        """The number of busy blocks: derived, never counted up and down."""
+        """The number of busy blocks, always counted from `holders`."""
         return len(self.holders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """A declared host that is not a node yet, for people; `fit` if the next apply makes it one."""
+    """A declared host that is not a node yet, for people. `fit`: the next apply makes it one."""
 
     host: str
     fleet: str
@@ -84,7 +84,7 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
-    """A rank: `node` is None when it holds none; `cause` says why it ended as it did."""
+    """A rank. `node` is None if it holds none; `cause` says why it ended as it did."""
 
     rank: int
     node: str | None
@@ -93,7 +93,7 @@ class RankView:
     attempt: int = 1
     cause: str | None = None
     confinement: str | None = None
-    """How it is held to its blocks, for people; see `RankStatus`."""
+    """How it is limited to its blocks, for people; see `RankStatus`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,9 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """All of it. `diagnostics` (a backend that did not answer) are the caller's to print, on stderr.
+    """The whole status. The caller prints `diagnostics` (such as a backend that did not answer) on stderr.
 
-    `hosts` are those that were looked at besides the nodes.
+    `hosts` are hosts that were looked at and are not nodes.
     """
 
     lineage: str | None
@@ -121,18 +121,18 @@ class StatusView:
     tasks: tuple[TaskView, ...] = ()
     hosts: tuple[HostView, ...] = ()
     health: tuple[Health, ...] = ()
-    """What is not well; in text it stands at the nodes and hosts, and on stderr."""
+    """What is not well. In text it is shown at the nodes and hosts, and on stderr."""
     drift: tuple[Drift, ...] = ()
-    """What differs from what is recorded: what is gone is in none of the above."""
+    """What differs from the record. The fields above leave out things that are gone."""
     left_alone: tuple[LeftAlone, ...] = ()
-    """The backends that a loop leaves alone."""
+    """Backends that a loop leaves alone."""
     spent: Spent | None = None
-    """What nodes cost in this month; None where nobody counts it."""
+    """The cost of the nodes in this month; None if nobody counts it."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def host_view(host: Host, note: Diagnostic | None) -> HostView:
-    """The view of a host that is not a node; `note` says why it cannot be one yet."""
+    """The view of a host that is not a node; `note` says why not."""
     reason = (
         note.summary.partition(" is left out: ")[2] if note else "ready: the next `apply` makes it a node"
     )
@@ -140,7 +140,7 @@ def host_view(host: Host, note: Diagnostic | None) -> HostView:
 
 
 def status_view(desired: Desired, state: State, *, now: float | None = None) -> StatusView:
-    """The view of a state; declared fleets and tasks that are not recorded yet are in it, too.
+    """The view of a state. It includes declared fleets and tasks that are not recorded yet.
 
     With `now`, nodes have the age of their observations.
     """

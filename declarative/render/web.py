@@ -1,6 +1,6 @@
-"""What all our pages share: the templates, how their text is escaped, and the map of blocks.
+"""What all our pages share: templates, the escaping of text, and the map of blocks.
 
-All text from outside is escaped by the templates. A policy in each page forbids every script but its own one.
+The templates escape all text from outside. A policy in each page forbids all scripts but its own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ COLORS = (
     "#c8ccff",
     "#f3d3c9",
 )
-"""Behind dark text: light ones, on a dark page too."""
+"""Backgrounds for dark text, light enough also on a dark page."""
 
 
 def rendered(template: str, *, script: str, **values: Any) -> str:
-    """A page of ours. The same values give the same bytes."""
+    """A page from a template. The same values give the same bytes."""
     from markupsafe import Markup
 
     made: str = (
@@ -63,12 +63,12 @@ def _text(name: str) -> str:
 
 
 def hash_of(script: str) -> str:
-    """What a page's policy calls its script."""
+    """The hash of a script, for the page's policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def node_data(row: Row, colors: dict[str, int], *, warn: bool) -> dict[str, Any]:
-    """A node of the block map. `colors`, the same for all rows, holds the numbers of the tasks' colours."""
+    """A node of the block map. `colors` numbers the tasks' colours and is shared by all rows."""
     pieces = []
     for first, last, holder in stretches(row) if row.holders is not None else ():
         task = holder.rpartition("-")[0]
