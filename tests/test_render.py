@@ -1052,7 +1052,6 @@ def test_progress_as_plain_lines():
         "volume/data-0: created (1m 5s)",
         "rank/train-0: stopping…",
         "rank/train-0: failed (1m 5s): no answer",
-        "node/gpu-0: skipped: it was not needed",
         "rank/train-1: failed: exit code 1",
     ]
 

@@ -310,13 +310,14 @@ class Progress:
                 self._write({"event": "wait", "id": id, "for": what, "reason": why}, text)
 
     def end(self, result: ActionResult) -> None:
-        """Report the end of an action. A skipped one never started."""
+        """Report the end of an action. A skipped one never started: the report at the end lists it."""
         with self._lock:
             started = self._started.pop(result.id, None)
             text, style = self._ended_text(result, 0.0 if started is None else self._clock() - started)
             self._ended += 1
             event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
-            self._write(event, text, style)
+            if self.mode == "json" or result.outcome != "skipped":
+                self._write(event, text, style)
             if self._live:
                 self._live.end(result.id)
                 if not self._started and self._ended >= self.total:
