@@ -1,5 +1,5 @@
-"""From the YAML files of a project to `Desired`, or to everything that is wrong with them.
+"""Reads the YAML files of a project into `Desired`, or reports everything that is wrong with them.
 
 `source` reads YAML text with positions, `template` fills in `${{ … }}`, and `loader` finds the files and
-brings both together.
+combines both.
 """

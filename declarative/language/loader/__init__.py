@@ -1,8 +1,8 @@
-"""A project's directory into `Desired`, or into everything that is wrong with it.
+"""Reads a project's directory into `Desired`, or reports everything that is wrong with it.
 
-`files` finds and reads, `project` settles the values of `${{ var.x }}`, `documents` decodes each document,
-`references` holds them against each other, `mounts` works out the volumes of each rank, `file_lists` the
-files that ranks get. All of it is bounded: the directory may be a stranger's.
+`files` finds and reads the files, `project` settles the values of `${{ var.x }}`, `documents` decodes each
+document, `references` compares them with each other, `mounts` works out the volumes of each rank,
+`file_lists` the files that ranks get. Everything has limits: the directory may be a stranger's.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from declarative.model.resource import LOCAL, Desired, TaskWant
 from declarative.model.spec.hosts import SshConfig
 
 Look: TypeAlias = Literal["none", "names", "contents"]
-"""How far the files that ranks get are looked at."""
+"""Whether the files that ranks get are only listed, or also read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What shall be there, the files that say so (relative to the directory), and warnings."""
+    """What is declared, the files that were read (relative to the directory), and warnings."""
 
     desired: Desired
     files: tuple[str, ...]
@@ -60,13 +60,13 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     look: Look = "none",
     published: bool = True,
 ) -> Loaded:
-    """Read the project in `directory`; `InvalidError` with every error that there is.
+    """Read the project in `directory`; `InvalidError` with all errors.
 
-    `variables` are those of `--var`; `environ` is looked into for `FLEETFORM_VAR_x` alone. `state` is where
-    that is kept, if not where the project says. With `look`, what tasks' `files` name is found: by its names
-    alone, or, to plan with it, also by what is in it. `named` are files below `directory` that are read
-    besides its own. Without `published`, what can be read is not checked against the published schemas as
-    well: that takes as long as the rest.
+    `variables` are the values of `--var`. Of `environ` only `FLEETFORM_VAR_x` is read. `state` is the place
+    of the state, if it is not the one in the project. `look` says whether the files in tasks' `files` are
+    listed, or also read, as plans need it. `named` are files below `directory` that are read besides its own.
+    Without `published`, documents are not checked against the published schemas as well, which would double
+    the time.
     """
     findings = Findings(published=published)
     files = ProjectFiles(directory, findings)
@@ -106,9 +106,9 @@ def declared_state(
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Where the project says that its state is, though other things in it may be wrong; None if it does not.
+    """The state's place as declared, even if other things in the project are wrong; None if not declared.
 
-    ValueError if it says so and it cannot be told where.
+    ValueError if it is declared and cannot be worked out.
     """
     findings = Findings()
     raw = classify(ProjectFiles(directory, findings).own(named, excluded), findings)
@@ -118,7 +118,7 @@ def declared_state(
 
 _SQLITE = "sqlite:///"
 _BESIDE = ("", "-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database."""
+"""The ends of the files that SQLite keeps beside a database."""
 
 
 def _with_files(
@@ -133,7 +133,7 @@ def _with_files(
 ) -> Desired:
     """`desired` with the manifests of all tasks that have `files`.
 
-    `names` are the project's own documents. Nothing is read for a project that has errors already.
+    `names` are the project's own documents. If the project has errors already, nothing is read.
     """
     read = read and all(item.severity is not Severity.ERROR for item in findings.items)
     sender = Sender(root, hidden=frozenset(_hidden(desired, root, state)), documents=names, read=read)
@@ -157,20 +157,20 @@ def _with_files(
             span = shown_span(document, at)
             findings.add(error.code, error.summary, error.hint, span=span, address=f"task/{name}")
             if error.code == "too-large":
-                break  # the same limits hold for all
+                break  # all have the same limits
     return replace(desired, tasks={**desired.tasks, **tasks})
 
 
 def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
     """What fleetform keeps in the project: its state, the folders of local backends, and keys to hosts."""
     for place in _kept_places(desired, state):
-        path = Path(os.path.realpath(root / place))  # `resolve` fails of a link to itself
+        path = Path(os.path.realpath(root / place))  # `resolve` fails on a link to itself
         if path.is_relative_to(root) and path != root:
             yield path.relative_to(root).as_posix()
 
 
 def _kept_places(desired: Desired, state: str | None) -> Iterator[str]:
-    """The same as they are written, in the project or not."""
+    """The same paths as written, inside the project or not."""
     for url in filter(None, (state, desired.project.state)):
         if url.startswith(_SQLITE):
             yield from (url.removeprefix(_SQLITE) + suffix for suffix in _BESIDE)
@@ -183,7 +183,7 @@ def _kept_places(desired: Desired, state: str | None) -> Iterator[str]:
 
 
 def _private_keys(config: SshConfig | None) -> list[str]:
-    """The private keys for logins to hosts. A `~` without a home directory stays as it is."""
+    """The private keys for logins to hosts. Without a home directory, `~` stays unchanged."""
     if config is None:
         return []
     jumps = [jump for host in config.hosts if (jump := host.proxy_jump)]

@@ -1,6 +1,6 @@
-"""Documents of dstack and SkyPilot as drafts of documents of this language.
+"""Converts documents of dstack and SkyPilot to drafts of our documents.
 
-A task of SkyPilot becomes a task, and a fleet of the nodes that SkyPilot launches.
+A task of SkyPilot becomes a task, and a fleet with the nodes that SkyPilot launches.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SERVING = {
 
 
 def from_dstack(document: Document, default: str) -> list[Draft]:
-    """The documents that one of dstack's comes to, `default` being its name if it has none; what has no
-    counterpart is notes alone.
+    """The drafts for one document of dstack. A document without a name is called `default`. If it has no
+    counterpart, the draft has only notes.
     """
     kind = document.data.get("type")
     data = dict(document.data)
@@ -76,7 +76,7 @@ def _draft(kind: str, data: dict[str, Any], default: str) -> Draft:
 
 
 def _fit(draft: Draft) -> None:
-    """Leave out what would be an error, or change nothing, because of other fields."""
+    """Leave out fields that other fields make wrong or useless."""
     if isinstance(resources := draft.fields.get("resources"), dict):
         for key in [key for key in resources if key in ignored_of(Resources)]:
             del resources[key]
@@ -91,7 +91,7 @@ def _fit(draft: Draft) -> None:
 
 
 def _plain(value: Any, draft: Draft) -> Any:
-    """A value with dstack's secrets as variables of the environment."""
+    """The value with dstack's secrets replaced by variables of the environment."""
     if isinstance(value, Mapping):
         return {k: _plain(v, draft) for k, v in value.items()}
     if isinstance(value, list):
@@ -117,7 +117,7 @@ _ACCELERATOR = re.compile(
     r"(?P<name>[A-Za-z0-9._]+?)(?:-(?P<memory>\d+)GB)?(?:-SXM\d?|-PCIe)?(?::(?P<count>\d+\+?)?)?", re.ASCII
 )
 _PLACE = frozenset(("cloud", "infra", "region", "zone"))
-"""Fields of SkyPilot's `resources` that say where."""
+"""Fields of SkyPilot's `resources` for a place."""
 _ELSEWHERE = {
     "config": "write it in the `backend` document, or leave it to each user",
     "service": "nothing scales a task or routes to it",
@@ -128,7 +128,7 @@ _ELSEWHERE = {
 
 
 def from_skypilot(document: Document, default: str) -> list[Draft]:
-    """A fleet and a task, called `default` if they have no name."""
+    """A fleet and a task, called `default` if they have no names."""
     data = dict(document.data)
     notes: list[str] = []
     name = name_of(data.pop("name", None), default, notes)
@@ -265,7 +265,7 @@ def _of_nodes(key: str, value: Any, fleet: Draft) -> None:
 
 
 def _amount(key: str, text: str) -> tuple[str, str] | None:
-    """`4+` CPUs, and sizes in GB; `2x` memory is that times the CPUs, which there is no word for."""
+    """`4+` CPUs, and sizes in GB. `2x` memory means twice the number of CPUs, which we cannot express."""
     least, number = text.endswith("+"), text.rstrip("+")
     size = number if number[-1:].isalpha() else f"{number}GB"
     if key == "cpus":
@@ -288,9 +288,9 @@ def _listed(value: Any) -> list[str]:
 
 
 def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
-    """`H100:8`, `{H100: 8}`, or several of which any will do."""
+    """`H100:8`, `{H100: 8}`, or several of them as alternatives."""
     models: dict[tuple[str, str], list[str]] = {}
-    """Names by their memory and count."""
+    """The names by memory and count."""
     for item in _listed(value):
         match = _ACCELERATOR.fullmatch(item)
         if match is None or match["name"].lower().startswith("tpu"):
@@ -309,7 +309,7 @@ def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
 
 
 def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
-    """Cloud, region and zone of each choice."""
+    """Cloud, region and zone of each alternative."""
     found: dict[str, list[str]] = {"backends": [], "regions": [], "availability_zones": []}
     for one in asked:
         cloud, region, zone = _place(one)
@@ -325,7 +325,7 @@ def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
 
 
 def _place(choice: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Cloud, region and zone; `infra` is the three in one."""
+    """Cloud, region and zone; `infra` combines all three."""
     cloud, region, zone, *_ = (*str(choice.get("infra") or "").split("/"), "", "")
     return (
         str(choice.get("cloud") or cloud).lower(),

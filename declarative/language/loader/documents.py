@@ -1,4 +1,4 @@
-"""Each document by itself: its type, its templates, its fields."""
+"""Decodes each document by itself: its type, its templates, its fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SKIPPED = {
     "service": "write a `task` with the commands to run; nothing scales it or routes to it",
     "gateway": "remove it; fleetform has no services",
 }
-"""Documents of dstack that fleetform has nothing for, and what comes nearest."""
+"""dstack's documents without a counterpart here, and the nearest replacement."""
 _FOREIGN = {
     "profile": "write its fields where they are used",
     "policy": "keep it outside of projects: in /etc/fleetform/policy.yaml, or where FLEETFORM_POLICY says",
@@ -43,13 +43,13 @@ _OTHERS = (
     ({"run"}, "this is a task of SkyPilot: `fleetform import skypilot FILE` prints what to write instead"),
     ({"jobs", "on"}, "this is a workflow of GitHub: {leave}"),
 )
-"""Other tools' files, by the keys that they have at their top; `leave` is how to leave one out."""
+"""Files of other tools, recognized by their top keys; `{leave}` stands for how to leave one out."""
 
 Faults: TypeAlias = dict[Path, list[TemplateError]]
-"""What is wrong with the templates of a document, by the path of the value."""
+"""The errors of a document's templates, by the path of the value."""
 
 MAX_FIELDS = 100
-"""A document that has more is not guessed at."""
+"""The type of a document with more fields is not guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A document with a name. `spec` is None where something in it is wrong; `data` is what was decoded."""
+    """A document with a name. `spec` is None if something in it is wrong; `data` is what was decoded."""
 
     kind: str
     name: str
@@ -101,8 +101,8 @@ class Places(Mapping[str, Span]):
 
 
 def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:
-    """The span of a path, without its text where that may hold a secret: by what the reader knows of the
-    place of fields, while `source.places` goes by the text alone.
+    """The span of a path, without its text if it may contain a secret. It relies on the fields that the
+    reader knows; `source.places` sees only the text.
     """
     span = document.span(path, key=key)
     for field in SECRET_FIELDS:
@@ -119,7 +119,7 @@ def shown_place(span: Span) -> str:
 
 
 def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
-    """The documents by their type; those without a known one are reported."""
+    """The documents of known types. The others are reported."""
     out: list[Raw] = []
     for document in documents:
         kind = _kind(document)
@@ -132,7 +132,7 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
 
 
 def _kind(document: Document) -> str:
-    """The document's type as text; empty if it has none that is text."""
+    """The document's type; empty if it has none or it is not a text."""
     kind = document.data.get("type")
     return kind if isinstance(kind, str) else ""
 
@@ -152,7 +152,7 @@ def _refuse_type(document: Document, kind: str, findings: Findings) -> None:
 
 
 def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings: Findings) -> dict[str, Span]:
-    """Say which documents are left alone; the addresses that they would declare, and where."""
+    """Report the documents that are left out. Returns the addresses that they would declare, and where."""
     out: dict[str, Span] = {}
 
     def skip(document: Document, kind: object, summary: str, hint: str) -> None:
@@ -171,8 +171,8 @@ def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings:
 
 
 def file_name(file: str) -> str | None:
-    """The name of what is the only one of its kind in a file, and has none of its own: `train` of
-    `train.dstack.yml`, and the folder's of one that is called `.dstack.yml` alone.
+    """The name for the only document of its kind in a file, if it has none of its own: `train` for
+    `train.dstack.yml`; for `.dstack.yml` the folder's name.
     """
     path = PurePosixPath(file)
     stem = path.name.removesuffix(path.suffix).removesuffix("dstack").strip(".") or path.parent.name
@@ -181,7 +181,7 @@ def file_name(file: str) -> str | None:
 
 
 def _type_hint(document: Document, findings: Findings, leave: str) -> tuple[Path, str] | None:
-    """The key that was mistyped, or the only type that has the fields that are there."""
+    """A hint: the mistyped key, or the only type with these fields."""
     keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
     for having, hint in _OTHERS:
         if having <= set(keys):
@@ -201,7 +201,7 @@ def _kinds_with(keys: Iterable[str]) -> list[str]:
 
 
 def decode_all(raw: Sequence[Raw], scope: TemplateScope, findings: Findings) -> list[Declaration]:
-    """Every document but the project's, decoded; those that have no usable name are left out."""
+    """All documents but the project's, decoded. Those without a usable name are left out."""
     out: list[Declaration] = []
     nameless = Counter(_place_of(item) for item in raw if "name" not in item.document.data)
     for item in raw:
@@ -221,7 +221,7 @@ def _place_of(item: Raw) -> tuple[str, str]:
 
 
 def _decode(item: Raw, default: str | None, scope: TemplateScope, findings: Findings) -> Declaration | None:
-    """One document; `default` is its name if it has none."""
+    """Decode one document; without a name it is called `default`."""
     kind, document = item.kind, item.document
     data, faults = evaluated(kind, document, scope)
     if default and "name" not in data and document.whole and kind != "backend":
@@ -237,8 +237,9 @@ _ADDRESS = re.compile(r"\$\{\{\s*groups\[(\d{1,4})\]\.nodes\[(\d{1,6})\]\.IP_ADD
 
 
 def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task with dstack's `${{ groups[i].nodes[j].IP_ADDRESS }}` in the commands of its groups as the shell
-    knows it. What is in single quotes, where a shell puts nothing in, is left for an error.
+    """The task with dstack's `${{ groups[i].nodes[j].IP_ADDRESS }}` replaced by shell variables in the
+    commands of its groups. Expressions in single quotes stay, and become an error: a shell does not replace
+    them.
     """
     groups = data.get("groups")
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
@@ -267,7 +268,7 @@ def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
 def evaluated(
     kind: str, document: Document, scope: TemplateScope, *, but: str | None = None
 ) -> tuple[Mapping[str, Any], Faults]:
-    """A document's data with its templates replaced, `but` one field's, and what is wrong with those."""
+    """A document's data with all templates replaced except in the field `but`, and the errors of those."""
     faults: Faults = {}
     if not document.may_hold("${"):
         return document.data, faults
@@ -285,7 +286,7 @@ def decoded(
     address: str | None,
     findings: Findings,
 ) -> Any:
-    """What `evaluated` gave as a value of its kind; None, and everything that is wrong reported."""
+    """The result of `evaluated` as a value of its kind. None if something is wrong, which is reported."""
     data, faults = found
     _report_templates(kind, document, faults, address, findings)
     problems: list[Problem] = []
@@ -305,19 +306,19 @@ def decoded(
 def _report_templates(
     kind: str, document: Document, faults: Faults, address: str | None, findings: Findings
 ) -> None:
-    """What is wrong with a document's templates, at their places."""
+    """Report the errors of a document's templates, at their places."""
     for path, errors in faults.items():
         if findings.full:
             break
         span = shown_span(document, path)
         for error in errors:
-            if error.code != "unset":  # that is reported where the variable is declared
+            if error.code != "unset":  # reported where the variable is declared
                 hint = _template_hint(error, kind, path)
                 findings.add(error.code, str(error), hint, span=span, address=address)
 
 
 def _template_hint(error: TemplateError, kind: str, path: Path) -> str | None:
-    """The error's hint; for `node_rank` in a volume or a path, what to write instead of it."""
+    """The error's hint. For `node_rank` in a volume or a path, it says what to write instead."""
     if error.code != "node-rank-here":
         return error.hint
     if kind == "volume":
@@ -328,11 +329,11 @@ def _template_hint(error: TemplateError, kind: str, path: Path) -> str | None:
 
 
 def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
-    """What is wrong with a document's data, at its place."""
+    """Report the errors of a document's data, at their places."""
     for problem in problems:
         if findings.full:
             break
-        # What is missing has no place of its own: the key of what it is missing in is shown.
+        # A missing field has no place of its own: show the key of the mapping that lacks it.
         key = problem.at_key or problem.code == "missing-field"
         span = shown_span(document, problem.path, key=key)
         severity = Severity.WARNING if problem.warning else Severity.ERROR
@@ -342,7 +343,7 @@ def report(problems: Sequence[Problem], document: Document, address: str | None,
 
 
 def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> list[Problem]:
-    """The problems that do not merely follow from a template that could not be evaluated."""
+    """The problems that are not just the result of a failed template."""
     above = {path[:i] for path in faults for i in range(1, len(path) + 1)}
     return [
         p
@@ -352,7 +353,7 @@ def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> 
 
 
 def _interpolated(value: Any, kind: str, path: Path, scope: TemplateScope, faults: Faults) -> Any:
-    """`value` with its templates replaced; keys are left alone."""
+    """`value` with its templates replaced. Keys are not changed."""
     if isinstance(value, dict):
         return {k: _interpolated(v, kind, (*path, k), scope, faults) for k, v in value.items()}
     if isinstance(value, list):
@@ -368,7 +369,7 @@ def _interpolated(value: Any, kind: str, path: Path, scope: TemplateScope, fault
 
 
 def _place(kind: str, path: Path) -> Place:
-    # A text in place of the list or the mapping is judged as an item: another error says that it is not one.
+    # A text in place of a list or mapping is checked as an item. Another error reports that it is not a list.
     match kind, *path:
         case "task" | "fleet", "env", *rest if len(rest) <= 1:
             return Place.ENV

@@ -1,7 +1,7 @@
-"""What is there already, as documents: instances and volumes of a cloud, and hosts.
+"""Turns existing things into documents: instances and volumes of a cloud, and hosts.
 
-Hosts also come from lists that people have: files of ssh's configuration, inventories of Ansible, plain
-lists. Nothing is run, and no other file is read. What an inventory would compute is left out, with a note.
+Hosts also come from lists that people have: ssh configuration files, Ansible inventories, plain lists.
+Nothing is run, and no other file is read. Values that an inventory would compute are left out, with a note.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from declarative.model.spec.text import NAME
 from declarative.provider.optional import Existing
 
 MOST_NAMED = 20
-"""Things that are left out and named; more are counted."""
+"""At most so many things left out are named; the rest are counted."""
 
 
 def chosen(
     found: Iterable[Existing], regions: Collection[str], tags: Mapping[str, str | None], names: Sequence[str]
 ) -> list[Existing]:
-    """Those in the regions, with all of the tags (None: with any value), and of one of the names; nothing
-    asked for is no limit.
+    """Those in the regions, with all of the tags (None: any value) and one of the names. An empty argument
+    sets no limit.
     """
 
     def fits(each: Existing) -> bool:
@@ -39,13 +39,13 @@ def chosen(
 
 
 class FreeNames:
-    """Names of one kind of documents, each given once."""
+    """Gives each name for one kind of documents only once."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {*taken}
 
     def unused(self, text: str, default: str, notes: list[str]) -> str:
-        """The text as a name, or the default; with a number where another has it."""
+        """The text as a name, or the default; with a number if the name is taken."""
         plain = default if NAME.fullmatch(default) else "imported"
         base = name_of(text, plain, notes) or plain
         name, number = base, 2
@@ -60,7 +60,9 @@ class FreeNames:
 def fleets_of(
     found: Iterable[Existing], backend: str, names: FreeNames, fleet: str | None
 ) -> tuple[list[Draft], list[str]]:
-    """Fleets that adopt instances, one for each region and type or one in all; and what was left out."""
+    """Fleets that adopt instances, one for each region and type or one for all; and notes about those left
+    out.
+    """
     free, left = _free(found, "instance")
     groups: dict[tuple[object, ...], list[Existing]] = {}
     for each in free:
@@ -93,7 +95,7 @@ def _about(each: Existing) -> str:
 
 
 def volumes_of(found: Iterable[Existing], backend: str, names: FreeNames) -> tuple[list[Draft], list[str]]:
-    """A document for each volume, which adopts it; and what was left out."""
+    """A document for each volume, which adopts it; and notes about those left out."""
     free, left = _free(found, "volume")
     drafts: list[Draft] = []
     for each in free:
@@ -118,7 +120,7 @@ def volumes_of(found: Iterable[Existing], backend: str, names: FreeNames) -> tup
 
 
 def _free(found: Iterable[Existing], word: str) -> tuple[list[Existing], list[str]]:
-    """Those that can be adopted, and what to say of the others."""
+    """Those that can be adopted, and notes about the others."""
     free: list[Existing] = []
     owned: list[str] = []
     boots: list[str] = []
@@ -147,8 +149,8 @@ def hosts_of(
     names: FreeNames,
     about: Callable[[Mapping[str, Any]], str],
 ) -> list[Draft]:
-    """A fleet of hosts for each group, whose name it gets. `common` are fields of `ssh_config` for all;
-    `about` says what is known of a host.
+    """A fleet of hosts for each group, with the group's name. `common` are fields of `ssh_config` for all;
+    `about` returns what is known about a host.
     """
     drafts: list[Draft] = []
     for group, hosts in groups.items():
@@ -175,42 +177,42 @@ FIELDS: Mapping[str, str] = {
     "ansible_user": "user",
     "ansible_ssh_private_key_file": "identity_file",
 }
-"""Variables of Ansible, and the fields of a host that say the same."""
+"""Ansible's variables, and the fields of a host with the same meaning."""
 ALL = ("all", "ungrouped")
-"""Groups that are no group."""
+"""Names that mean all hosts, not a group."""
 _LOGIN = re.compile(
     r"(?:(?P<user>[^@\s]+)@)?(?P<hostname>\[[0-9a-fA-F:.]+\]|[^:@\s]+)(?::(?P<port>\d{1,5}))?"
 )
 _RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
 _SECTION = re.compile(r"\[([\w.-]+)(?::(vars|children))?\]")
 MOST_HOSTS = 10_000
-"""Hosts that one range may stand for."""
+"""At most so many hosts for one range."""
 
 
 @dataclass(slots=True)
 class HostList:
-    """Hosts by the group that names them first, an empty name for none; and what was left out."""
+    """Hosts by the first group that names them (empty for none), and notes about what was left out."""
 
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seen: set[tuple[object, object]] = field(default_factory=set)
 
     def add(self, group: str, host: dict[str, Any]) -> None:
-        """One host, unless another group has it."""
+        """Add a host, unless another group has it."""
         key = (host["hostname"], host.get("port"))
         if key not in self.seen:
             self.seen.add(key)
             self.groups.setdefault("" if group in ALL else group, []).append(host)
 
     def lose(self, what: str) -> None:
-        """Say once that something was left out."""
+        """Note once that something was left out."""
         note = f"left out {what}"
         if note not in self.notes:
             self.notes.append(note)
 
 
 def login(text: str) -> dict[str, Any] | None:
-    """`user@host:port` as the fields of a host; None if it is no such thing."""
+    """`user@host:port` as the fields of a host; None for any other text."""
     found = _LOGIN.fullmatch(text)
     if found is None:
         return None
@@ -221,7 +223,7 @@ def login(text: str) -> dict[str, Any] | None:
 
 
 def of_ssh(text: str, hosts: HostList) -> None:
-    """The aliases of a file of ssh's configuration: ssh itself knows what each stands for."""
+    """Add the aliases in an ssh configuration file. ssh itself resolves them."""
     for line in text.splitlines():
         words = line.replace("=", " ", 1).split()
         if not words or words[0].lower() != "host":
@@ -234,7 +236,7 @@ def of_ssh(text: str, hosts: HostList) -> None:
 
 
 def of_lines(text: str, hosts: HostList) -> None:
-    """An inventory of Ansible in lines, or a plain list of hosts."""
+    """Add the hosts of an Ansible inventory in lines, or of a plain list."""
     group, kind = "", ""
     common: dict[str, dict[str, str]] = {}
     listed: list[tuple[str, dict[str, Any]]] = []
@@ -258,7 +260,9 @@ def of_lines(text: str, hosts: HostList) -> None:
 
 
 def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, Any] | None = None) -> None:
-    """An inventory of Ansible in YAML: `{all: {hosts: …, vars: …, children: …}}`, as plain data."""
+    """Add the hosts of an Ansible inventory in YAML, as plain data: `{all: {hosts: …, vars: …, children:
+    …}}`.
+    """
     if not isinstance(data, Mapping):
         return
     if group == "all" and "hosts" not in data and "children" not in data:
@@ -274,7 +278,7 @@ def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, 
 
 
 def _mapping(value: Any) -> Mapping[Any, Any]:
-    """What stands there, if it is a mapping; nothing else is looked into."""
+    """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -307,7 +311,7 @@ def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
 def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
-    except ValueError:  # an open quote
+    except ValueError:  # a quote is not closed
         return line.split()
 
 

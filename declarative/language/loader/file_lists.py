@@ -1,7 +1,8 @@
-"""What tasks' `files` name: looked up below the project's directory, by its ignore rules, and hashed.
+"""Finds the files that tasks' `files` name in the project's directory, applies ignore rules, and hashes the
+files.
 
-The directory may be a stranger's. No link is followed, nothing but regular files is opened, and the numbers
-and sizes of all that is looked at are bounded before any of it is read.
+The directory may be a stranger's. Links are not followed, and only regular files are opened. The numbers and
+sizes of files are limited before any file is read.
 """
 
 from __future__ import annotations
@@ -23,36 +24,38 @@ from declarative.model.record import dataclass
 from declarative.model.spec.software import File, Files
 
 MAX_FILES = 20_000
-"""Of one task; and four times as many of all tasks together, those with the same `files` counted once."""
+"""For one task. All tasks together may have four times as many; equal `files` count once."""
 MAX_TOTAL_BYTES = 2 << 30
 MAX_ENTRIES = 100_000
-"""Entries of folders that are looked at, those left out included."""
+"""How many entries of folders are looked at, including those left out."""
 MAX_COMPARED = 1_000_000
-"""Comparisons of ignore rules with entries, those that are plain names aside: 50 for each of 20,000 files."""
+"""How often ignore rules other than plain names are compared with entries: 50 times for each of
+20,000 files.
+"""
 MAX_FOLDERS = 60
-"""How deep folders may lie in each other."""
+"""How many folders may be nested."""
 NEVER = (".git", ".fleetform")
-"""At any depth: of no use to a rank, and full of what is not for it."""
+"""Left out at any depth: ranks do not need them."""
 
 _PLAN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(PLAN_KIND.encode()) + rb'"')
 
 Levels = tuple[tuple[int, Rules], ...]
-"""The rules that hold in a folder: how deep their own folder lies, outermost first."""
+"""The rules for a folder, outermost first, each with the depth of its own folder."""
 
 
 class CannotSendError(Exception):
-    """Why something cannot be sent: a finding's code, text and hint."""
+    """Something cannot be sent: a finding's code, text and hint."""
 
     def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
         super().__init__(summary)
         self.code, self.summary, self.hint = code, summary, hint
         self.item: int | None = None
-        """Of `files`, the item that it is about."""
+        """The index of the item in `files`."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """A file or link as the walk finds it, not read yet."""
+    """A file or link that was found and not read yet."""
 
     source: str
     size: int
@@ -62,19 +65,18 @@ class _Found:
 
 @dataclass(slots=True)
 class Sender:
-    """Looks at one project's files, each once, however many tasks name them.
+    """Finds and reads one project's files, each once, however many tasks name them.
 
-    `hidden` holds paths below the project that are never sent: its state, what its backends keep there, and
-    the private keys of its fleets.
-    `documents` are its own YAML, which is sent only where it is named: it says what runs, not what that
-    needs, and a change of one task must not restart the others.
+    `hidden` holds paths below the project that are never sent: its state, the folders of its backends, and
+    the private keys of its fleets. `documents` are its own YAML files, which are sent only if named by
+    themselves: ranks do not need them, and a change of one task must not restart the others.
     """
 
     root: Path
     hidden: Collection[str] = ()
     documents: Collection[str] = ()
     read: bool = True
-    """Whether files are read at all. `validate` wants to know only whether they can be sent."""
+    """Whether files are read. `validate` only checks whether they can be sent."""
     _entries: int = field(default=0, init=False)
     _compared: int = field(default=0, init=False)
     _sent: int = field(default=0, init=False)
@@ -84,7 +86,7 @@ class Sender:
     _hashes: dict[str, tuple[int, str, bool]] = field(default_factory=dict, init=False)
 
     def manifest(self, files: Files) -> Manifest:
-        """What the ranks of a task get. `CannotSendError` says why they cannot."""
+        """The files that the ranks of a task get; `CannotSendError` if they cannot be sent."""
         if files not in self._made:
             self._made[files] = self._manifest(files)
         return self._made[files]
@@ -107,11 +109,11 @@ class Sender:
         return Manifest(tuple(entry for entry in entries if entry is not None))
 
     def _place(self, item: File, places: dict[str, Entry]) -> None:
-        """Add what an item names to `places`, each file at its own."""
+        """Add the files that an item names to `places`, each at its own path."""
         for found in self._named(item):
             inner = found.source.removeprefix(_clean(item.local_path)).removeprefix("/")
             if not inner and (item.path.endswith("/") or not _clean(item.path)):
-                inner = found.source.rpartition("/")[2]  # a file into a folder
+                inner = found.source.rpartition("/")[2]  # the target is a folder
             path = _join(_clean(item.path), inner)
             if found.link is not None:
                 _check_link(found, path)
@@ -131,7 +133,7 @@ class Sender:
     # -------------------------------------------------------------------------------- what there is
 
     def _named(self, item: File) -> tuple[_Found, ...]:
-        """What one item of `files` names, with all that is in it."""
+        """The files of one item of `files`, with everything in them."""
         name = _clean(item.local_path)
         if name not in self._walks:
             try:
@@ -158,7 +160,7 @@ class Sender:
                 mode = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
                 raise _missing(name) from None
-            # What is named is sent: ignore rules are about files that are not named.
+            # Ignore rules do not apply to a file that is named itself.
             if stat.S_ISDIR(mode.st_mode):
                 yield from self._folder(parts, levels)
             else:
@@ -175,7 +177,7 @@ class Sender:
         return project_folder.folder(self.root, *parts[:depth])
 
     def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Found]:
-        """All of a folder that the rules leave, in the order of names."""
+        """The files of a folder that the rules do not exclude, sorted by name."""
         if len(parts) > MAX_FOLDERS:
             raise _too_large(f"`{'/'.join(parts[:3])}/…` has folders more than {MAX_FOLDERS} deep")
         inner: list[str] = []
@@ -224,7 +226,7 @@ class Sender:
     # -------------------------------------------------------------------------------------- the rules
 
     def _rules(self, folder: int, depth: int) -> Levels:
-        """The ignore rules of a folder. As in git, a link does not count as a file of rules."""
+        """The ignore rules in a folder. As in git, a link is not read as a file of rules."""
         out: Levels = ()
         for name in project_folder.NAMES:
             try:
@@ -240,7 +242,7 @@ class Sender:
         return out
 
     def _ignored(self, path: tuple[str, ...], levels: Levels, *, folder: bool) -> bool:
-        """By the last rule that matches, the innermost folder's first."""
+        """Whether the last rule that matches excludes the path. Rules of inner folders come first."""
         for depth, rules in reversed(levels):
             self._compared += rules.cost
             if self._compared > MAX_COMPARED:
@@ -256,7 +258,7 @@ class Sender:
     # ---------------------------------------------------------------------------------------- reading
 
     def _hashed(self, entry: Entry) -> Entry | None:
-        """The entry with what is in it; None for a saved plan, which changes with every plan."""
+        """The entry with its size and checksum. None for a saved plan, which would change with every plan."""
         if entry.link is not None or not self.read:
             return entry
         if entry.source not in self._hashes:
@@ -271,7 +273,8 @@ class Sender:
 
 
 def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
-    """A file's bytes, SHA-256, and whether it is executable; an empty sum for a saved plan.
+    """A file's size in bytes, its SHA-256, and whether it is executable. The checksum of a saved plan is
+    empty.
 
     `CannotSendError` if it cannot be read, or changes meanwhile.
     """
@@ -292,7 +295,7 @@ def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
 
 
 def _clean(path: str) -> str:
-    """Without `.` and empty parts; empty for the project's directory, or the rank's folder, itself."""
+    """The path without `.` and empty parts; empty for the project's directory or the rank's folder itself."""
     return "/".join(p for p in path.split("/") if p not in {"", "."})
 
 
@@ -301,7 +304,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _check_link(found: _Found, path: str) -> None:
-    """A link leads to somewhere in the rank's folder, by its text: nobody follows it here."""
+    """Refuse a link whose text leads out of the rank's folder. The link is not followed here."""
     assert found.link is not None
     depth = path.count("/")
     for part in found.link.split("/"):
@@ -313,7 +316,7 @@ def _check_link(found: _Found, path: str) -> None:
 
 
 def _check_folders(places: dict[str, Entry]) -> None:
-    """A file at the place of another one's folder."""
+    """Refuse a file at the path of another file's folder."""
     for path, entry in places.items():
         parts = path.split("/")
         for above in ("/".join(parts[:i]) for i in range(1, len(parts))):

@@ -1,6 +1,6 @@
-"""Which files a project has, and what is in them.
+"""Finds and reads the files of a project.
 
-Nothing outside of its directory is opened, save what `include` names in the same Git repository.
+Files outside of its directory are not opened, except those that `include` names in the same Git repository.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from declarative.model.record import dataclass
 SUFFIXES = (".yaml", ".yml")
 MAX_FILES = 10_000
 MAX_ENTRIES = 100_000
-"""Entries of folders that are looked at for `include`."""
+"""How many entries of folders are looked at for `include`."""
 MAX_TOTAL_BYTES = 64 << 20
 MAX_TOTAL_SIZE = 1_000_000
-"""Values of all files together, however few bytes they have: aliases make many of few."""
+"""Values of all files together, whatever their size in bytes: aliases turn a few values into many."""
 MAX_WRITTEN_SIZE = 4_000_000
-"""Values of all files together, where there are at least `BYTES_OF_VALUE` for each."""
+"""Values of all files together, if each has at least `BYTES_OF_VALUE` bytes."""
 BYTES_OF_VALUE = 4
 
 
 HIDDEN = (".dstack.yml", ".dstack.yaml")
-"""How the hidden files end that dstack's users have; they are read where they are named."""
+"""How the names of dstack's hidden files end. They are read only if named."""
 
 Steps: TypeAlias = tuple[str, ...]
 Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
-"""The project document's `exclude`, among the documents of the directory's own files."""
+"""Finds the project document among the directory's own documents, and returns its `exclude`."""
 
 
 class ProjectFiles:
-    """The files of one project, each read once, whichever way it was found."""
+    """The files of one project. Each is read once, even if found twice."""
 
     def __init__(self, directory: Path, findings: Findings) -> None:
         self.directory, self.findings = directory, findings
@@ -48,7 +48,7 @@ class ProjectFiles:
         self.repository = next(
             (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
         )
-        """The outermost folder that `include` may lead to."""
+        """The top folder for `include`."""
         self._seen: dict[Path, str] = {}
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
@@ -58,8 +58,8 @@ class ProjectFiles:
         return tuple(sorted(_shown(name) for name in self._seen.values()))
 
     def own(self, named: Sequence[Path] = (), excluded: Patterns = lambda _: ()) -> list[Document]:
-        """The documents of the directory's own files, and of those named on the command line, but for what
-        the project document excludes. That is read like the others, so it is known only after them.
+        """The documents of the directory's own files and of those named on the command line, without those
+        that the project document excludes. That document is one of them, so all are read first.
         """
         try:
             found = [path.name for path in self.root.iterdir() if path.name.endswith(SUFFIXES)]
@@ -84,11 +84,11 @@ class ProjectFiles:
         self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
 
     def hidden_documents(self) -> list[Document]:
-        """What can be read of the directory's hidden dstack files that the command does not name."""
+        """The readable documents of the directory's hidden dstack files that the command does not name."""
         try:
             found = {path.name for path in self.root.iterdir()}
         except OSError:
-            return []  # which `own` has said
+            return []  # reported by `own`
         names = {n for n in found if n[0] == "." and n.endswith(HIDDEN) and not self._is_excluded(n)}
         before = dict(self._seen)
         reads = list(self._readings(sorted(names)))
@@ -96,7 +96,7 @@ class ProjectFiles:
         return [document for read in reads for document in read.documents]
 
     def _inside(self, path: Path) -> str | None:
-        """The name within the project of a file that the command line names; None if it lies elsewhere."""
+        """The path within the project of a file named on the command line; None if it is elsewhere."""
         where = path.resolve()
         if where.is_relative_to(self.root):
             return where.relative_to(self.root).as_posix()
@@ -116,9 +116,9 @@ class ProjectFiles:
     def included(
         self, document: Document, patterns: Sequence[str], unmatched: dict[str, Span] | None = None
     ) -> list[Document]:
-        """The documents of the files that match the project document's `include`.
+        """The documents of the files that the project document's `include` matches.
 
-        Patterns that match no file are put into `unmatched`, each with its place.
+        Patterns without a match are added to `unmatched`, with their places.
         """
         out: list[Document] = []
         for i, pattern in enumerate(patterns):
@@ -136,7 +136,7 @@ class ProjectFiles:
         return out
 
     def _included_names(self, pattern: str, span: Span) -> list[str] | None:
-        """The files that a pattern matches; None for a pattern that is refused."""
+        """The files that a pattern matches; None if the pattern is refused."""
         parts = pattern.split("/")
         up = len(list(itertools.takewhile("..".__eq__, parts)))
         above, rest = "/".join(parts[:up]), parts[up:]
@@ -153,14 +153,12 @@ class ProjectFiles:
         return sorted(set(self._expand(above, steps, set(), span))) if steps else []
 
     def _may_be_read(self, path: Path, *, up: int | bool) -> bool:
-        """Whether a file or folder is the project's; with `up`, whether it is the repository's. What is in
-        `.git` is neither.
-        """
+        """Whether a path is in the project, or with `up` in the repository, and not in `.git`."""
         within = self.repository if up else self.root
         return path.is_relative_to(within) and ".git" not in path.relative_to(within).parts
 
     def _expand(self, folder: str, steps: Steps, seen: set[tuple[str, int]], span: Span) -> Iterator[str]:
-        """The files below `folder` that match; `**` stands for any number of folders."""
+        """The files below `folder` that match. `**` stands for any number of folders."""
         if (folder, len(steps)) in seen:
             return
         seen.add((folder, len(steps)))
@@ -179,7 +177,7 @@ class ProjectFiles:
                 yield from self._expand(_join(folder, name), rest, seen, span)
 
     def _matching(self, folder: str, step: str, span: Span, *, last: bool) -> list[tuple[str, bool]]:
-        """The entries of a folder that one step of a pattern names: hidden ones and folders only by name."""
+        """The entries of a folder that match one step of a pattern. Hidden ones and folders must be named."""
         if not any(c in step for c in "*?["):
             path = self.root / folder / step
             return [(step, not last)] if os.path.lexists(path) else []
@@ -192,7 +190,9 @@ class ProjectFiles:
         ]
 
     def _list(self, folder: str, span: Span, *, links: bool = True) -> list[tuple[str, bool]]:
-        """Names in a folder, and whether each is a folder; `links` counts links to folders too."""
+        """The names in a folder, and whether each is a folder. With `links`, links to folders count as
+        folders.
+        """
         path = self.root / folder
         try:
             if not self._may_be_read(path.resolve(), up=folder.startswith("..")):
@@ -210,14 +210,14 @@ class ProjectFiles:
                     out.append((entry.name, entry.is_dir(follow_symlinks=links)))
             return sorted(out)
         except (OSError, ValueError, RuntimeError):
-            return []  # not there, or not a folder: it matches nothing
+            return []  # missing, or not a folder: nothing matches
 
     def _too_large(self, summary: str, span: Span) -> None:
         self.findings.add("too-large", summary, "name fewer files, or split the project", span=span)
         self.findings.lost = True
 
     def _readings(self, names: Sequence[str]) -> Iterator[_Read]:
-        """Each file that was not read before, with its own findings."""
+        """Read each file that was not read before, with its own findings."""
         for name in names:
             span = Span(_shown(name), 1, 1, 1, 1)
             if len(self._seen) >= MAX_FILES:
@@ -241,7 +241,7 @@ class ProjectFiles:
             yield read
 
     def _not_excluded(self, reads: Iterable[_Read]) -> list[Document]:
-        """The documents of the files that are not excluded, whose findings count."""
+        """The documents of the files that are not excluded. Only their findings count."""
         out: list[Document] = []
         for read in reads:
             holds_project = any(d.data.get("type") == "project" for d in read.documents)
@@ -254,7 +254,7 @@ class ProjectFiles:
         return out
 
     def _content(self, name: str, span: Span, findings: Findings) -> bytes | None:
-        """A file's bytes; None if they were read before or must not be read."""
+        """A file's bytes; None if it was read before or must not be read."""
         try:
             path = (self.root / name).resolve(strict=True)
             if not self._may_be_read(path, up=name.startswith("../")):
@@ -270,7 +270,7 @@ class ProjectFiles:
 
     @staticmethod
     def _bytes_of(path: Path, name: str, span: Span, findings: Findings) -> bytes | None:
-        # Asked before it is opened, and again after: opening a pipe or a device would already do something.
+        # Check before opening and again after: opening a pipe or a device would already have an effect.
         if stat.S_ISREG(path.stat().st_mode):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
@@ -284,7 +284,7 @@ class ProjectFiles:
 
 @dataclass(slots=True)
 class _Read:
-    """One file: its documents, and what is wrong with it, which does not count where it is excluded."""
+    """One file: its documents and its findings. The findings of excluded files do not count."""
 
     name: str
     findings: Findings
@@ -297,7 +297,7 @@ def _refuse(findings: Findings, code: str, summary: str, hint: str | None, span:
 
 
 def read_variables(path: Path, findings: Findings, check: str = "check --var-file") -> list[Document]:
-    """The documents of a file that may lie anywhere, for the caller names it; `check` is a hint."""
+    """The documents of a file anywhere on disk, since the caller names it; `check` is a hint."""
     name = _shown(str(path))
     try:
         with path.open("rb") as file:
@@ -306,7 +306,7 @@ def read_variables(path: Path, findings: Findings, check: str = "check --var-fil
         findings.add("unreadable", f"`{name}` cannot be read: {_reason(error)}", check)
         return []
     reading = parse(content, name)
-    lines = "write `name: value` lines"  # such a document has no `type`
+    lines = "write `name: value` lines"  # these documents have no `type`
     findings.extend(replace(d, hint=lines) if d.code == "not-a-mapping" else d for d in reading.diagnostics)
     return list(reading.documents)
 
@@ -316,7 +316,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A file's name as text that can be printed, whatever bytes it has."""
+    """A file's name as printable text, whatever bytes it has."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Where the findings of one load come together."""
+"""Collects the findings of one load."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
 
 MAX_FINDINGS = 1_000
-"""Nobody reads more at once, and each takes as long to show as a document takes to read."""
+"""Nobody reads more at once, and showing one takes as long as reading a document."""
 MAX_COMPARED = 50_000
 MAX_SUMMARY = 300
 
 
 class Findings:
-    """Errors and warnings, collected.
+    """Collects errors and warnings.
 
-    `lost` says that some document could not be read at all: a name that seems undeclared may be in there.
-    `published`: whether documents are checked against the published schemas as well.
+    `lost`: some document could not be read at all, so a name that seems undeclared may be in it. `published`:
+    documents are checked against the published schemas as well.
     """
 
     def __init__(self, *, published: bool = True) -> None:
@@ -37,7 +37,7 @@ class Findings:
         address: str | None = None,
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """One finding; its text is cut where a value in it is long."""
+        """Add one finding. Long values in its text are cut."""
         if len(summary) > MAX_SUMMARY:
             summary = summary[:MAX_SUMMARY] + "…"
         self.extend(
@@ -45,24 +45,24 @@ class Findings:
         )
 
     def extend(self, items: Iterable[Diagnostic]) -> None:
-        """Findings of the layers below; what has no hint of its own gets its code's."""
+        """Add findings of the layers below. One without a hint gets its code's."""
         for item in items:
             if not self.full:
                 known = CODES.get(item.code) if item.hint is None else None
                 self.items.append(replace(item, hint=known.fix) if known else item)
 
     def near(self, word: str, known: Collection[str]) -> str | None:
-        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        """`did you mean …?`; None once comparing names has taken too long."""
         self._compared += len(known)
         return suggest(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
 
     @property
     def full(self) -> bool:
-        """Whether there are so many findings that no more are kept."""
+        """Whether the limit for findings is reached."""
         return len(self.items) >= MAX_FINDINGS
 
     def finish(self) -> tuple[Diagnostic, ...]:
-        """The warnings; `InvalidError` with everything if there is an error."""
+        """The warnings; `InvalidError` with all findings if one is an error."""
         found = in_order(self.items)
         if any(item.severity is Severity.ERROR for item in found):
             if self.full:

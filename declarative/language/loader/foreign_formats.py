@@ -1,4 +1,4 @@
-"""Documents of dstack and SkyPilot as documents of this language, with what was lost written beside them."""
+"""Drafts of our documents, made from those of dstack and SkyPilot, with notes about what was lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "vultr": {"driver": "vultr"},
     "digitalocean": {"driver": "digitalocean"},
 }
-"""Clouds as dstack and SkyPilot call them, with what a `backend` document of each begins with."""
+"""dstack's and SkyPilot's names of clouds, and the first fields of a `backend` document for each."""
 _PLAIN = re.compile(
     r"[A-Za-z_./$][\w ./:@%+=,$(){}<>-]*|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?", re.ASCII
 )
@@ -29,20 +29,20 @@ _MEANS_ELSE = re.compile(
     r"(?i:true|false|null|~|yes|no|on|off|y|n|\.inf|\.nan)|.*(?:: | #).*|.*[: ]", re.DOTALL
 )
 _COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
-"""What a CI agent may obey when it stands in a block; in quotes it does not."""
+"""Text that a CI agent may obey in a block; it is safe in quotes."""
 _BLOCK = re.compile(r"[^\s\x00-\x1f][\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]*")
 MOST_ROUNDS = 200
-"""Parts of one document that are left out one by one."""
+"""At most so many parts of one document are left out one by one."""
 
 
 class Noted(str):
-    """A text with a comment that stands behind it."""
+    """A text with a comment after it."""
 
     __slots__ = ("note",)
     note: str
 
     def __new__(cls, text: str, note: str) -> Self:
-        """`note` is empty for none."""
+        """`note` is empty for no comment."""
         found = super().__new__(cls, text)
         found.note = note
         return found
@@ -50,18 +50,18 @@ class Noted(str):
 
 @dataclass(slots=True)
 class Draft:
-    """One document in the making: its fields, and what there is to say about it."""
+    """A draft of one document: its fields, and notes about it."""
 
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def lose(self, name: str, why: str) -> None:
-        """Say of a field that it was left out. Its value is not shown: it may be a secret."""
+        """Note that a field was left out. Its value is not shown: it may be a secret."""
         self.notes.append(f"left out `{name}`: {why}")
 
     def mend(self) -> bool:
-        """Leave out what this language does not take; whether the rest is a document of it."""
+        """Leave out what our documents do not allow; returns whether the rest is valid."""
         for _ in range(MOST_ROUNDS):
             problems: list[Problem] = []
             decode(DOCUMENTS[self.kind], self.fields, (), problems)
@@ -76,7 +76,7 @@ class Draft:
 
 
 def _remove(data: Any, path: Sequence[str | int]) -> bool:
-    """Take away what stands at `path`; whether there was something."""
+    """Remove the value at `path`; returns whether there was one."""
     *above, last = path
     for step in above:
         if not isinstance(data, Mapping | list) or (isinstance(data, Mapping) and step not in data):
@@ -92,7 +92,7 @@ def _remove(data: Any, path: Sequence[str | int]) -> bool:
 
 
 def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
-    """A name of this language: the text, what is nearest to it, or the default; `notes` gets a change."""
+    """A valid name: the text, or the nearest valid name, or the default. A change is added to `notes`."""
     near = re.sub(r"[^a-z0-9]+", "-", str(text or "").lower()).strip("-")
     name = near if NAME.fullmatch(near) else default
     if text and name and name != text:
@@ -101,7 +101,7 @@ def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
 
 
 def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
-    """The backends that have a driver; the draft notes that the others were left out."""
+    """The backends that have a driver. The draft notes the others as left out."""
     out: list[str] = []
     for name in dict.fromkeys(map(str, names)):
         if name in CLOUDS or name in (LOCAL, SSH):
@@ -112,7 +112,7 @@ def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
 
 
 def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
-    """A `backend` document for each cloud that the others name."""
+    """A `backend` document for each cloud that the drafts name."""
     named = {b for d in drafts for b in d.fields.get("backends", ())}
     named |= {str(d.fields["backend"]) for d in drafts if "backend" in d.fields}
     return [
@@ -128,7 +128,7 @@ def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def text_of(drafts: Sequence[Draft], heading: str) -> str:
-    """The documents as YAML, each below its notes; a draft that cannot be a document is a comment."""
+    """The documents as YAML, each below its notes. A draft without a document becomes a comment."""
     parts = []
     for draft in drafts:
         good = bool(draft.fields) and draft.mend()
@@ -142,7 +142,7 @@ def text_of(drafts: Sequence[Draft], heading: str) -> str:
 
 
 def _shown(text: str) -> Iterator[str]:
-    """Lines for a comment: names in it are a stranger's."""
+    """Text for a comment: its names may be a stranger's."""
     for line in text.splitlines():
         yield "".join(c if c.isprintable() else "?" for c in line)
 
@@ -153,7 +153,7 @@ def _mapping(data: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _item(start: str, value: Any, indent: str) -> Iterator[str]:
-    """What begins with `start`; a value of several lines stands two further in than `indent`."""
+    """Lines that begin with `start`. A value of several lines is indented by two more than `indent`."""
     inner = indent + "  "
     if isinstance(value, Mapping) and value:
         yield start
@@ -178,13 +178,13 @@ def _dashed(item: Any, indent: str) -> Iterator[str]:
     first, *rest = _item("", item, indent)
     if first:
         yield f"{indent}-{first}"
-    else:  # a mapping or a list: its first line stands behind the dash
+    else:  # the first line of a mapping or a list follows the dash
         yield f"{indent}- {rest.pop(0).lstrip()}"
     yield from rest
 
 
 def _fits_block(text: str) -> bool:
-    """Whether text of several lines can be written as `|` block."""
+    """Whether a text of several lines can be written as a `|` block."""
     if "\n" not in text or text.endswith("\n\n"):
         return False
     return bool(_BLOCK.fullmatch(text)) and not _COMMAND.search(text)

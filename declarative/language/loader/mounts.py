@@ -1,4 +1,6 @@
-"""The volumes of each rank: names worked out, compared with what is declared and with each other."""
+"""The volumes of each rank: works out their names, and compares them with declared volumes and with each
+other.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from declarative.model.spec.mounts import Inline
 from declarative.model.spec.text import check_name
 
 MAX_MOUNTS = 250_000
-"""Mounts of all ranks together, alternatives counted one by one."""
+"""The limit for the mounts of all ranks together. Alternatives count one by one."""
 _NUMBERED = re.compile(r"(.+)-[0-9]+")
 _TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")
 _BASE = re.compile(r"[a-z][a-z0-9-]*")
@@ -30,9 +32,9 @@ RankMounts = tuple[tuple[RankMount, ...], ...]
 
 @dataclass(slots=True)
 class Volumes:
-    """The volumes that there are: `wants` by name, and where each is declared.
+    """All volumes: `wants` by name, and where each is declared.
 
-    `documents` are those of the declared ones, whether they could be decoded or not.
+    `documents` are the declared ones, also those that could not be decoded.
     """
 
     documents: Mapping[str, Declaration]
@@ -42,7 +44,7 @@ class Volumes:
     places: dict[str, Spot] = field(default_factory=dict)
 
     def unsure(self, name: str) -> bool:
-        """Whether `name` may be of a document that could not be decoded."""
+        """Whether `name` may belong to a document that could not be decoded."""
         match = _NUMBERED.fullmatch(name)
         bases = (name, match[1]) if match else (name,)
         return any(b in self.documents and self.documents[b].spec is None for b in bases)
@@ -50,7 +52,7 @@ class Volumes:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """One mount of a task: each alternative's names by rank, a single one where all ranks have the same."""
+    """One mount of a task: each alternative's names by rank. A single name is the same for all ranks."""
 
     index: int
     mount: Mount
@@ -61,7 +63,7 @@ class _Names:
         return tuple(names[rank] if len(names) > 1 else names[0] for names in self.alternatives)
 
     def highest_number(self) -> int:
-        """The largest number at the end of a name, of all ranks."""
+        """The largest number at the end of any rank's name."""
         ends = (name.rpartition("-")[2] for names in self.alternatives for name in names)
         return max(int(end) for end in ends if end.isdecimal())
 
@@ -69,7 +71,7 @@ class _Names:
 def mounted(
     tasks: Sequence[Declaration], volumes: Volumes, scope: TemplateScope, findings: Findings
 ) -> dict[str, RankMounts]:
-    """The mounts of every rank of every task; inline ones are added to `volumes` first."""
+    """The mounts of every rank of every task. Inline volumes are added to `volumes` first."""
     passes = [_Task(entry, volumes, scope, findings) for entry in tasks]
     total = 0
     for one in passes:
@@ -103,18 +105,18 @@ class _Task:
         )
 
     def _path(self, index: int, alternative: int = 0) -> Path:
-        """Where a mount's name is written."""
+        """The path in the document of a mount's name."""
         written = self.entry.data["volumes"][index]
         if isinstance(written, str):
             return ("volumes", index)
         return ("volumes", index, "name", *([alternative] if isinstance(written["name"], list) else []))
 
     def name(self) -> None:
-        """Work out the names of all mounts; those that cannot be are reported and left out."""
+        """Work out the names of all mounts. Invalid ones are reported and left out."""
         found: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
         for index, mount in enumerate(self.task.volumes):
             if mount.instance_path is not None:
-                continue  # of whatever host the rank is on: it binds no rank to a place
+                continue  # a folder of the host does not bind a rank to a place
             alternatives: list[tuple[str, ...]] = []
             bases: list[str] = []
             for j, text in enumerate(mount.names):
@@ -142,7 +144,7 @@ class _Task:
         return None
 
     def declare(self) -> None:
-        """Add the volumes that the mounts themselves declare, one for each rank."""
+        """Add the inline volumes, one for each rank."""
         for item in tuple(self.named):
             inline = item.mount.inline
             if inline is None:
@@ -213,7 +215,9 @@ class _Task:
         return near or f"declare it: `type: volume` with `name: {base}`, or add `size:` here"
 
     def _once(self) -> None:
-        """No volume is wanted twice: it is attached to one node at a time, and mounted once there."""
+        """Report volumes that are used twice: a volume is attached to one node at a time, and mounted once
+        there.
+        """
         seen: dict[str, tuple[int, str]] = {}
         for item in self.named:
             if len(item.alternatives) > 1:
@@ -221,7 +225,7 @@ class _Task:
             for rank in range(self.task.nodes):
                 name = item.of(rank)[0]
                 if name not in self.volumes.wants:
-                    break  # said already
+                    break  # reported already
                 other = seen.setdefault(name, (rank, item.mount.path))
                 if other != (rank, item.mount.path):
                     self._twice(item, name, other[0], rank)
@@ -243,13 +247,13 @@ class _Task:
 
 
 def _ranked_hint(text: str) -> str:
-    """The nearest name that every rank can have its own of."""
+    """A hint: the nearest name that is different for each rank."""
     base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
     return f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The names by rank, checked, and what they have in common before the number at their end."""
+    """The names by rank, checked, and the part before the number at their end."""
     match = _NUMBERED.fullmatch(names[0])
     base = match[1] if match else ""
     if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdecimal() for n in names):
@@ -258,7 +262,7 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _checked_if_long(name: str) -> str:
-    """`name`, unless it is too long for one: a hundred thousand ranks would each have it."""
+    """`name`, checked if it is long: a hundred thousand ranks may each have one."""
     return name if len(name) <= 100 else check_name(name)
 
 
@@ -274,7 +278,7 @@ def _volume(name: str, inline: Inline) -> Volume:
 
 
 def _distinct(variables: Sequence[str]) -> list[str]:
-    """Each name once: of two mounts with the same one, the second gets `_2` at its end, and so on."""
+    """The names made distinct: the second mount with the same name gets `_2`, and so on."""
     out: list[str] = []
     taken: set[str] = set()
     for variable in variables:

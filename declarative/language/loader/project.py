@@ -1,7 +1,7 @@
-"""What is read before everything else: the operator's policy, which lies outside of every project, and the
-`project` document, which says which files to read and which variables there are.
+"""What is read first: the operator's policy, which is outside of every project, and the `project` document,
+which names the files to read and declares the variables.
 
-A variable's value is that of --var, else of --var-file, of FLEETFORM_VAR_x, or its default.
+A variable's value comes from --var, else --var-file, else FLEETFORM_VAR_x, else its default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MACHINES = Path("/etc/fleetform/policy.yaml")
 
 
 def find_policy(environ: Mapping[str, str]) -> Path | None:
-    """The file that counts: the one that FLEETFORM_POLICY names, the machine's, else the user's."""
+    """The path of the policy: the one in FLEETFORM_POLICY, else the machine's, else the user's."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
     config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")  # noqa: PTH118
@@ -62,7 +62,7 @@ def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
         findings.add(
             "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
         )
-    # In a project, a field without a value counts as left out. Here that would allow all.
+    # In a project, a field without a value counts as left out. In a policy, that would allow everything.
     for name, value in document.data.items():
         if value is None:
             hint = "write `[]` for none, or leave the field out"
@@ -75,7 +75,7 @@ def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """The project document and what it says; `readable` is false where its variables cannot be known."""
+    """The project document, decoded. `readable` is false if its variables are unknown."""
 
     spec: Project
     document: Document | None = None
@@ -83,7 +83,7 @@ class ProjectFile:
 
 
 def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None = None) -> Document | None:
-    """The project document among `raw`; a second one is an error. `known` was found before."""
+    """The project document among `raw`; a second one is an error. `known` is the one found before, if any."""
     first = known
     for item in raw:
         if item.kind != "project" or item.document is first:
@@ -99,14 +99,14 @@ def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None 
 
 
 def excluded(documents: Sequence[Document]) -> Sequence[str]:
-    """The patterns of `exclude`, which are needed before anything else is looked at."""
+    """The patterns of `exclude`, which are needed first."""
     projects = (d for d in documents if d.data.get("type") == "project")
     found = _part(first.data, "exclude") if (first := next(projects, None)) else None
     return found.exclude if found else ()
 
 
 def declared(document: Document | None, findings: Findings) -> ProjectFile:
-    """The project with its variables alone: all its other fields may be made of them."""
+    """The project with only its variables: all other fields may depend on them."""
     if document is None:
         return ProjectFile(Project(), readable=not findings.lost)
     variables = _part(document.data, "variables")
@@ -124,14 +124,16 @@ def complete(project: ProjectFile, scope: TemplateScope, findings: Findings) -> 
     if spec is not None:
         _check_state(spec.state, document, findings)
         return replace(project, spec=spec)
-    # What is readable still helps to find what else is wrong.
+    # The part that is readable helps to find further errors.
     include = _part({key: value for key, value in data.items() if (key,) not in faults}, "include")
     findings.lost |= include is None or any(path[0] == "include" for path in faults)
     return replace(project, spec=replace(project.spec, include=include.include if include else ()))
 
 
 def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
-    """Where the project keeps its state, whatever else is wrong with it; ValueError if that is unknown."""
+    """The declared place of the state, whatever else is wrong in the document; ValueError if it
+    is unknown.
+    """
     document = project.document
     if document is None:
         return None
@@ -145,7 +147,7 @@ def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
 
 
 def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> None:
-    """What `removed` speaks of is not declared: it says what becomes of things whose documents are gone."""
+    """Report `removed` entries for things that are still declared."""
     if project.document is None:
         return
     for index, item in enumerate(project.spec.removed):
@@ -166,7 +168,7 @@ def check_removed(project: ProjectFile, desired: Desired, findings: Findings) ->
 
 
 def limit_places(project: ProjectFile) -> dict[str, Span]:
-    """Where each limit stands: `limits.nodes`, `limits.protected.0`."""
+    """The place of each limit: `limits.nodes`, `limits.protected.0`."""
     document, limits = project.document, project.spec.limits
     if document is None:
         return {}
@@ -178,7 +180,7 @@ def limit_places(project: ProjectFile) -> dict[str, Span]:
 
 
 def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
-    """What was renamed is not declared under its old name as well; where each entry stands."""
+    """Report renamed things that are still declared under the old name. Returns the place of each entry."""
     places: dict[str, Span] = {}
     if project.document is None:
         return places
@@ -190,7 +192,7 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
             family = {
                 n for n, want in desired.volumes.items() if n == name or want.declared_by == move.source
             }
-            # `data` becomes `data-0` where it gets a `count`.
+            # With a `count`, `data` becomes `data-0`.
             found = bool(family) and move.target.removeprefix("volume/") not in family
         else:
             found = name in known
@@ -206,12 +208,12 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
 
 
 def _part(data: Mapping[str, Any], field: str) -> Project | None:
-    """A project with this field alone; None if the field cannot be read."""
+    """A project with only this field; None if the field is invalid."""
     return decode(Project, {k: v for k, v in data.items() if k == field}, (), [])
 
 
 def _check_state(url: str | None, document: Document, findings: Findings) -> None:
-    """The URL is never shown, nor its line: it might hold a password."""
+    """Check the state's URL. Neither it nor its line is shown: it may contain a password."""
     span = shown_span(document, ("state",))
     hint = "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out"
     scheme = (url or "").partition(":")[0].lower()
@@ -221,7 +223,7 @@ def _check_state(url: str | None, document: Document, findings: Findings) -> Non
         if "@" in url:
             hint = "leave them out: they come from PGUSER, PGPASSWORD, ~/.pgpass or a service"
             findings.add("bad-state-url", "`state` names a user or a password", hint, span=span)
-        return  # the rest is for the store to say, which knows what such a URL may hold
+        return  # the store checks the rest, since it knows such URLs
     path = url.removeprefix("sqlite:///")
     if path in {url, "", ":memory:", "/"} or any(c in path for c in "?#\0") or path.endswith("/"):
         findings.add("bad-state-url", "`state` is not a URL that can be used", hint, span=span)
@@ -263,7 +265,7 @@ def settle(
 def _sources(
     given: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
 ) -> dict[str, tuple[str, Span | None, Json]]:
-    """The values of variables, with the words before a finding and its place: a later source wins."""
+    """The sources of values, a later one wins: values, words before a finding, and its place."""
     found: dict[str, tuple[str, Span | None, Json]] = {
         key.removeprefix(PREFIX): (f"{key}: ", None, value)
         for key, value in environ.items()
@@ -300,7 +302,7 @@ def _from_files(
                 if name in declared:
                     out[name] = (value, span)
                 elif complete:
-                    # A file may be shared by several projects, so this is no error.
+                    # Several projects may share a file, so an undeclared variable is no error.
                     summary = f"no variable `{name}` is declared"
                     hint = (
                         findings.near(name, declared) or "declare it in the `project` document, or remove it"

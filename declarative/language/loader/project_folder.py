@@ -1,10 +1,9 @@
-"""The project's folder: opening what lies in it without ever following a symbolic link, and which of it is
-not sent.
+"""Opens files in the project's folder without ever following a symbolic link, and applies the ignore rules.
 
-What is not sent is decided by git's own rules for `.gitignore`, and not by a library: pathspec turns a rule
-into one regular expression, in which `*a*a*a*a*a*b` takes longer than anybody waits, and the rules may be a
-stranger's. Here each part between slashes is one expression that never goes back over a `*`, so that a look
-takes time in proportion to the path, times the `**` of the rule.
+The rules are those of git's `.gitignore`. They are not left to a library: pathspec turns a rule into one
+regular expression, and `*a*a*a*a*a*b` then takes longer than anybody waits. The rules may be a stranger's.
+Here, each part between slashes is one expression that never backtracks over a `*`. So the time grows with the
+length of the path, times the number of `**` in the rule.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from declarative.model.record import dataclass
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 PIECE = 1 << 20
-"""Bytes that are in memory at once."""
+"""How many bytes of a file are in memory at once."""
 
 
 class ChangedError(OSError):
-    """A file that is written to while it is read, or that is another one than it was."""
+    """A file changed while it was read, or was replaced."""
 
 
 @contextlib.contextmanager
 def folder(root: Path, *names: str) -> Iterator[int]:
-    """A descriptor of the folder that `names` lead to; `OSError` if one of them is no folder, or a link.
+    """A descriptor of the folder that `names` lead to; `OSError` if one of them is a link or not a folder.
 
-    `root` itself is the user's word, and may be a link.
+    `root` itself may be a link, since the user names it.
     """
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -50,7 +49,9 @@ def folder(root: Path, *names: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def regular(parent: int, name: str) -> Iterator[BinaryIO]:
-    """A regular file of a folder; `OSError` if it is anything else. A pipe or a device is not even opened."""
+    """A regular file of a folder, opened; `OSError` if it is anything else. Pipes and devices are
+    not opened.
+    """
     if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
         raise OSError(0, "not a regular file")
     descriptor = os.open(name, _FILE, dir_fd=parent)
@@ -61,13 +62,13 @@ def regular(parent: int, name: str) -> Iterator[BinaryIO]:
 
 
 def check_size(file: BinaryIO, at_most: int) -> None:
-    """`ChangedError` for a file that has more bytes than it had."""
+    """`ChangedError` if a file is larger than `at_most` bytes."""
     if os.fstat(file.fileno()).st_size > at_most:
         raise ChangedError(0, "it changes while it is read")
 
 
 def summed(file: BinaryIO) -> tuple[os.stat_result, str]:
-    """Read a file to its end: how it is, and its SHA-256 in hex. `ChangedError` if it changes meanwhile."""
+    """Read a file to its end: its status, and its SHA-256 in hex. `ChangedError` if it changes meanwhile."""
     before = os.fstat(file.fileno())
     found, left = hashlib.sha256(), before.st_size
     while left > 0 and (piece := file.read(min(PIECE, left))):
@@ -80,15 +81,15 @@ def summed(file: BinaryIO) -> tuple[os.stat_result, str]:
 
 
 NAMES = (".gitignore", ".dstackignore", ".fleetformignore")
-"""In every folder; what a later one says counts more."""
+"""The files with rules, in any folder. Rules of a later one override earlier ones."""
 MAX_BYTES = 256 << 10
 MAX_RULES = 5_000
-"""Of one file."""
+"""The limit for one file."""
 MAX_DEEP = 20
-"""Parts of one rule: no folder of a project is so deep that it needs more."""
+"""The limit for the parts of one rule. No real folder is deeper."""
 
 Part: TypeAlias = "re.Pattern[str] | str | None"
-"""What a part of a path has to match: an expression, or that very text. None is `**`."""
+"""What a part of a path must match: an expression, or exactly this text. None is `**`."""
 
 _CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -107,22 +108,22 @@ _CLASSES = {
 
 
 class NeverError(ValueError):
-    """A rule that git lets match nothing, such as `[a`."""
+    """A rule that can match nothing in git, such as `[a`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a file."""
+    """One line of an ignore file."""
 
     parts: tuple[Part, ...]
     keeps: bool
-    """`!rule`: what an earlier rule left out is sent after all."""
+    """`!rule`: sends what an earlier rule excluded."""
     folders_only: bool
     anywhere: bool
-    """Without a slash: it is about names, however deep they are."""
+    """Without a slash: it applies to names at any depth."""
 
     def matches(self, path: Sequence[str], *, folder: bool) -> bool:
-        """Whether it is about the path, as seen from the folder of the rules."""
+        """Whether it matches the path, which is relative to the folder of the rules."""
         if self.folders_only and not folder:
             return False
         if self.anywhere:
@@ -131,7 +132,7 @@ class Rule:
 
 
 class Rules:
-    """The rules of one file; the last one that matches decides."""
+    """The rules of one file. The last one that matches decides."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._names: dict[str, list[tuple[int, Rule]]] = {}
@@ -143,11 +144,11 @@ class Rules:
 
     @property
     def cost(self) -> int:
-        """With how many a path has to be compared."""
+        """The number of rules that must be compared with a path."""
         return len(self._others)
 
     def leave_out(self, path: Sequence[str], *, folder: bool) -> bool | None:
-        """Whether a path, as seen from the folder of the rules, is not sent; None if no rule is about it."""
+        """Whether a path is excluded; None if no rule matches. It is relative to the folder of the rules."""
         last, keeps = -1, True
         for rules in (self._names.get(path[-1], ()), self._others):
             for i, rule in rules:
@@ -159,7 +160,7 @@ class Rules:
 
 
 def parse(content: bytes) -> Rules:
-    """The rules of a file. `ValueError` says what is too much."""
+    """The rules in a file. `ValueError` names the limit that it exceeds."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
     text = content.decode(errors="surrogateescape")
@@ -196,7 +197,7 @@ def _rule(line: str) -> Rule | None:
 
 
 def _stripped(line: str) -> str:
-    """Without the spaces at its end, save those after a backslash."""
+    """The line without spaces at its end, except those after a backslash."""
     text = line.rstrip(" ")
     backslashes = len(text) - len(text.rstrip("\\"))
     return text + " " if backslashes % 2 and len(text) < len(line) else text
@@ -209,7 +210,7 @@ def _fits(part: Part, name: str) -> bool:
 
 
 def _all_fit(parts: Sequence[Part], path: Sequence[str]) -> bool:
-    """Whether the parts match the whole path; `**` is any number of its parts, and at the end one or more."""
+    """Whether the parts match the whole path. `**` is any number of parts, or at the end one or more."""
     reached = {0}
     for i, part in enumerate(parts):
         if part is None:
@@ -224,9 +225,9 @@ def _all_fit(parts: Sequence[Part], path: Sequence[str]) -> bool:
 
 @functools.lru_cache(maxsize=MAX_RULES)
 def _part(text: str) -> Part:
-    """One part between slashes. `NeverError` if it can match nothing."""
+    """One part between slashes, compiled. `NeverError` if it can match nothing."""
     pieces: list[str] = []
-    """Expressions between the `*`, each of a fixed length."""
+    """Expressions between the `*`. Each has a fixed length."""
     piece, plain, i = "", "", 0
     while i < len(text):
         if text[i] == "*":
@@ -248,7 +249,7 @@ def _part(text: str) -> Part:
 
 
 def _between_stars(pieces: Sequence[str]) -> str:
-    """The expression of what has anything between its pieces."""
+    """An expression for the pieces with anything between them."""
     first, *middle = [pieces[0]] + [f"(?>.*?{found})" for found in pieces[1:-1]]
     last = f".*{pieces[-1]}" if len(pieces) > 1 else ""
     return f"{first}{''.join(middle)}{last}\\Z"
@@ -258,7 +259,7 @@ _NAMED_CLASS = re.compile(r"\[:(\w*):\]")
 
 
 def _class_piece(text: str, i: int) -> tuple[str, int]:
-    """One named class, range or character inside of `[…]`, and where it ends."""
+    """The expression of one named class, range or character inside of `[…]`, and its end."""
     if i >= len(text):
         raise NeverError
     if named := _NAMED_CLASS.match(text, i):
@@ -273,7 +274,7 @@ def _class_piece(text: str, i: int) -> tuple[str, int]:
 
 
 def _class(text: str, i: int) -> tuple[str, int]:
-    """`[…]` from behind its bracket: the expression, and where it ends."""
+    """The expression of a `[…]`, from after its bracket on, and its end."""
     negated = i < len(text) and text[i] in "!^"
     i += negated
     start, found = i, ""

@@ -1,4 +1,4 @@
-"""The documents compared with each other: unique names, names that exist, volumes one by one."""
+"""Compares the documents with each other: unique names, names that exist, volumes one by one."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from declarative.model.spec.text import MAX_NAME, check_name
 from declarative.model.state import natural
 
 BUILT_IN = (LOCAL, SSH, SLURM)
-"""The providers that there are in this version."""
+"""Providers without a document of their own."""
 MAX_VOLUMES = 200_000
 MAX_RANKS = 200_000
 MAX_HOSTS = 10_000
-"""Each is asked by itself."""
+"""Each host costs at least one request."""
 MAX_OFFERS = 100_000
-"""What the catalogs of all backends come to, with each region and zone."""
+"""The limit for the offers in all catalogs, counting each region and zone."""
 
 
 def _unknown(driver: str) -> str | None:
-    """How to mend the name of a driver that no installed package brings; None if one does."""
+    """A hint for a driver name that no installed package provides; None if one does."""
     if driver in BUILT_IN:
         return None
     from declarative.provider.installed import unknown
@@ -53,7 +53,7 @@ def _unknown(driver: str) -> str | None:
 def assemble(
     entries: Sequence[Declaration], project: ProjectFile, scope: TemplateScope, findings: Findings
 ) -> Desired:
-    """Everything that the documents declare, in the order of names."""
+    """Everything that the documents declare, sorted by name."""
     return _Assembly(entries, findings).desired(project, scope)
 
 
@@ -121,7 +121,7 @@ class _Assembly:
                 fewer = "name fewer `regions` or `availability_zones`, or fewer entries"
                 self._say(entry, ("catalog",), "too-large", summary, fewer)
             if declared > MAX_OFFERS or self.findings.full:
-                break  # to look for what may have been meant takes a while
+                break  # looking for similar names takes a while
             hint = _unknown(entry.spec.provider)
             if hint:
                 path = ("driver",) if entry.spec.driver else ("name",)
@@ -137,7 +137,7 @@ class _Assembly:
             self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
 
     def _of_hosts(self, entry: Declaration) -> None:
-        """Hosts are nodes of an ssh backend, and others are not."""
+        """Check a fleet's backends: hosts need an ssh backend, and other nodes must not have one."""
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.partition is not None:
             self._of_partition(entry, names)
@@ -148,7 +148,7 @@ class _Assembly:
                 self._launches(entry, i, name)
 
     def _launches(self, entry: Declaration, i: int, name: str) -> None:
-        """Nodes that are made, and instances that were, are a cloud's."""
+        """New nodes and adopted instances need a cloud's backend."""
         driver = self._driver(name)
         if entry.spec.instance_ids and driver in BUILT_IN:
             summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
@@ -170,7 +170,7 @@ class _Assembly:
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
     def _of_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
-        """A partition is one cluster's."""
+        """A partition needs exactly one Slurm cluster as backend."""
         if not names and SLURM not in self.kinds["backend"]:
             others = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
             if others:
@@ -179,7 +179,7 @@ class _Assembly:
         self._one_backend(entry, names, SLURM, "a partition is")
 
     def _reserved(self, entry: Declaration) -> None:
-        """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
+        """This machine has no reservations. For clouds, the drivers check it."""
         if not entry.spec.reservation or entry.spec.partition:
             return
         names = tuple(map(str, entry.spec.backends))
@@ -197,7 +197,7 @@ class _Assembly:
         return self._driver(name) == SSH
 
     def _hosts(self) -> None:
-        """A host is a node of one fleet, and so are all that are behind one name."""
+        """Each host belongs to one fleet only."""
         seen: dict[tuple[str, str], str] = {}
         for entry in self._good("fleet"):
             config = entry.spec.ssh_config
@@ -216,7 +216,7 @@ class _Assembly:
                     self._say(entry, (*path, i), "duplicate-host", summary, "remove one")
 
     def _public(self, entry: Declaration) -> None:
-        """A warning where the ranks of hosts would reach each other through the internet."""
+        """Warn if the ranks of hosts would reach each other over the internet."""
         config = entry.spec.ssh_config
         if config is None:
             return
@@ -256,12 +256,12 @@ class _Assembly:
 
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
-            return  # it may be declared in what could not be read
+            return  # a document that could not be read may declare it
         hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
     def _volumes(self) -> Volumes:
-        """The declared volumes, one by one."""
+        """The declared volumes, each with its number."""
         volumes = Volumes(self.kinds["volume"], self._default_backend, self._volume_backend)
         total = 0
         for entry in self._good("volume"):
@@ -299,13 +299,13 @@ class _Assembly:
             volumes.places[name] = spot
 
     def _default_backend(self, name: str | None) -> Backend:
-        """The backend named; without a name the only one that is declared, else the built-in `local`."""
+        """The backend of that name. Without a name: the only declared one, else the built-in `local`."""
         if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
             name = next(iter(self.kinds["backend"]))
         return self.backends.get(name or LOCAL) or _undeclared(name or LOCAL)
 
     def _chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
-        """That the backend of a volume is declared, and named where there are several."""
+        """Check that a volume's backend is declared, and named if there are several."""
         if backend is not None:
             self._backend_name(entry, (*path, "backend"), backend)
         elif several := self._several():
@@ -314,13 +314,13 @@ class _Assembly:
             self._say(entry, path, "missing-field", summary, hint)
 
     def _several(self) -> list[str]:
-        """Those among which a volume has to choose: a folder of this machine is no stand-in for a disk."""
+        """The backends between which a volume must choose. A local folder cannot replace a cloud's disk."""
         drivers = {name: self._driver(name) for name in self.kinds["backend"]}
         clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
         return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
 
     def _volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
-        """The backend of a volume, and where it says that it is there: in a region, or on a host."""
+        """Check a volume's backend, and its region or host."""
         self._chosen(entry, path, volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
         backend = self._default_backend(volume.backend)
@@ -346,13 +346,13 @@ class _Assembly:
     def _host(self, entry: Declaration, path: Path, backend: str, host: str) -> None:
         known = self._host_names(backend)
         if host in known or self.findings.lost:
-            return  # when documents could not be read, one of them may declare it
+            return  # a document that could not be read may declare it
         hint = self.findings.near(host, known) or "name a host as it stands in a fleet's `ssh_config.hosts`"
         summary = f"no fleet of the backend `{backend}` has a host `{host}`"
         self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
 
     def _host_names(self, backend: str) -> list[str]:
-        """The hosts of a backend, as nodes and volumes name them."""
+        """The hosts of a backend, under the names that nodes and volumes use."""
         if backend not in self._hosts_of:
             fleets = [e.spec for e in self._good("fleet") if e.spec.ssh_config]
             mine = [f for f in fleets if str(next(iter(f.backends), SSH)) == backend]
@@ -379,12 +379,12 @@ def _undeclared(name: str) -> Backend:
 
 
 def _given(spec: object, fields: Iterable[str]) -> list[str]:
-    """Those of the fields that have a value."""
+    """Those of the fields that are set."""
     return [field for field in fields if getattr(spec, field, None) is not None]
 
 
 def _block_places(entry: Declaration) -> dict[str, Span]:
-    """Where `blocks` stand: of a fleet as `fleet/gpu.blocks`, of a host as `fleet/gpu.hosts.0.blocks`."""
+    """The places of `blocks`: `fleet/gpu.blocks` of a fleet, `fleet/gpu.hosts.0.blocks` of a host."""
     out: dict[str, Span] = {}
     if "blocks" in entry.data:
         out[f"{entry.address}.blocks"] = shown_span(entry.document, ("blocks",))

@@ -1,12 +1,12 @@
-"""YAML text into its normal form, with every comment where it belongs.
+"""Brings YAML text into its normal form, with every comment in its place.
 
-The text is edited between the positions that the parser gives; it is not dumped anew. ruamel's own round trip
-ties a comment to the key *before* it, so that keys cannot be put in order without tearing comments from what
-they explain, and it rewraps flow collections and long scalars. Here what need not change is a piece of the
-text as written. `layout` reads those pieces, `normal` knows the order of keys and the notations of values.
+The text is edited between the positions that the parser gives, and not dumped anew. ruamel's own round trip
+ties a comment to the key *before* it, so that sorting keys would tear comments from what they explain. It
+also rewraps flow collections and long scalars. Here, everything unchanged is copied from the text. `layout`
+reads the pieces, `normal` knows the order of keys and the notations of values.
 
-What comes out is read again and compared with what went in, by value and comment by comment; text that would
-not mean the same is given up, never returned.
+The result is read again and compared with the original, value by value and comment by comment. If it does not
+mean the same, it is discarded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from declarative.model.diagnostic import Diagnostic, Span
 from declarative.model.record import dataclass
 
 STEP = 2
-"""Spaces that a level is indented by; lists stand one level below their key."""
+"""How many spaces a level is indented. Lists are one level below their key."""
 
 _BREAK = re.compile("\r\n|\r")
 _MARKER = re.compile(r"^(?:---(?=\s|\Z)|\.\.\.(?=\s|\Z)|%).*$", re.MULTILINE)
@@ -52,14 +52,14 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """The text in its normal form; None, and the findings, where it cannot be had."""
+    """The text in its normal form; None, with findings, if there is none."""
 
     text: str | None
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def format_text(content: str | bytes, file: str) -> Formatted:
-    """The normal form of a file's content, which is UTF-8 with LF and without a BOM."""
+    """The normal form of a file's content, as UTF-8 with LF and without a BOM."""
     reading = parse(content, file)
     if reading.diagnostics:
         return Formatted(None, reading.diagnostics)
@@ -78,21 +78,25 @@ def _refused(code: str, summary: str, hint: str, file: str, line: int = 1) -> Fo
 
 
 class _Writer:
-    """The lines of the new text."""
+    """Writes the lines of the new text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.out = text, list[str]()
         self.prefix: str | None = None
         self.after_literal = 0
-        """Lines up to the end of the last value that would take in blank lines which follow it."""
+        """The number of lines up to the end of the last block scalar that would absorb blank
+        lines after it.
+        """
 
     def line(self, column: int, text: str) -> None:
-        """A line at a column, or behind the `- ` that waits for it."""
+        """Add a line at a column, or after a pending `- `."""
         self.out.append((" " * column if self.prefix is None else self.prefix) + text)
         self.prefix = None
 
     def lines(self, lines: Sequence[Line], column: int) -> None:
-        """Comments and blank lines: one at most, and none where it would be part of the text above."""
+        """Add comments and blank lines: at most one blank line in a row, and none that a block scalar would
+        absorb.
+        """
         for _, text in lines:
             if text:
                 self.line(column, text)
@@ -103,7 +107,7 @@ class _Writer:
         return not self.out or not self.out[-1] or self.out[-1].startswith("---")
 
     def between(self, text: str) -> None:
-        """What stands between documents, markers included; a value may follow in its last line."""
+        """Add the text between documents, with its markers. A value may follow on the last line."""
         first, *lines, last = text.split("\n") if "\n" in text else ("", text)
         if first.strip():
             self.out[-1] += " " + first.strip()
@@ -113,13 +117,13 @@ class _Writer:
             self.prefix = last.strip() + " "
 
     def result(self) -> str:
-        """All lines, without blank ones at the end that mean nothing."""
+        """The text, without meaningless blank lines at its end."""
         while self.out and not self.out[-1] and len(self.out) != self.after_literal:
             self.out.pop()
         return "".join(f"{line}\n" for line in self.out)
 
     def document(self, root: YamlNode, lead: Sequence[Line], data: Any) -> None:
-        """One document, with the lines above it."""
+        """Add one document, with the lines above it."""
         hint = hint_of(data)
         if root.laid_out:
             root.entries[0].lead = [*lead, *root.entries[0].lead]
@@ -132,10 +136,10 @@ class _Writer:
         self.comment(root.entries[0].eol, 0)
 
     def block(self, node: YamlNode, hint: Hint, data: Any, column: int) -> None:
-        """A block collection whose entries begin at `column`."""
+        """Add a block collection whose entries begin at `column`."""
         lead = without_blanks(node.entries[0].lead)
         if self.prefix is not None:
-            # The first comment goes behind the `-`; nothing stays between that line and the next thing.
+            # The first comment follows the `-`. Nothing is kept between that line and the next item.
             lead = lead[:1] + without_blanks(lead[1:])
         node.entries[0].lead = lead
         for i, entry in enumerate(node.entries):
@@ -146,11 +150,11 @@ class _Writer:
         self.lines(node.tail, column)
 
     def entry(self, entry: YamlItem, hint: Hint, data: Any, columns: tuple[int, int]) -> None:
-        """One item; `columns` are the new and the old one of its collection."""
+        """Add one item. `columns` are the new and the old column of its collection."""
         column, old = columns
         node, key = entry.value, entry.key
         if node.properties:
-            hint = Any  # an alias may stand where the notation is another one
+            hint = Any  # an alias may repeat this value where another notation applies
         head = self.text[key.start : key.end] + ":" if key else "-"
         new = self.normal(entry, hint, data)
         if new is None and node.laid_out:
@@ -169,7 +173,7 @@ class _Writer:
         self.comment(entry.eol, column - old)
 
     def opening(self, entry: YamlItem, head: str, columns: tuple[int, int]) -> None:
-        """What stands before a block collection: the line of its key, or the `- ` in its first line."""
+        """Add what precedes a block collection: the line of its key, or a pending `- ` for its first line."""
         column, old = columns
         if head == "-" and not entry.on_next_line and not entry.properties:
             self.prefix = (" " * column if self.prefix is None else self.prefix) + "- "
@@ -178,7 +182,7 @@ class _Writer:
         self.comment(entry.head, column - old)
 
     def value(self, node: YamlNode, lines: Sequence[str], column: int) -> None:
-        """A value in one piece, its first line at `column`."""
+        """Add a value that is kept whole, its first line at `column`."""
         first, *rest = lines
         self.line(column, first)
         self.out += rest
@@ -186,19 +190,19 @@ class _Writer:
             self.after_literal = len(self.out)
 
     def comment(self, found: Note | None, shift: int) -> None:
-        """A comment at the end of the last line: in its column as long as that is possible."""
+        """Add a comment to the end of the last line, in its old column if possible."""
         if found:
             column, text, space = found
             pad = 1 if space <= 1 else max(1, column + shift - len(self.out[-1]))
             self.out[-1] += " " * pad + text
 
     def shifted(self, node: YamlNode, new: str | None, columns: tuple[int, int]) -> list[str]:
-        """The lines of a value that is kept in one piece; those after the first with their indentation."""
+        """The lines of a value that is kept whole; all but the first are indented."""
         column, old = columns
         raw = self.text[node.start : node.end] if new is None else new
         first, *rest = raw.split("\n")
         if node.odd:
-            # It begins where an entry's value begins, save where its first line holds properties alone.
+            # It begins at its entry's value, unless its first line has only properties.
             shift = column - old if node.properties or column < 0 else column + STEP - node.column
             return [first, *(_shift(line, shift, 0) for line in rest)]
         if node.kind == "scalar" and node.block:
@@ -207,7 +211,7 @@ class _Writer:
         return [_trimmed(first), *(_trimmed(_shift(line, column - old, column + 1)) for line in rest)]
 
     def normal(self, entry: YamlItem, hint: Hint, data: Any) -> str | None:
-        """The new text of a value that is not written entry by entry; None to leave it as it is."""
+        """The new text of a value that is not written entry by entry; None to keep the old."""
         node = entry.value
         if node.laid_out:
             end = self.text.find("\n", node.after)
@@ -216,13 +220,13 @@ class _Writer:
         return self.piece(node, hint, data, flow=False)
 
     def as_scalar(self, node: YamlNode, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
-        """A mapping as a scalar, unless something in it would be lost."""
+        """The scalar form of a mapping; None if it would lose something."""
         if node.kind != "map" or node.marks or "${" in raw or "#" in raw:
             return None
         return scalar_form(data, hint, flow=flow)
 
     def piece(self, node: YamlNode, hint: Hint, data: Any, *, flow: bool) -> str | None:
-        """The new text of a scalar, or of a flow collection, whose layout stays."""
+        """The new text of a scalar or a flow collection. The layout stays."""
         raw = self.text[node.start : node.end]
         if node.properties or node.block or node.kind == "alias":
             return None
@@ -249,25 +253,27 @@ class _Writer:
 
 
 def _shift(line: str, shift: int, least: int) -> str:
-    """A line with its indentation changed; `least` is kept where there is text."""
+    """The line with its indentation changed. Text is indented by at least `least`."""
     body = line.lstrip(" ")
     return " " * max(least, len(line) - len(body) + shift) + body if body or not least else ""
 
 
 def _literal_line(line: str, indent: int, shift: int) -> str:
-    """A line of a block scalar whose content is indented by `indent`, moved; nothing of a blank one."""
+    """A line of a block scalar, moved by `shift`; empty if blank. The content is indented by `indent`."""
     blank = not line.strip(" ") and len(line) <= indent
     return "" if blank else _shift(line, shift, 0)
 
 
 def _trimmed(line: str) -> str:
-    """Without trailing spaces, save behind a backslash that may make the first one part of a string."""
+    """The line without trailing spaces; unchanged after a backslash, where the first space may belong to a
+    string.
+    """
     stripped = line.rstrip(" \t")
     return line if stripped.endswith("\\") else stripped
 
 
 def _rewritten(text: str, documents: Sequence[Document]) -> str:
-    """The new text; the old one begins with an extra line break, so that every line has one before it."""
+    """The new text. The old one begins with an extra line break, so that each line has one before it."""
     layout, writer = Layout(text), _Writer(text)
     mappings = [root for root in roots(text) if root.kind == "map"]
     for root, document in zip(mappings, documents, strict=True):
@@ -275,7 +281,7 @@ def _rewritten(text: str, documents: Sequence[Document]) -> str:
         end = max((m.end() for m in _MARKER.finditer(text, start, root.start)), default=start)
         layout.position = end
         lead = layout.lines()
-        # Where no line ends behind a marker, the value stands in the marker's own line.
+        # A value that follows a marker on the same line stays on that line.
         writer.between(text[start:end] + ("\n" if end > start and text[end] == "\n" else ""))
         layout.root(root)
         writer.document(root, lead, document.data)

@@ -1,4 +1,4 @@
-"""What was written: values as stretches of the text, and to which of them each comment belongs."""
+"""How the text is laid out: values as ranges of the text, and the comments that belong to each."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Note: TypeAlias = tuple[int, str, int]
 
 @dataclass(slots=True)
 class YamlNode:
-    """A value as a stretch of the text; `items` of a mapping are key, value, key, value, ….
+    """A value as a range of the text. `items` of a mapping are key, value, key, value, ….
 
-    `block` is a block collection, or a block scalar. `marks` are the anchors and aliases in it, in order:
-    name, whether it is an alias, position. `odd` is a block that is only moved as a whole.
+    `block`: a block collection or a block scalar. `marks` are its anchors and aliases in order: name, whether
+    it is an alias, position. `odd`: a block that is moved only as a whole.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class YamlNode:
     entries: list[YamlItem] = field(default_factory=list)
     tail: list[Line] = field(default_factory=list)
     after: int = 0
-    """Where the text goes on after it and the comments that belong to it."""
+    """Where the text continues after it and its comments."""
 
     @property
     def laid_out(self) -> bool:
-        """Whether it is written entry by entry."""
+        """Whether the value is written entry by entry."""
         return self.block and self.kind != "scalar" and not self.odd
 
 
@@ -60,7 +60,7 @@ class YamlItem:
     key: YamlNode | None = None
     lead: list[Line] = field(default_factory=list)
     begin: int = 0
-    """Where the text goes on after `:` or `-`."""
+    """The position after `:` or `-`."""
     properties: str = ""
     head: Note | None = None
     on_next_line: bool = False
@@ -69,7 +69,7 @@ class YamlItem:
     behind: list[Line] = field(default_factory=list)
 
     def name(self, default: int | str) -> int | str:
-        """Its key; `default` in a list."""
+        """The item's key, or `default` in a list."""
         return self.key.value if self.key else default
 
 
@@ -81,7 +81,7 @@ def events(text: str) -> Iterator[Any]:
 
 
 def roots(text: str) -> Iterator[YamlNode]:
-    """The documents' values, in order. The text was read before: it is within all limits."""
+    """The documents' values, in order. The text has been read before, so it is within all limits."""
     found = events(text)
     for event in found:
         if type(event).__name__ == "DocumentStartEvent":
@@ -119,7 +119,7 @@ class Layout:
         return position - self.text.rfind("\n", 0, position) - 1
 
     def root(self, node: YamlNode) -> None:
-        """A document's own mapping; `position` is before the lines above it."""
+        """Lay out a document's mapping. `position` is before the lines above it."""
         node.column = self.column(node.start)
         node.odd = node.block and (node.properties or self._is_odd(node))
         entry = YamlItem(node)
@@ -127,7 +127,9 @@ class Layout:
         node.entries = node.entries or [entry]
 
     def _is_odd(self, node: YamlNode) -> bool:
-        """Keys with `?`, of several lines, or with an anchor: nothing is to be gained from touching them."""
+        """Whether the mapping has keys with `?`, keys of several lines, or keys with an anchor. It is not
+        rewritten then.
+        """
         if node.kind == "seq":
             return False
         return any(
@@ -139,12 +141,12 @@ class Layout:
         )
 
     def _only_comments(self, position: int, node: YamlNode) -> bool:
-        """Whether a block begins in a later line than its properties, and those are complete."""
+        """Whether a block begins on a later line than its complete properties."""
         between = re.sub(r"#[^\n]*", "", self.text[position : node.items[0].start])
         return between.startswith("\n") and between.strip() in {"", "-"}
 
     def _settle(self, entry: YamlItem, column: int) -> None:
-        """The value of an entry, from `:` or `-` on; `column` is that of the collection around."""
+        """Lay out an entry's value, from `:` or `-` on. `column` is that of the surrounding collection."""
         node, text = entry.value, self.text
         if node.laid_out:
             node.odd = self._is_odd(node)
@@ -164,7 +166,7 @@ class Layout:
         entry.eol = self._rest()
 
     def _properties(self, entry: YamlItem) -> None:
-        """The anchor and tag that stand behind the key of a block; elsewhere the block stays as written."""
+        """Read the anchor and tag after a block's key. Anywhere else, the block is kept as written."""
         node = entry.value
         found = _PROPERTIES.match(self.text, node.start)
         if entry.on_next_line or found is None or not self._only_comments(found.end(), node):
@@ -191,7 +193,7 @@ class Layout:
         node.after = self.position
 
     def _end(self, node: YamlNode, column: int) -> int:
-        """The end of a value that stays as written, without the blank lines after its content."""
+        """The end of a value that is kept as written, without the blank lines after its content."""
         if node.kind == "scalar" and node.block:
             lines = self.text[node.start : node.end].split("\n")
             indent, keep = block_indent(lines, column)
@@ -203,7 +205,7 @@ class Layout:
         last = node.items[-1]
         end = self._end(last, self.column(node.start if node.kind == "seq" else node.items[0].start))
         if last.start == end and self.text[end - 1] not in ":-?":
-            return self._end(node.items[-2], column)  # left out, it stands where the next thing begins
+            return self._end(node.items[-2], column)  # an empty value is placed where the next item begins
         return end
 
     def _rest(self) -> Note | None:
@@ -231,7 +233,7 @@ class Layout:
 
 
 def keeps(node: YamlNode, text: str) -> bool:
-    """Whether blank lines after a value would be part of it."""
+    """Whether a value would absorb the blank lines after it."""
     while node.items:
         node = node.items[-1]
     return (
@@ -240,7 +242,9 @@ def keeps(node: YamlNode, text: str) -> bool:
 
 
 def block_indent(lines: Sequence[str], column: int) -> tuple[int, bool]:
-    """How far the content of a block scalar is indented, and whether the blank lines after it are content."""
+    """How far the content of a block scalar is indented, and whether the blank lines after it
+    belong to it.
+    """
     raw = "\n".join(lines)
     header = _HEADER.match(raw)
     assert header is not None
@@ -253,7 +257,7 @@ def block_indent(lines: Sequence[str], column: int) -> tuple[int, bool]:
 
 
 def ended(text: str) -> str:
-    """The text with a line break at its end, which must not become part of a block scalar."""
+    """The text with a line break at its end that does not become part of a block scalar."""
     if text.endswith("\n"):
         return text
     last = next((e for e in reversed(list(events(text))) if type(e).__name__ == "ScalarEvent"), None)

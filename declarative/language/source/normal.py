@@ -24,7 +24,7 @@ _ELSEWHERE = re.compile(
     r"(?i:y|n|yes|no|on|off|=|<<|0b[01_]+|\d{4}-\d\d?-\d\d?.*"
     r"|[-+]?[\d_,]+(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?)"
 )
-"""What other readers, of YAML 1.1, take for something else than a string."""
+"""Texts that readers of YAML 1.1 do not take for strings."""
 _SIMPLE = re.compile(r"[A-Za-z0-9_.:,+/ -]+")
 
 Hint: TypeAlias = Any
@@ -39,13 +39,13 @@ _INSIDE: Mapping[Any, Mapping[str, Hint]] = {
         **{f.name: f.hint for f in fields_of(Inline)},
     },
 }
-"""The keys of mappings that are read by hand."""
+"""The keys of mappings that have a reader of their own."""
 _ITEMS: Mapping[Any, Hint] = {Hosts: HostFields, Mounts: Mount, Files: File, Variables: Variable}
 
 
 @functools.cache
 def _keys(hint: Hint) -> Mapping[str, Hint]:
-    """The known keys of a mapping, in order, with what they hold; none where any may be written."""
+    """The known keys of a mapping in order, with their types; empty if any key is allowed."""
     if hint in _INSIDE:
         return _INSIDE[hint]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and not issubclass(hint, Syntax):
@@ -55,7 +55,7 @@ def _keys(hint: Hint) -> Mapping[str, Hint]:
 
 
 def inside(hint: Hint, key: str | int) -> Hint:
-    """What a mapping or a list holds at `key`."""
+    """The type of the value at `key` in a mapping or a list."""
     if isinstance(key, str) and (known := _keys(hint)):
         return known.get(key, Any)
     origin: Any = typing.get_origin(hint)
@@ -65,17 +65,17 @@ def inside(hint: Hint, key: str | int) -> Hint:
 
 
 def hint_of(data: Mapping[str, Any]) -> Hint:
-    """What a document is by its `type`."""
+    """The dataclass of a document, by its `type`."""
     kind = data.get("type")
     return DOCUMENTS.get(kind, Any) if isinstance(kind, str) else Any
 
 
 def arrange(node: YamlNode, hint: Hint, *, root: bool = False) -> None:
-    """Puts the keys of all mappings in order, from the inside out."""
+    """Put the keys of all mappings in order, innermost first."""
     if not node.laid_out:
         return
     if node.properties:
-        hint = Any  # an alias may stand where the order counts
+        hint = Any  # an alias may repeat it where the order matters
     for i, entry in enumerate(node.entries):
         arrange(entry.value, inside(hint, entry.name(i)))
     if node.kind == "map":
@@ -85,7 +85,9 @@ def arrange(node: YamlNode, hint: Hint, *, root: bool = False) -> None:
 
 
 def _in_order(entries: list[YamlItem], keys: Sequence[str], *, root: bool) -> list[YamlItem]:
-    """The entries in the order of `keys`, others last; as they are if an alias would mean something else."""
+    """The entries in the order of `keys`, unknown ones last; unchanged if an alias would change
+    its meaning.
+    """
     rank: dict[int | str, int] = {key: i for i, key in enumerate(keys)}
     new = sorted(entries, key=lambda e: rank.get(e.name(""), len(rank)))
     if new == entries or _resolved(entries) != _resolved(new):
@@ -94,7 +96,7 @@ def _in_order(entries: list[YamlItem], keys: Sequence[str], *, root: bool) -> li
 
 
 def _resolved(entries: Sequence[YamlItem]) -> tuple[dict[int, int | None], dict[str, int]]:
-    """Which anchor each alias means, and which anchors hold afterwards."""
+    """The anchor of each alias, and the anchors that are valid afterwards."""
     anchors: dict[str, int] = {}
     aliases: dict[int, int | None] = {}
     for entry in entries:
@@ -107,7 +109,7 @@ def _resolved(entries: Sequence[YamlItem]) -> tuple[dict[int, int | None], dict[
 
 
 def _moved(old: Sequence[YamlItem], new: list[YamlItem], *, root: bool) -> list[YamlItem]:
-    """`new` with each comment at the entry that it is about, and what is about the whole at the top."""
+    """`new` with each comment moved along with its entry, and comments about the whole mapping at the top."""
     for before, entry in itertools.pairwise(old):
         blank = entry.lead.index((0, "")) if (0, "") in entry.lead else 0
         before.behind, entry.lead = entry.lead[:blank], entry.lead[blank:]
@@ -115,19 +117,19 @@ def _moved(old: Sequence[YamlItem], new: list[YamlItem], *, root: bool) -> list[
     top = without_blanks(new[0].lead)
     new[0].lead = [*header, *([(0, "")] if header and top else []), *top]
     if root and not any(text for _, text in new[1].lead):
-        new[1].lead = []  # `name` directly below `type`
+        new[1].lead = []  # no blank line between `type` and `name`
     return new
 
 
 def _split_header(lead: Sequence[Line], *, root: bool) -> tuple[list[Line], list[Line]]:
-    """What is about the whole, up to the last blank line, and the rest."""
+    """The comments about the whole mapping, up to the last blank line, and the rest."""
     lines = list(without_blanks(lead))
     cut = max((i + 1 for i, line in enumerate(lines) if not line[1]), default=len(lines) if root else 0)
     return lines[:cut], lines[cut:]
 
 
 def without_blanks(lines: Sequence[Line]) -> list[Line]:
-    """Without the blank lines at the beginning."""
+    """The lines without blank ones at the beginning."""
     start = next((i for i, line in enumerate(lines) if line[1]), len(lines))
     return list(lines[start:])
 
@@ -140,12 +142,12 @@ def _reads_as(text: str, *, flow: bool) -> bool:
 
 
 def _is_notation(hint: Hint) -> bool:
-    """Whether scalars there have a notation. A mount may be written in its long form: that is left alone."""
+    """Whether scalars there have a notation. A mount is left alone: its long form is valid too."""
     return isinstance(hint, type) and issubclass(hint, Syntax) and hint is not Mount
 
 
 def _normal(hint: Hint, data: Any) -> str | int | None:
-    """A value in the notation of its field; None if no notation means the same."""
+    """The value in its field's notation; None if no notation has the same meaning."""
     try:
         value = hint.parse(data)
         plain = value.plain()
@@ -163,14 +165,14 @@ def _says_how_many(gpu: Any) -> bool:
 
 
 def scalar_form(data: Any, hint: Hint, *, flow: bool) -> str | None:
-    """`{min: 1, max: 4}` as `1..4`, where the field has such a form and it means the same."""
+    """`{min: 1, max: 4}` as `1..4`, if the field has such a form with the same meaning."""
     if not _is_notation(hint) or _normal(hint, data) is None:
         return None
     return written(data, "", hint, flow=flow)
 
 
 def written(data: Any, raw: str, hint: Hint, *, flow: bool) -> str | None:
-    """How a scalar is to be written; None to leave it as it is."""
+    """The new text of a scalar; None to keep the old."""
     if hint is bool and isinstance(data, bool):
         return str(data).lower()
     plain = _normal(hint, data) if _is_notation(hint) else None
@@ -184,7 +186,7 @@ def written(data: Any, raw: str, hint: Hint, *, flow: bool) -> str | None:
 
 
 def _needs_no_quotes(data: Any, raw: str, *, flow: bool) -> bool:
-    """Whether `raw` is a quoted string that every reader takes for the same string without its quotes."""
+    """Whether `raw` is a quoted string that every reader takes for the same string without quotes."""
     if raw[:1] not in {"'", '"'} or raw[1:-1] != data or data[:1] in {"-", "?", ":"}:
         return False
     return not _ELSEWHERE.fullmatch(data) and _reads_as(data, flow=flow)

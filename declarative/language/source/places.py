@@ -1,6 +1,6 @@
-"""Where things stand in a file: places, spans, documents.
+"""Places, spans and documents: where each value is in its file.
 
-Values of secret fields are masked in what a message quotes.
+Messages do not show the values of secret fields.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from declarative.model.diagnostic import Span
 from declarative.model.record import dataclass
 
 SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys", "notify")
-"""Fields whose values may hold a secret that does not belong there."""
+"""Fields that might contain a secret by mistake."""
 MASKED_FIELDS = ("env",)
-"""Where the syntax is broken, it is unknown what in here is a value, and a secret may be what breaks it."""
+"""Fields whose values are masked if the syntax is broken: it is unclear then which text is a value, and a
+secret may be what breaks the syntax.
+"""
 
 MAX_SEARCHED = 2_000
-"""Characters of a line that are searched; longer lines are not shown at all."""
+"""Longer lines are not searched for secrets, and not shown at all."""
 MAX_STARTS = 10_000
-"""Such fields of one file: after as many, everything is hidden."""
+"""The limit for such fields in one file. After it, everything is hidden."""
 
 _NAMED = re.compile(
     r"(?:secret|passw|token(?!iz|s\b)|credential|api_?key|\bkey|[_-]key)[\w-]*[\"']?\s*(?::\s|=)\s*[\"']?(?![\s\"'$]|$)",
     re.IGNORECASE,
 )
-"""A name like `HF_TOKEN` with a value; `${{ env.HF_TOKEN }}` does not count as one."""
+"""A name like `HF_TOKEN` with a value. `${{ env.HF_TOKEN }}` is not a value."""
 _SHAPED = re.compile(
     r"(?:AKIA|ASIA|hf_|ghp_|github_pat_|glpat-|sk-)[\w-]{12,}|://[^\s/:@]*:[^\s/@]+@|-----BEGIN "
 )
-"""What is a secret by its looks: cloud keys, tokens, a password in a URL."""
+"""Text that looks like a secret: cloud keys, tokens, a password in a URL."""
 _KEY = re.compile(r"\s*[\"']?[\w.-]+[\"']?\s*:(?:\s|$)")
 _ITEM = re.compile(r"\s*-\s")
 _FIRST = re.compile(rf"\s*(?:-\s+)*[\"']?(?:{'|'.join(MASKED_FIELDS)})\b")
@@ -39,19 +41,19 @@ _MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|$)")
 
 
 def tells_secret(line: str) -> bool:
-    """Whether a line looks as if it held a secret, whatever it is part of."""
+    """Whether a line looks as if it contained a secret."""
     return bool(_NAMED.search(line) or _SHAPED.search(line))
 
 
 def masked(line: str) -> str:
-    """A line with nothing left of it but its punctuation, so that a caret still shows where."""
+    """The line with all letters and digits masked, so that a caret still shows the place."""
     key = _FIRST.match(line)
     start = key.end() if key else 0
     return line[:start] + re.sub(r"\w", "*", line[start:])
 
 
 def lines_of_fields(lines: Sequence[str], fields: Sequence[str], *, broken: bool) -> bytearray:
-    """For each line, whether it is part of one of these fields. With `broken`, a missing `:` is no excuse."""
+    """For each line, 1 if it belongs to one of these fields. With `broken`, a field's `:` may be missing."""
     behind = r"(?![\w.-])" if broken else r"[\"']?\s*:(?:\s|$)"
     start = re.compile(rf"(?:^|[{{,\[])\s*(?:-\s+)*[\"']?({'|'.join(fields)}){behind}")
     out = bytearray(len(lines))
@@ -64,7 +66,8 @@ def lines_of_fields(lines: Sequence[str], fields: Sequence[str], *, broken: bool
             found = start.search(line[:MAX_SEARCHED]) if any(map(line.__contains__, fields)) else None
             if not found:
                 continue
-            # In a flow mapping the columns say little: what is further left than the line ends it.
+            # In a flow mapping, columns mean little: a line ends the field only if it begins left of this
+            # one.
             first = len(line) - len(line.lstrip(" -\"'"))
             column = first if found.start(1) == first else _indent(line)
             depth, text = 0, line[found.end() :]
@@ -82,7 +85,7 @@ def _indent(line: str) -> int:
 
 
 def _ends(line: str, column: int, depth: int) -> bool:
-    """Whether a line is surely no part any more of the field whose key begins at `column`."""
+    """Whether a line is certainly no longer part of the field whose key begins at `column`."""
     if _MARKER.match(line):
         return True
     if depth > 0:
@@ -92,14 +95,14 @@ def _ends(line: str, column: int, depth: int) -> bool:
 
 
 MAX_LINE = 2_000
-"""A longer line is not shown under a message."""
+"""Longer lines are not shown under a message."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Node: TypeAlias = Any
-"""Where a value stands: a place, or for a collection `(place, places of the keys, nodes of the values)`.
+"""The place of a value: a number, or for a collection `(place, places of the keys, nodes of the values)`.
 
-A place is one number (see `place_of`): the garbage collector walks through objects, and hundreds of thousands
-of them made reading four times as slow. An alias shares the node that it stands for.
+A place is a single number (see `place_of`), not an object: the garbage collector searches all objects, and
+hundreds of thousands of them made reading four times as slow. An alias shares the node of its anchor.
 """
 
 _BREAK = re.compile("\r\n|[\r\n]")
@@ -109,7 +112,7 @@ ENDS = (1 << 2 * _BITS) - 1
 
 
 def place_of(start: Any, end: Any) -> int:
-    """Lines and columns of both ends, in one number."""
+    """Line and column of both ends, packed into one number."""
     return int(start.line << 3 * _BITS | start.column << 2 * _BITS | end.line << _BITS | end.column)
 
 
@@ -120,7 +123,7 @@ def where(node: Node) -> int:
 
 @dataclass(slots=True)
 class Text:
-    """The text of a file, cut into lines only once a line has to be shown."""
+    """The text of a file. It is split into lines only when a line is shown."""
 
     file: str
     text: str
@@ -135,17 +138,17 @@ class Text:
         return self._lines
 
     def line(self, number: int) -> str:
-        """A line by its number from 0, or nothing if it is too long to be looked at."""
+        """The line with that number, from 0; empty if too long."""
         lines = self.lines()
         line = lines[number] if number < len(lines) else ""
         return line if len(line) <= MAX_LINE else ""
 
     def hides(self, number: int, *, broken: bool = False) -> bool:
-        """Whether a line must not be shown, since a secret may stand there; `broken` where it is not YAML."""
+        """Whether a line must be hidden because it may contain a secret. `broken`: it is not valid YAML."""
         return self._is_of(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
 
     def masks(self, number: int) -> bool:
-        """Whether nothing but the punctuation of a line may be shown, or not even that: it is not YAML."""
+        """Whether at most the punctuation of a line may be shown, in a text that is not valid YAML."""
         return self._is_of(number, MASKED_FIELDS, broken=True) or self.hides(number, broken=True)
 
     def _is_of(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
@@ -157,7 +160,7 @@ class Text:
         return number < len(found) and found[number] == 1
 
     def span(self, place: int, *, broken: bool = False) -> Span:
-        """The span of a place, without its line where that is not to be shown."""
+        """The span of a place, without its line if that must be hidden."""
         line, column = place >> 3 * _BITS, place >> 2 * _BITS & _ONES
         end_line, end_column = place >> _BITS & _ONES, place & _ONES
         text = "" if self.hides(line, broken=broken) else self.line(line)
@@ -166,13 +169,13 @@ class Text:
         return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1, text)
 
     def may_hold(self, text: str) -> bool:
-        """Whether a value may hold `text`: it stands there as it is, or may be written with escapes."""
+        """Whether a value may contain `text`, either as it is or written with escapes."""
         if self._held is None or self._held[0] != text:
             self._held = text, text in self.text or "\\" in self.text
         return self._held[1]
 
     def at(self, offset: int) -> Span:
-        """The span of one character, in a text that may not be YAML."""
+        """The span of one character in a text that may not be valid YAML."""
         before = _BREAK.split(self.text[:offset])
         line, column = len(before) - 1, len(before[-1])
         start = line << 3 * _BITS | column << 2 * _BITS
@@ -180,7 +183,7 @@ class Text:
 
 
 def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
-    """Where a key stands, and the node of its value; of a list's item only that. None if there is none."""
+    """The place of a key (None in a list), and the node of its value; None if there is none."""
     _, keys, values = node if isinstance(node, tuple) else (0, None, ())
     if keys is not None and step in keys:
         return keys[step], values[step]
@@ -191,8 +194,8 @@ def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in a file of which the span is made when it is to be shown: it takes time and memory, and of
-    the spans of a hundred thousand documents few are shown.
+    """A place whose span is made only when it is shown. Spans cost time and memory, and a hundred thousand
+    documents show only a few.
     """
 
     text: Text
@@ -200,7 +203,7 @@ class Spot:
 
     @property
     def span(self) -> Span:
-        """The span, without its line where that is not to be shown."""
+        """The span, without its line if that must be hidden."""
         return self.text.span(self.place)
 
 
@@ -208,8 +211,8 @@ class Spot:
 class Document:
     """One YAML document: its data, and on request the place of any part of it.
 
-    `whole` is false where something could not be read, so that fields may be missing that were written.
-    `size` is the number of its values.
+    `whole` is false if something could not be read, so that written fields may be missing. `size` is the
+    number of its values.
     """
 
     data: Mapping[str, Any]
@@ -220,15 +223,17 @@ class Document:
     _text: Text = field(repr=False, compare=False)
 
     def may_hold(self, text: str) -> bool:
-        """Whether a value may hold `text`: a cheap test by the whole file, as written."""
+        """Whether a value may contain `text`: a cheap test on the text of the whole file."""
         return self._text.may_hold(text)
 
     def span(self, path: Path = (), *, key: bool = False) -> Span:
-        """Where the value at `path` stands, or with `key` its key; else the nearest thing above it."""
+        """The span of the value at `path`, or with `key` of its key. If it is missing, the nearest one above
+        it.
+        """
         return self.spot(path, key=key).span
 
     def spot(self, path: Path = (), *, key: bool = False) -> Spot:
-        """As `span`, which is made later."""
+        """As `span`, but the span is made later."""
         node, at = self._root, None
         for step in path:
             below = _below(node, step)
@@ -240,7 +245,7 @@ class Document:
         return Spot(self._text, self._title() if node is self._root else where(node))
 
     def _title(self) -> int:
-        """What stands for the whole document: its name, else its type, else its first key."""
+        """The place that stands for the whole document: its name, else its type, else its first key."""
         whole, keys, values = self._root
         for name in ("name", "type"):
             if isinstance(values.get(name), int):

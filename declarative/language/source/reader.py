@@ -1,4 +1,4 @@
-"""One pass over the events of a file, within limits."""
+"""Reads the events of a file in one pass, within limits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from declarative.model.diagnostic import Diagnostic, Span
 
 MAX_DEPTH = 64
 MAX_NODES = 500_000
-"""Values of one file, aliases counted each time they are used, text once more every 64 characters."""
+"""Values of one file. Aliases count each time they are used, and text counts once more every 64
+characters.
+"""
 MAX_ITEMS = 50_000
-"""Of one list or mapping: half of what a fleet may have nodes."""
+"""Items of one list or mapping: half the limit for the nodes of a fleet."""
 MAX_DOCUMENTS = 50_000
-"""Of one file, empty ones counted."""
+"""Documents of one file, including empty ones."""
 MAX_KEY = 200
 MAX_WHOLE = 2**63 - 1
 MAX_FINDINGS = 1_000
-"""Of one file: what has more is no YAML of this kind."""
+"""Findings of one file. A file with more is not meant for us."""
 
 _SCALAR, _ALIAS, _MAPPING, _SEQUENCE, _END, _OTHER = range(6)
 _KINDS = {
@@ -54,12 +56,12 @@ class StopReading(Exception):  # noqa: N818 - control flow: the rest of the file
 
 
 def too_large(summary: str, span: Span) -> Diagnostic:
-    """A limit that was reached."""
+    """Report a limit that was exceeded."""
     return Diagnostic(code="too-large", summary=summary, hint="split it, or declare less", span=span)
 
 
 class Reader:
-    """One pass over the events of one file."""
+    """Reads the events of one file."""
 
     def __init__(self, text: Text, out: list[Diagnostic]) -> None:
         self.text, self.out = text, out
@@ -77,7 +79,7 @@ class Reader:
         for event in self.events:
             kind = type(event).__name__
             if odd is not None and kind != "DocumentEndEvent":
-                # Not said before: a mistake right behind it, such as a missing `:`, would be its cause.
+                # Reported only here: a mistake just after it, such as a missing `:`, would be its cause.
                 self._say_not_a_mapping(odd)
                 odd = None
             if kind != "DocumentStartEvent":
@@ -191,7 +193,7 @@ class Reader:
                 return data, (_whole_place(start, event, last), None, nodes)
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a list has more than {MAX_ITEMS} items", event)
-            # Most items are plain, and a list may have many: `_value` would only find that out again.
+            # Most items are plain, and lists may be long: this avoids a call of `_value` for each.
             plain = kind == _SCALAR and event.anchor is None
             value, node = scalar(event) if plain else self._value(event, depth)
             data.append(value)
@@ -230,10 +232,10 @@ class Reader:
         whole = self.whole
         line = self.text.span(first).line
         self._say("duplicate-key", f"`{key}` is already there in line {line}", place, "remove one of the two")
-        self.whole = whole  # nothing is missing: the first one holds
+        self.whole = whole  # nothing is missing: the first value counts
 
     def _usable(self, key: Any, node: Node, event: Any) -> bool:
-        """Whether it can be a field's name; `event` is what it begins with."""
+        """Whether a key can be a field's name. `event` is its first event."""
         if not isinstance(key, str):
             if isinstance(node, tuple):
                 shown = "a list or a mapping"
@@ -300,8 +302,8 @@ class Reader:
 
 
 def _whole_place(start: Any, end: Any, last: Node) -> int:
-    """The place of a collection. A block ends, to the parser, where the next thing starts; its last value's
-    end is what a reader means.
+    """The place of a collection. For the parser, a block ends where the next value starts; readers expect the
+    end of its last value.
     """
     if start.flow_style or last is None:
         return place_of(start.start_mark, end.end_mark)
@@ -309,19 +311,19 @@ def _whole_place(start: Any, end: Any, last: Node) -> int:
 
 
 def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
-    """The parser's events; what it does not understand is reported and ends the reading."""
+    """The parser's events. A syntax error is reported and ends the reading."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        # Not by `YAML.parse`: that asks the parser twice for each event.
+        # `YAML.parse` would call the parser twice for each event.
         _, parser = YAML(typ="safe").get_constructor_parser(text.text)
         yield from iter(parser.get_event, None)
     except MarkedYAMLError as bad:
         out.append(explain(text, bad))
         raise StopReading from None
     except (YAMLError, UnicodeError, ValueError) as bad:
-        # Not known to happen after the checks of `_decoded`.
+        # The checks of `_decoded` should make this impossible.
         span = Span(text.file, 1, 1, 1, 1)
         out.append(Diagnostic(code="yaml-syntax", summary=str(bad)[:200], span=span))
         raise StopReading from None

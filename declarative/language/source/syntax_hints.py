@@ -1,8 +1,8 @@
-"""What the parser does not understand, in the user's words: what it mostly means, and what to write.
+"""Explains the parser's errors in the user's words: the probable mistake, and what to write.
 
-libyaml says where it gave up, which is often far below the mistake, and what it expected there, in terms of
-its own grammar. Here its words are compared with the lines at both of its marks. Nothing of a line that may
-hold a secret gets into a message.
+libyaml reports where it gave up, often far below the mistake, and what its own grammar expected there. This
+module compares that with the lines at both of its marks. Text of a line that may contain a secret never gets
+into a message.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CONFLICT = re.compile(r"(?:<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)(?:\s|$)")
 _WORD = re.compile(r"\s*(?:-\s+)*([A-Za-z_][\w-]{0,40})(\s*=|:|\s)?")
 _VALUED = re.compile(r"\s*(?:-\s+)*[^\s#:][^:]*:\s+[^\s#|>&]")
 _LONGEST_KEY = 1024
-"""Of libyaml; of ours it is less."""
+"""libyaml's limit; ours is lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the parser was, and what stands there. Lines and columns count from 0."""
+    """A position of the parser, and the text there. Lines and columns count from 0."""
 
     text: Text
     line: int
@@ -47,7 +47,7 @@ class _Mark:
 
     @property
     def first(self) -> bool:
-        """Whether nothing stands before it in its line."""
+        """Whether it is the first text on its line."""
         return not self.before.strip()
 
     @property
@@ -56,7 +56,7 @@ class _Mark:
         return not any(line.strip() for line in [self.rest, *self.text.lines()[self.line + 1 :][:1]])
 
     def above(self) -> int | None:
-        """The last line above with something in it but a comment."""
+        """The number of the last line above that is neither blank nor a comment."""
         for number in range(self.line - 1, max(-1, self.line - 100), -1):
             line = self.text.line(number).strip()
             if line and not line.startswith("#"):
@@ -64,13 +64,13 @@ class _Mark:
         return None
 
     def word(self) -> re.Match[str] | None:
-        """The word that the line begins with, unless it might be part of a secret."""
+        """The first word of the line, unless it may be part of a secret."""
         return None if self.text.masks(self.line) else _WORD.match(self.whole)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """The parser's words: where it gave up, and the beginning of what it was reading."""
+    """The parser's error: where it gave up, and where the value began that it was reading."""
 
     problem: str
     context: str
@@ -80,7 +80,7 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A summary and a hint, and where they are shown."""
+    """A summary and a hint, and where to show them."""
 
     summary: str
     hint: str
@@ -114,7 +114,7 @@ _LOOK = "look here and in the lines above for a quote or bracket that is not clo
 
 
 def _anywhere(fault: _Fault) -> _Message | None:
-    """Mistakes that the parser may meet in any state."""
+    """Mistakes that can occur in any state of the parser."""
     above = fault.at.above()
     for number in (fault.opening.line, fault.at.line, *([] if above is None else [above])):
         line = fault.at.text.line(number)
@@ -186,7 +186,7 @@ def _escape(fault: _Fault) -> _Message:
 
 
 def _sign(fault: _Fault) -> _Message:
-    """`*`, `&` and `!` begin aliases, anchors and tags."""
+    """Text that begins with `*`, `&` or `!`: these begin aliases, anchors and tags."""
     char = fault.opening.rest[:1]
     return _Message(f"text cannot begin with `{char}`", QUOTE, fault.opening)
 
@@ -214,7 +214,7 @@ def _colon(fault: _Fault) -> _Message:
 
 
 def _no_colon(fault: _Fault) -> _Message:
-    """A line in a mapping that is no `key: value`."""
+    """A line in a mapping that is not `key: value`."""
     mark, general = fault.opening, "write `key: value`; text of several lines needs `|`"
     if fault.at.line == mark.line and fault.at.column - mark.column >= _LONGEST_KEY:
         return _Message(f"a key has at most {_LONGEST_KEY} characters", "check indentation and quotes", mark)
@@ -226,7 +226,7 @@ def _no_colon(fault: _Fault) -> _Message:
 
 
 def _keyed(word: re.Match[str] | None) -> str | None:
-    """What to write for `name=gpu`, `name:gpu`, `name gpu`."""
+    """The correct form of `name=gpu`, `name:gpu`, `name gpu`."""
     if word is None:
         return None
     name, sign = word[1], (word[2] or "").strip()
@@ -235,7 +235,7 @@ def _keyed(word: re.Match[str] | None) -> str | None:
 
 
 def _second_colon(fault: _Fault) -> _Message:
-    """`: ` where no key can be: a value with a colon in it, or a line that is indented too far."""
+    """`: ` where no key is possible: in a value, or on a line indented too far."""
     mark = fault.at
     summary = "there is a `: ` where no key can be"
     if re.search(r"\$\{\{[^}]*\?[^}]*$", mark.before):
@@ -259,7 +259,7 @@ def _too_far(mark: _Mark, above: int) -> _Message:
 
 
 def _odd_line(fault: _Fault) -> _Message:
-    """A line, or the rest of one, that goes with nothing above it."""
+    """A line, or the rest of one, that does not continue anything above it."""
     mark, opening = fault.at, fault.opening
     if not mark.first:
         return _behind(mark)
@@ -276,7 +276,7 @@ def _odd_line(fault: _Fault) -> _Message:
 
 
 def _odd_indent(mark: _Mark, opening: _Mark) -> _Message:
-    """A line that is indented like none above it."""
+    """A line whose indentation matches nothing above it."""
     above = mark.above()
     hint = f"indent it like line {opening.line + 1}"
     if above is not None and above != opening.line:
@@ -287,7 +287,7 @@ def _odd_indent(mark: _Mark, opening: _Mark) -> _Message:
 
 
 def _behind(mark: _Mark) -> _Message:
-    """Something behind a value that has ended."""
+    """Text after the end of a value."""
     last = mark.before.rstrip()[-1:]
     if last in ("'", '"'):
         other = '"' if last == "'" else "'"
@@ -347,4 +347,4 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("mapping keys are not", _inline_key),
     ("document start", _document),
 )
-"""A part of libyaml's message, and the rule that words it anew; the first that fits counts."""
+"""A part of libyaml's message, and the rule that rewords it. The first match counts."""

@@ -1,8 +1,8 @@
-"""`${{ … }}` in string values: Jinja2 expressions, nothing else of Jinja2.
+"""`${{ … }}` in string values: Jinja2 expressions, and nothing else of Jinja2.
 
-Text outside of `${{` and `}}` is never shown to Jinja2, so `${#x}`, `{% %}`, `{{ }}` and `{# #}` are just
-text. What stands between has to be an expression over names, constants, operators and a few filters.
-`expression` reads one, and says what is wrong with it.
+Jinja2 never sees text outside of `${{` and `}}`, so `${#x}`, `{% %}`, `{{ }}` and `{# #}` are just text. The
+text between must be an expression of names, constants, operators and a few filters. `expression` reads one,
+and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ __all__ = [
 ]
 
 MAX_EXPRESSIONS = 2_000
-"""Different expressions of one project that Jinja2 has to compile: each takes about a millisecond."""
+"""How many different expressions of one project Jinja2 compiles: each takes about a millisecond."""
 MAX_COMPARED = 50_000
 MAX_OUTPUT = 32 << 20
-"""Characters that all expressions of a project may give together."""
+"""How many characters all expressions of a project may produce together."""
 
 _ESCAPED = "$${{"
-"""How `${{` is written where it is to stay as it is."""
+"""How to write `${{` as plain text."""
 _SHELL_RANK = "${DSTACK_NODE_RANK}"
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
-"""No program can be given such text, and no database keeps it."""
+"""No program can take such text, and no database stores it."""
 _OPENING = re.compile(r"(?<!\$)\$\{\{")
 _BODY = re.compile(r"""(?>[^'"}]|\}(?!\})|'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+")*+""", re.DOTALL)
 _ENV = re.compile(r"(?<!\$)\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}|\$(\$\{\{)", re.ASCII)
-"""A variable of the caller's, or the text `${{`, which is written `$${{`."""
+"""A variable of the caller, or the plain text `${{`, written as `$${{`."""
 _ENV_HINT = "write `env: [{0}]` in the task and `${0}` in its commands"
 _RANK_HINT = "in commands and scripts the rank is `$FLEETFORM_NODE_RANK`"
 
 
 class Place(Enum):
-    """Where a string stands, which decides on the names that it may use."""
+    """The place of a string, which decides which names it may use."""
 
     TEXT = auto()
     ENV = auto()
-    """A value of `env`: `${{ env.X }}` is kept for the start of the rank."""
+    """A value of `env`: `${{ env.X }}` is kept until the rank starts."""
     AMOUNT = auto()
-    """A number, a size, or a range of them: an expression that gives nothing is no end of it."""
+    """A number, a size or a range: an empty expression must not be one of its ends."""
     VOLUME = auto()
-    """A volume's name in a task, `name` or `name:/path`: what depends on the rank is kept."""
+    """A volume's name in a task, `name` or `name:/path`: expressions of the rank are kept."""
 
 
 class MissingEnvError(LookupError):
-    """A variable of the environment that a rank needs and that is not set."""
+    """A rank needs a variable of the environment that is not set."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the environment variable `{name}` is not set")
@@ -81,10 +81,10 @@ class MissingEnvError(LookupError):
 
 @dataclass(slots=True)
 class TemplateScope:
-    """The values of the project's variables, and how much of the limits is used up.
+    """The values of the project's variables, and how much of each limit is used.
 
-    `unset` are variables without a value, reported where they are declared. With `open` the declarations
-    could not be read, and any `var.x` may be meant. Both give `TemplateError` with the code `unset`.
+    `unset` are variables without a value; their declarations are reported. `open`: the declarations could not
+    be read, so any `var.x` may exist. Both give `TemplateError` with the code `unset`.
     """
 
     variables: Mapping[str, Json] = field(default_factory=dict)
@@ -95,12 +95,12 @@ class TemplateScope:
     compared: int = 0
 
     def suggest(self, word: str, known: list[str]) -> str | None:
-        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        """`did you mean …?`; None once comparing names has taken too long."""
         self.compared += len(known)
         return suggest(word, known) if self.compared <= MAX_COMPARED and len(word) <= 100 else None
 
     def expression(self, text: str) -> Expression:
-        """One expression, read; within the limit for what Jinja2 has to compile."""
+        """Read one expression, within the limit for Jinja2."""
         if not NAME.fullmatch(text):
             self.compiled.add(text)
             if len(self.compiled) > MAX_EXPRESSIONS:
@@ -114,7 +114,7 @@ class TemplateScope:
 
 
 def interpolate(text: str, scope: TemplateScope, place: Place, out: list[TemplateError]) -> Json:
-    """The value of a string; what is wrong with it is appended to `out`."""
+    """The value of a string; its errors are appended to `out`."""
     try:
         parts = _split(text, scope, shell=place is Place.VOLUME)
     except TemplateError as bad:
@@ -141,7 +141,7 @@ def interpolate(text: str, scope: TemplateScope, place: Place, out: list[Templat
 
 
 def _unescaped(text: str, place: Place, out: list[TemplateError]) -> str:
-    """Text between expressions. What becomes of `$${{` in `env` is for the shell to say."""
+    """Text between expressions. In `env`, `$${{` stays until the rank starts."""
     if place is Place.VOLUME and _ESCAPED in text:
         hint = "write names and paths without it"
         out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
@@ -155,7 +155,7 @@ def _check_before(part: Expression, values: list[Json], out: list[TemplateError]
 
 
 def _check_ends(parts: list[str | Expression], values: list[Json], out: list[TemplateError]) -> None:
-    """An expression that gives nothing would make an open range of a closed one."""
+    """Report an empty expression at the end of a range: the range would become open."""
     if len(values) < len(parts):
         return
     texts = [value.strip() if isinstance(value, str) else "?" for value in values]
@@ -171,7 +171,7 @@ def _check_ends(parts: list[str | Expression], values: list[Json], out: list[Tem
 
 
 def for_ranks(text: str, scope: TemplateScope) -> Callable[[int], str] | None:
-    """A volume's name, as `interpolate` left it, by rank; None if it is the same for all. Compiled once."""
+    """Names of a volume by rank, from the text that `interpolate` left; None if all ranks have the same."""
     parts = _split(text, scope, shell=False)
     if all(isinstance(part, str) for part in parts):
         return None
@@ -201,7 +201,7 @@ def resolve_env(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _part(part: Expression, scope: TemplateScope, place: Place, *, in_name: bool) -> Json:
-    """The value of one expression, or its text where it has to be kept."""
+    """The value of one expression, or its text if it must be kept."""
     _check_names(part, scope)
     if part.env is not None:
         if place is not Place.ENV:
@@ -241,7 +241,7 @@ def _check_names(part: Expression, scope: TemplateScope) -> None:
 
 
 def _instead_of(name: str, scope: TemplateScope) -> str:
-    """What to write in place of a name that is not defined."""
+    """A hint for a name that is not defined."""
     if name.partition(".")[0] == "secrets":
         return "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
     known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
@@ -266,12 +266,12 @@ def _evaluate(part: Expression, scope: TemplateScope, rank: int | None) -> Json:
 
 
 def _text(value: Json) -> str:
-    """A value inside of other text, as YAML would write it."""
+    """A value within other text, in YAML's notation."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expression]:
-    """Text and expressions in turn. Without any, the text alone."""
+    """Text and expressions in order; at least one text."""
     parts: list[str | Expression] = []
     at, braced = 0, False
     while True:
@@ -288,12 +288,12 @@ def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expres
         at = end + 2
         braced = braced or "{" in plain
         if text[at : at + 2].rstrip() == "}" and not braced:
-            # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
+            # `{a: ${{ var.x }}}` is valid text; without a `{` before it, the extra brace is a mistake.
             raise TemplateError("template-error", *one_too_many(text[start:at]))
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the `}}` of the expression that begins at `start` is."""
+    """The position of the `}}` for the expression that begins at `start`."""
     body = _BODY.match(text, start + 3)
     end = body.end() if body else start
     if not text.startswith("}}", end):
@@ -302,6 +302,6 @@ def _closing(text: str, start: int) -> int:
 
 
 def _opening(text: str, at: int) -> int:
-    """Where the next expression begins; -1 if there is none. `$${{` is text."""
+    """The position of the next expression; -1 if there is none. `$${{` is plain text."""
     found = _OPENING.search(text, at)
     return found.start() if found else -1

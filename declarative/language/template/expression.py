@@ -1,11 +1,11 @@
-"""One expression of a template, read and checked: a name, or what Jinja2 compiles in a sandbox.
+"""Reads and checks one expression of a template: a single name, or code that Jinja2 compiles in a sandbox.
 
-The syntax tree is checked against a list before anything runs, because a stranger's YAML must not loop, call
-or eat memory. Jinja2 itself is loaded for the first expression that is more than a name.
+The syntax tree is checked against a list before anything runs, because a stranger's YAML must not loop, make
+calls or use up memory. Jinja2 is loaded only for an expression that is more than a name.
 
-What is wrong with an expression is said in the user's words, since Jinja2 speaks of its own tokens, and only
-tells where it gave up. So the expression itself is looked at first, without its text in quotes: most mistakes
-come from other languages (`&&`, `? :`, `{% if %}`, `$x`).
+Errors are explained in the user's words, since Jinja2 speaks of its own tokens, and reports only where it
+gave up. So this module first looks at the expression itself, without quoted text: most mistakes come from
+other languages (`&&`, `? :`, `{% if %}`, `$x`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from declarative.model.record import dataclass
 from declarative.model.schema import Json
 
 Message = tuple[str, str]
-"""What is wrong, and what to write."""
+"""The error, and what to write instead."""
 
 NAMES = "`var.x` (declare x in `project.variables`), `env.X`, `node_rank`"
 _QUOTED = re.compile(r"""'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+\"""", re.DOTALL)
@@ -35,7 +35,7 @@ _FOREIGN = (
     (r"(?<![=!<>])=(?!=)", "`=` is not an operator", "write `==` to compare"),
     (r"\$", "`$` has no meaning in it", "write the name alone, such as `var.x`"),
 )
-"""What other languages write, as expressions to search for."""
+"""Notations of other languages, as regular expressions."""
 _STATEMENTS = (
     "if",
     "elif",
@@ -67,12 +67,12 @@ _NODES = {
 
 
 def shown(text: str) -> str:
-    """An expression, as a message may show it."""
+    """An expression as messages show it."""
     return text if len(text) <= 60 else text[:60] + "…"
 
 
 def never_closed(text: str, end: int) -> Message:
-    """`text` begins with `${{` that is not closed; `end` is where reading it came to its end."""
+    """The error for a `${{` that is not closed. `end` is where reading stopped."""
     piece = text[:40]
     if text[end : end + 1] in ("'", '"'):
         quote = text[end]
@@ -84,13 +84,13 @@ def never_closed(text: str, end: int) -> Message:
 
 
 def one_too_many(closed: str) -> Message:
-    """`closed` is an expression with its braces; one more follows."""
+    """The error for an extra `}` after the expression `closed`."""
     hint = "write two of them; where the brace is text: `${{ '}' }}`"
     return f"there is a `}}` too many behind `{shown(closed)}`", hint
 
 
 def not_allowed(node: str, filters: Sequence[str]) -> Message:
-    """A part of Jinja2 that expressions do not have."""
+    """The error for a part of Jinja2 that expressions may not use."""
     summary, hint = _NODES.get(
         node,
         (
@@ -102,7 +102,7 @@ def not_allowed(node: str, filters: Sequence[str]) -> Message:
 
 
 def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
-    """What Jinja2 does not understand; `error` is its own message."""
+    """The error for what Jinja2 cannot read; `error` is its own message."""
     bare = _QUOTED.sub("''", text)
     found = _foreign(bare) or _filter(error, filters) or _unbalanced(bare) or _by_message(bare, error)
     summary, hint = found or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
@@ -111,7 +111,7 @@ def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
 
 
 def _foreign(bare: str) -> Message | None:
-    """What other languages write."""
+    """The error for a notation of another language."""
     if re.search(rf"\{{%|%\}}|\A(?:{'|'.join(_STATEMENTS)})\b(?!\Z)", bare, re.ASCII):
         return "there are no statements", "write `${{ a if b else c }}` to choose; there are no loops"
     if "{{" in bare:
@@ -144,7 +144,7 @@ def _unbalanced(bare: str) -> Message | None:
 
 
 def _by_message(bare: str, error: str) -> Message | None:
-    """By the message of Jinja2."""
+    """The error by Jinja2's message."""
     if "got 'end of print statement'" in error or error == "unexpected 'end of print statement'":
         last = re.search(r"[A-Za-z]+$|\S$", bare)
         behind = f" behind `{last[0]}`" if last else ""
@@ -164,7 +164,7 @@ def _by_message(bare: str, error: str) -> Message | None:
 
 
 def _side_by_side(bare: str) -> Message:
-    """Two things with nothing between them."""
+    """The error for two values with nothing between them."""
     if match := re.fullmatch(r"(var|env)[\s:/]+([A-Za-z_]\w*)", bare):
         return "a `.` is missing", f"write `{match[1]}.{match[2]}`"
     if re.fullmatch(r"[\d.]+\s*[A-Za-z]+", bare):
@@ -176,7 +176,7 @@ def _side_by_side(bare: str) -> Message:
 
 
 def failure(error: str) -> Message:
-    """Why an expression fails when it is worked out; `error` is Python's message."""
+    """The error for an expression that fails when computed; `error` is Python's message."""
     error = re.sub(r"\b_?(?:do_)?(\w+)\(\)", r"`\1`", error[:200])
     if "not supported between" in error:
         return "text and numbers cannot be compared", "make a number of text: `var.x | int`"
@@ -191,12 +191,12 @@ MAX_EXPRESSION = 500
 MAX_VALUE = 64 << 10
 RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
 _FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
-"""Not `round`: it computes 10 to the power of its argument."""
+"""Without `round`, which computes 10 to the power of its argument."""
 NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
 
 
 class TemplateError(ValueError):
-    """What is wrong with one `${{ … }}`."""
+    """An error of one `${{ … }}`."""
 
     def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
         super().__init__(summary)
@@ -209,7 +209,7 @@ _Run: TypeAlias = Callable[[_Values, int | None], Json]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What stands between `${{` and `}}`. `unknown` are names that never have a value."""
+    """The expression between `${{` and `}}`. `unknown` are names that never have a value."""
 
     text: str
     run: _Run
@@ -221,7 +221,7 @@ class Expression:
 
 @functools.lru_cache(maxsize=4096)
 def expression(text: str) -> Expression | TemplateError:
-    """One expression, read. A single name needs no Jinja2. Errors are remembered too: they cost as much."""
+    """Read one expression. A single name needs no Jinja2. Errors are cached too: they cost as much."""
     match = NAME.fullmatch(text)
     if match is None or (match[1] is None and match[2] != "node_rank"):
         try:
@@ -240,7 +240,9 @@ def expression(text: str) -> Expression | TemplateError:
 
 @functools.cache
 def _environment() -> Any:
-    """The sandbox: no globals, few filters, no attributes but of our own names; `*` and `%` for numbers."""
+    """The sandbox: no globals, few filters, only our own names as attributes; `*` and `%` only
+    for numbers.
+    """
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -248,7 +250,7 @@ def _environment() -> Any:
         intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%"])
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            # `"x" * 10**9` and `"%999999999d" % 1` need no loop to eat the memory.
+            # `"x" * 10**9` and `"%999999999d" % 1` use up the memory without a loop.
             numbers = isinstance(left, int | float) and isinstance(right, int | float)
             if not numbers and not (operator == "+" and isinstance(left, str) and isinstance(right, str)):
                 raise TypeError(f"`{operator}` is for numbers; `~` joins text")
@@ -270,7 +272,7 @@ def _environment() -> Any:
 
 
 def _replace(value: object, old: object, new: object) -> str:
-    """As Jinja2's filter, within the bound for a value."""
+    """Jinja2's filter, within the limit for a value."""
     text, old, new = str(value), str(old), str(new)
     if len(text) + text.count(old) * len(new) > MAX_VALUE:
         raise ValueError("gives too much text")
@@ -278,7 +280,7 @@ def _replace(value: object, old: object, new: object) -> str:
 
 
 def _compiled(text: str) -> Expression:
-    """An expression of Jinja2 whose syntax tree holds nothing but what `_names` allows."""
+    """Compile an expression whose syntax tree has only what `_names` allows."""
     names, function = _parsed(text)
     variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
     unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
@@ -297,7 +299,7 @@ def _compiled(text: str) -> Expression:
 
 
 def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
-    """The names in an expression, and Jinja2's function for it."""
+    """The names in an expression, and Jinja2's function that computes it."""
     from jinja2 import TemplateError as JinjaError
 
     if not text:
@@ -322,7 +324,7 @@ def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _names(tree: Any) -> tuple[str, ...]:
-    """The names in a syntax tree, dotted; `TemplateError` for anything that is not allowed."""
+    """The dotted names in a syntax tree; `TemplateError` for anything that is not allowed."""
     from jinja2 import nodes
 
     output = tree.body[0] if len(tree.body) == 1 else None
