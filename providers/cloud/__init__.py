@@ -1,8 +1,8 @@
-"""Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
+"""Clouds through libcloud: nodes, volumes and attachments of any driver with a provider.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `openstack`, `gce`,
-`azure`; the last two share `named`); `any` has those without client tokens. libcloud carries requests and
-signs them; what is asked for and how answers are read is ours: see `connection` for why.
+This folder has what all drivers share. A driver's own part is in a folder of its own (`ec2`, `openstack`,
+`gce`, `azure`; the last two share `named`). `any` has the drivers without client tokens. libcloud sends and
+signs requests; what is asked, and how answers are read, is ours: see `connection` for the reasons.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WIRED: Mapping[str, str] = {
     "azure": "providers.cloud.azure:Azure",
     "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it
 }
-"""Driver → what makes its provider. Every other driver of libcloud's is `any.libcloud_site`'s."""
+"""Driver → what makes its provider. `any.libcloud_site` makes that of all other drivers of libcloud's."""
 
 
 def cloud(config: Config) -> Provider:
-    """The provider for `Config.driver`, which every entry point of a cloud leads to, `*` among them.
+    """The provider for `Config.driver`. All entry points of clouds lead here, `*` too.
 
-    `UnknownProviderError` for what is no driver of libcloud's either, `PermanentError` for one that lacks
-    something that nothing can be made without.
+    `UnknownProviderError` if libcloud has no such driver, `PermanentError` if the driver lacks something
+    essential.
     """
     module, _, name = WIRED.get(config.driver, "providers.cloud.any.libcloud_site:by_libcloud").partition(":")
     make: Callable[[Config], Provider] = getattr(import_module(module), name)
@@ -38,7 +38,7 @@ def cloud(config: Config) -> Provider:
 
 
 def _names() -> tuple[str, ...]:
-    """All names that `cloud` knows: see `declarative.provider.unknown`."""
+    """All names that `cloud` accepts: see `declarative.provider.unknown`."""
     from providers.cloud.any import kinds
 
     return tuple(sorted({*WIRED, *kinds.names()}))

@@ -1,6 +1,6 @@
-"""One use of a cloud: whose things are made there, and how something is made once.
+"""One account of a cloud: whose things are made there, and how each is made only once.
 
-Each driver has an account of its own, with its regions and its options.
+Each driver has a subclass with its regions and options.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("identity_file", "ssh_config", "known_hosts", "root"), str),
     "connect_timeout": int,
 }
-"""Options that every driver of a cloud takes."""
+"""Options of every cloud driver."""
 PATIENCE = 60.0
-"""Seconds to wait for a state that comes by itself, before the call ends with BUSY."""
+"""Seconds to wait for an expected state before the call ends with BUSY."""
 UNLISTED = 180.0
-"""Seconds after which what was made and is in no list has been removed. Lists lag by less than that."""
+"""Seconds after which a made thing that is in no list has been removed. Lists lag by less than that."""
 SURE = 3
-"""Looks, after the first, before it counts as removed."""
+"""How many more looks, after the first, until it counts as removed."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 3.0
-"""Seconds between two looks at it."""
+"""The longest pause between two looks, in seconds."""
 
 
 class Tagged(Protocol):
-    """A machine or a disk, as its cloud tells of it."""
+    """A machine or a disk, as its cloud describes it."""
 
     @property
     def id(self) -> str:
-        """What the state records."""
+        """The id that the state records."""
 
     @property
     def zone(self) -> str | None:
-        """None if it is in no single zone."""
+        """None if it is not in a single zone."""
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """All that is written on it."""
+        """All tags on it."""
 
 
 class Account:
-    """What every driver needs to know of its backend."""
+    """What every driver needs to know about its backend."""
 
     CLOUD: str
-    """What people call it."""
+    """The cloud's name in messages."""
     MISMATCH: str | None = None
-    """What is in the fault of a create whose token an earlier one with other parameters had."""
+    """Part of the fault of a create whose token was used before with other parameters."""
 
     ARCHITECTURES: Sequence[str] = ()
-    """What images may run on: values of the option `architecture`, the usual one first."""
+    """Architectures of images: values of the option `architecture`, the default first."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
-        """`options` are those that the driver takes besides `OPTIONS`; `PermanentError` for any other."""
+        """`options` are the driver's own, besides `OPTIONS`; `PermanentError` for any other."""
         self.config = config
         self.scrub = Scrub()
-        """Knows all secrets that are read for this account, and the tokens that it is given."""
+        """Removes from messages all secrets read for this account, and the tokens it gets."""
         own = {"architecture": str} if self.ARCHITECTURES else {}
         self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **own, **options})
         if own and self.architecture not in self.ARCHITECTURES:
@@ -90,35 +90,35 @@ class Account:
 
     @property
     def owner(self) -> str:
-        """Whose things these are."""
+        """The owner of the things."""
         return self.config.lineage
 
     @property
     def timeout(self) -> int:
-        """Seconds that one answer may take."""
+        """The timeout of one request in seconds."""
         return int(max(1, self.options.get("timeout", settings.TIMEOUT)))
 
     @property
     def architecture(self) -> str:
-        """What the backend's images run on."""
+        """The architecture of the backend's images."""
         return str(self.options.get("architecture", self.ARCHITECTURES[0]))
 
     @property
     def public_ip(self) -> bool:
-        """Whether nodes get a public address; they do where nothing says that they do not."""
+        """Whether nodes get a public address; the default is yes."""
         network = self.config.network
         return network.reach is not Reach.PRIVATE if network.public_ip is None else network.public_ip
 
     def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
-        """What is written on a thing of ours."""
+        """The mark to write on a thing of ours."""
         return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs))
 
     def read(self, thing: Tagged) -> Mark:
-        """What a thing of ours says of itself; `PermanentError` if somebody damaged it."""
+        """The mark of a thing of ours; `PermanentError` if it is damaged."""
         return marks.read(thing.tags, thing.id)
 
     def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
-        """What is not on a thing any more of what was written there, or is another's; see `Thing.actual`.
+        """The tags that are missing on a thing or have another's value; see `Thing.actual`.
 
         `made` are the inputs that it was made with.
         """
@@ -130,11 +130,13 @@ class Account:
         return {} if owner and left == users else {TAGS: left}
 
     def lost(self, tags: Mapping[str, str]) -> bool:
-        """Whether nothing says whose a thing is."""
+        """Whether the tags do not name any owner."""
         return marks.OWNER not in tags
 
     def check_owner(self, tags: Mapping[str, str], have: Record, thing: str) -> None:
-        """`PermanentError` if a recorded thing does not say that it is ours: nobody deletes what is not."""
+        """`PermanentError` if a recorded thing does not name us as its owner: only the owner
+        deletes a thing.
+        """
         if tags.get(marks.OWNER) != self.owner:
             summary = f"{thing}, recorded as {have.address}, does not carry this state's tags"
             hint = (
@@ -144,16 +146,16 @@ class Account:
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
 
     def check_answer(self, tags: Mapping[str, str], token: str, thing: str) -> None:
-        """A fault if what was answered to a create is not what the create was about."""
+        """A fault if the answer to a create is about something else."""
         if tags.get(marks.OWNER) != self.owner or tags.get(marks.TOKEN) != token:
             summary = f"{self.CLOUD} answered with {thing}, which is not what was asked for"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=thing)
 
     def once(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
-        """What `make` makes, or what an earlier try with this token made; `look` finds that.
+        """What `make` makes, or what an earlier try with this token made, which `look` finds.
 
-        That nothing was made is said only where no earlier try can have made it: one whose answer was lost
-        may have, and so has one with other parameters.
+        A fault says that nothing was made only if no earlier try can have made it. An earlier try may have,
+        if its answer was lost, or if it had other parameters.
         """
         try:
             with reading():
@@ -177,8 +179,8 @@ class Account:
         return made
 
     def check_missed(self, token: str, summary: str, about: str | None, *, age: float = 0.0) -> None:
-        """`PermanentError` if what this token made, `age` seconds ago or more, should be in a list by now and
-        is not: it was removed, and the token makes nothing more.
+        """`PermanentError` if the thing of this token, made at least `age` seconds ago, should be in a list
+        by now and is not. It was removed, and the token can make nothing more.
         """
         made = time.monotonic() - age
         with self._looking:
@@ -190,8 +192,8 @@ class Account:
             )
 
     def image(self, region: str) -> str:
-        """The id of the image that nodes of a region start from. One that is looked for is looked for once:
-        what this run makes starts from one image, though a newer one may come meanwhile.
+        """The id of the image from which nodes of a region start. It is looked up once, so that all nodes of
+        a run start from the same image even if a newer one appears.
         """
         asked = self.config.image.get(region) or self.config.image.get(ANYWHERE)
         if not asked:
@@ -207,14 +209,14 @@ class Account:
             return self._images[region]
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
-        """The id of the newest image of a region that fits; `PermanentError` if there is none."""
+        """The id of a region's newest image that matches; `PermanentError` if there is none."""
         summary = f"the driver `{self.config.driver}` cannot look for {asked} in {region}"
         hint = f"write `image: {{{region}: ID}}`"
         raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
 
 
 def if_there(ask: Callable[Q, T], *args: Q.args, **more: Q.kwargs) -> T | None:
-    """An answer; None if what it is about is not there."""
+    """An answer; None if its subject does not exist."""
     try:
         return ask(*args, **more)
     except PermanentError as error:
@@ -224,7 +226,7 @@ def if_there(ask: Callable[Q, T], *args: Q.args, **more: Q.kwargs) -> T | None:
 
 
 def look_up(look: Callable[[], T]) -> T:
-    """What `look` finds out about something that may be there: that it cannot be asked for says nothing."""
+    """The result of a look at something that may exist; None if the look is refused."""
     try:
         return look()
     except PermanentError as error:
@@ -233,14 +235,14 @@ def look_up(look: Callable[[], T]) -> T:
 
 
 def pauses(summary: str, about: str) -> Iterator[None]:
-    """Wait between looks at something that changes by itself; BUSY with `summary` when it takes too long."""
+    """Wait between looks at something that is changing; BUSY with `summary` when it takes too long."""
     for pause in waits(summary, about):
         time.sleep(pause)
         yield
 
 
 def waits(summary: str, about: str) -> Iterator[float]:
-    """`pauses`, to be waited out by the caller: the seconds before each look, none before the first."""
+    """`pauses` for a caller that waits itself: the seconds before each look, 0 before the first."""
     deadline = time.monotonic() + PATIENCE
     yield 0.0
     pause = FIRST_PAUSE
@@ -251,7 +253,7 @@ def waits(summary: str, about: str) -> Iterator[float]:
 
 
 def gibibytes(address: Address, size: object) -> int:
-    """A volume's size as clouds count it, rounded up."""
+    """A volume's size as clouds count it: GiB, rounded up."""
     if not isinstance(size, str):
         raise PermanentError(PermanentKind.INVALID, f"{address}: `size` is missing", about="size")
     try:
@@ -265,7 +267,7 @@ R = TypeVar("R")
 
 
 def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[T]:
-    """What is found at all places; one that cannot be asked is an error."""
+    """What `look` finds at all places; a place that cannot be asked is an error."""
     if len(places) == 1:
         return list(look(places[0]))
     with asking(min(16, len(places) or 1), "regions") as pool:
@@ -273,8 +275,8 @@ def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[
 
 
 def region_names(account: Account, hint: str | None = None) -> list[str]:
-    """The regions where something of ours may be; `PermanentError` if none is named. `hint` is for drivers of
-    which `settings.NEEDED` knows nothing.
+    """The regions where things of ours may be; `PermanentError` if none is named. `hint` is for drivers that
+    are not in `settings.NEEDED`.
     """
     names = list(dict.fromkeys((*account.config.regions, *account.config.elsewhere)))
     if not names:
@@ -285,7 +287,7 @@ def region_names(account: Account, hint: str | None = None) -> list[str]:
 
 
 def region_name(account: Account, name: object) -> str:
-    """The name of the region that something is about; `PermanentError` if nobody says it."""
+    """The name of the region of something; `PermanentError` if it is not known."""
     if not isinstance(name, str) or not name:
         summary = f"backend {account.config.backend}: it is not said in which region"
         raise PermanentError(PermanentKind.INVALID, summary, about="region")
@@ -293,7 +295,7 @@ def region_name(account: Account, name: object) -> str:
 
 
 class RegionalAccount(Account, ABC, Generic[R]):
-    """The regions of a backend, of type `R`. They come to life when they are first asked."""
+    """The regions of a backend, of type `R`. Each is opened when first used."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
         """See `Account`."""
@@ -303,10 +305,10 @@ class RegionalAccount(Account, ABC, Generic[R]):
 
     @abstractmethod
     def make(self, name: str) -> R:
-        """A region. The credentials are looked up with the first one."""
+        """Open a region. The credentials are read with the first one."""
 
     def region(self, name: object) -> R:
-        """One region; `PermanentError` if nobody says which."""
+        """One region; `PermanentError` if none is named."""
         key = region_name(self, name)
         with self._turn:
             if key not in self._made:
@@ -314,15 +316,15 @@ class RegionalAccount(Account, ABC, Generic[R]):
             return self._made[key]
 
     def regions(self) -> list[R]:
-        """All regions where something of ours may be."""
+        """All regions where things of ours may be."""
         return [self.region(name) for name in region_names(self)]
 
     def each(self, look: Callable[[R], Sequence[T]]) -> list[T]:
-        """What is found in all regions, side by side; one that cannot be asked is an error."""
+        """What `look` finds in all regions, in parallel; a region that cannot be asked is an error."""
         return side_by_side(self.regions(), look)
 
     def by_region(self, records: Iterable[Record]) -> list[tuple[R, list[Record]]]:
-        """Records by the region where they are, for those that say so."""
+        """Records by their region. Records without one are left out."""
         found: dict[str, list[Record]] = {}
         for record in records:
             name = record.outputs.get("region") or getattr(record.typed, "region", None)

@@ -1,7 +1,7 @@
-"""What Slurm tells of itself, read from `scontrol --oneliner` and `squeue`. Pure.
+"""Parses what Slurm reports about itself, from `scontrol --oneliner` and `squeue`. Pure.
 
-That text is the one form which every version since 17 gives for nodes, partitions, jobs and switches;
-`scontrol --json` is younger than the versions that distributions ship. Unknown keys are ignored.
+Only this text form exists in every version since 17 for nodes, partitions, jobs and switches; `scontrol
+--json` is newer than the versions in distributions. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENDED = frozenset(
         *("OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
     )
 )
-"""The states of jobs that run no more and hold nothing."""
+"""States of jobs that run no longer and hold nothing."""
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 
 
@@ -43,7 +43,7 @@ class Share:
     memory_mib: int
     gpus: int
     devices: tuple[int, ...] = ()
-    """The indexes of its GPUs there."""
+    """The indexes of its GPUs on that node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Job:
     nodes: tuple[str, ...]
     shares: Mapping[str, Share]
     ended_at: float | None = None
-    """When it ended, or has to end; None for one without a limit."""
+    """When it ended or must end, seconds since the epoch; None without a limit."""
     starts_at: float | None = None
-    """When it began; of one that waits, when Slurm expects it to begin."""
+    """When it began, or if it waits, when Slurm expects it to begin."""
     restarts: int = 0
     """How often it was requeued."""
 
@@ -71,7 +71,7 @@ class Job:
 
 
 def held_by(job: Job, share: Share) -> str:
-    """What is said of a job that holds something: `job 17 of alice (2 GPUs, 4 CPUs, 16GB)`."""
+    """A job and what it holds, in words: `job 17 of alice (2 GPUs, 4 CPUs, 16GB)`."""
     parts = [f"{share.gpus} GPUs" if share.gpus != 1 else "1 GPU"] if share.gpus else []
     parts += [f"{share.cpus} CPUs", show_mib(share.memory_mib)]
     return f"slurm job {job.id} of {job.user} ({', '.join(parts)})"
@@ -79,7 +79,7 @@ def held_by(job: Job, share: Share) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node. `shape` is what jobs can have of it."""
+    """One node. `shape` is the part that jobs can use."""
 
     name: str
     address: str
@@ -104,18 +104,18 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """All of it, as of one look. `now` is the clock of the login node."""
+    """The whole cluster at one time. `now` is by the clock of the login node."""
 
     nodes: Mapping[str, Node]
     partitions: Mapping[str, Partition]
     jobs: Mapping[int, Job]
     switches: Mapping[str, tuple[tuple[str, str], ...]]
-    """Node → level → the switch there, for nodes that are below one."""
+    """Node → level → the switch at that level, for nodes below a switch."""
     now: float
 
 
 def fields_in(line: str) -> dict[str, str]:
-    """The fields of a line. Values may hold spaces. Of repeated keys the first counts."""
+    """The fields of a line. Values may contain spaces. The first of repeated keys counts."""
     found: dict[str, str] = {}
     marks = list(_KEY.finditer(line))
     for mark, following in zip_longest(marks, marks[1:]):
@@ -125,7 +125,7 @@ def fields_in(line: str) -> dict[str, str]:
 
 
 def nodes_in(text: str) -> dict[str, Node]:
-    """What `scontrol show node` tells."""
+    """The nodes in the output of `scontrol show node`."""
     return {n.name: n for n in (_node(fields_in(line)) for line in _lines(text, "NodeName="))}
 
 
@@ -154,7 +154,7 @@ def _node(given: Mapping[str, str]) -> Node:
 
 
 def partitions_in(text: str) -> dict[str, Partition]:
-    """What `scontrol show partition` tells."""
+    """The partitions in the output of `scontrol show partition`."""
     out: dict[str, Partition] = {}
     for line in _lines(text, "PartitionName="):
         given = fields_in(line)
@@ -171,11 +171,11 @@ _ONCE = re.compile(r"\s(JobName|JobState|MinCPUsNode)=")
 
 
 def jobs_in(listed: str, details: str) -> dict[int, Job]:
-    """What `squeue` and `scontrol --details show job` tell.
+    """The jobs in the output of `squeue` and `scontrol --details show job`.
 
-    Names, comments and more are any user's text, and may look like fields or, with a line break, like whole
-    jobs. So what decides is of `squeue`, asked for fields that no user writes. A job whose details are not
-    sure has none: what it holds counts as what a job holds that Slurm hides.
+    Names, comments and more are text of any user. They may look like fields or, with a line break, like whole
+    jobs. So decisions use only fields of `squeue` that no user can write. A job with doubtful details counts
+    as one whose details Slurm hides.
     """
     lines: dict[int, list[str]] = {}
     for line in _lines(details, "JobId="):
@@ -186,7 +186,7 @@ def jobs_in(listed: str, details: str) -> dict[int, Job]:
         found = lines.get(int(number), [])
         sure = len(found) == 1 and len(set(marks := _ONCE.findall(found[0]))) == len(marks)
         line = found[0] if sure else ""
-        # Between these marks, no text is a user's.
+        # No user's text stands between these marks.
         facts = line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]
         out[int(number)] = Job(
             id=int(number),
@@ -217,7 +217,7 @@ def _shares(line: str) -> dict[str, Share]:
 
 
 def reservations_in(text: str) -> dict[str, frozenset[str]]:
-    """The active reservations in what `scontrol show reservation` tells, and their nodes."""
+    """The active reservations in the output of `scontrol show reservation`, and their nodes."""
     found = (fields_in(line) for line in _lines(text, "ReservationName="))
     return {
         r["ReservationName"]: frozenset(hosts(_known(r.get("Nodes")) or ""))
@@ -227,9 +227,9 @@ def reservations_in(text: str) -> dict[str, frozenset[str]]:
 
 
 def switches_in(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Node → `leaf` and, above it, `switch-1`, `switch-2` …, of what `scontrol show topology` tells.
+    """Node → `leaf` and, above it, `switch-1`, `switch-2` …, from the output of `scontrol show topology`.
 
-    A block topology has blocks instead of leaves: they are the level `block`.
+    A block topology has blocks in place of leaves: they are the level `block`.
     """
     out: dict[str, dict[str, str]] = {}
     for line in _lines(text, "SwitchName="):
@@ -258,7 +258,7 @@ def _number(value: str | None) -> int:
 
 
 def _gpus(gres: str) -> tuple[int, str | None]:
-    """How many GPUs a list of resources has, and of which model: `gpu:h100:8(S:0-1),shard:8`."""
+    """The number of GPUs in a list of resources, and their model: `gpu:h100:8(S:0-1),shard:8`."""
     count, models = 0, []
     for found in _GRES.finditer(gres):
         count += int(found[2])
@@ -268,7 +268,7 @@ def _gpus(gres: str) -> tuple[int, str | None]:
 
 
 def time_of(text: str | None) -> float | None:
-    """When something was or will be, by the clock and in the zone of the login node (scripts set UTC)."""
+    """A time in Slurm's text as seconds since the epoch, in the zone of the login node (scripts set UTC)."""
     try:
         return datetime.fromisoformat(f"{_known(text)}+00:00").timestamp()
     except ValueError:
@@ -277,7 +277,7 @@ def time_of(text: str | None) -> float | None:
 
 @cache
 def hosts(text: str) -> tuple[str, ...]:
-    """The names in a list of hosts: `gpu-[0-3,8],login`; `UnreadableError` for more than Slurm can have."""
+    """The names in a host list: `gpu-[0-3,8],login`; `UnreadableError` for more than Slurm allows."""
     found = tuple(islice((name for part in _parts(text) for name in _expanded(part)), _MOST_NODES + 1))
     if len(found) > _MOST_NODES:
         raise UnreadableError(f"a list of more than {_MOST_NODES} hosts")
@@ -285,7 +285,7 @@ def hosts(text: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Split at the commas outside of brackets."""
+    """The parts between commas outside of brackets."""
     depth, begin = 0, 0
     for i, char in enumerate(text):
         depth += (char == "[") - (char == "]")

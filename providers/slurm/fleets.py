@@ -16,7 +16,7 @@ from providers.slurm.cluster import Cluster, Node, Partition, held_by
 from providers.slurm.snapshot import Snapshot
 
 WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED", "DYNAMIC_NORM", "CLOUD", "PLANNED", "COMPLETING"})
-"""The states of nodes on which a job can start now, as far as there is room."""
+"""States of nodes on which a job can start now if there is room."""
 _MEANINGS: Mapping[str, str] = {
     "DRAIN": "drained",
     "DRAINED": "drained",
@@ -39,11 +39,11 @@ _MEANINGS: Mapping[str, str] = {
     "INVAL": "registered with less than Slurm's configuration says",
 }
 _RESERVED = frozenset({"RESERVED", "MAINT", "MAINTENANCE"})
-"""The states of nodes that a reservation keeps for its own jobs."""
+"""States of nodes that a reservation keeps for its own jobs."""
 
 
 def members(seen: Snapshot, settings: Mapping[str, Any]) -> tuple[Member, ...]:
-    """The nodes of a fleet's partition that have its features, by name."""
+    """The nodes of a fleet's partition with its features, by name."""
     names = _partition(seen.cluster, str(settings["partition"])).nodes
     if settings.get("reservation") is not None:
         names &= _reserved(seen, str(settings["reservation"]))
@@ -84,7 +84,7 @@ def _reserved(seen: Snapshot, name: str) -> frozenset[str]:
 
 
 def has(constraint: str, features: frozenset[str]) -> bool:
-    """Whether features meet a constraint of `&`, `|` and `!`; one with more than that is left to Slurm."""
+    """Whether features satisfy a constraint of `&`, `|` and `!`. Slurm itself decides on any other."""
     if not constraint or re.search(r"[\[\]()*]", constraint):
         return True
     every = re.split(r"[&,]", constraint)
@@ -96,7 +96,7 @@ def _feature(word: str, features: frozenset[str]) -> bool:
 
 
 def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
-    """What jobs hold on a node that are not this owner's: theirs by name, and what no job accounts for."""
+    """What is taken on a node by jobs that are not this owner's: each job by name, and the rest."""
     node = seen.cluster.nodes.get(name)
     if node is None:
         return ()
@@ -118,7 +118,7 @@ def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
                     until=job.ended_at,
                 )
             )
-    if cpus > 0 or memory > 0 or gpus > 0:  # jobs that are hidden from this user (PrivateData)
+    if cpus > 0 or memory > 0 or gpus > 0:  # jobs that Slurm hides from this user (PrivateData)
         rest = Taken(
             holder="a slurm job that this user may not see",
             cpu=max(0, cpus),
@@ -163,7 +163,7 @@ def _ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> Readiness
 
 
 def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str | None:
-    """Why a job cannot start on a node now, whatever room there is."""
+    """Why no job can start on a node now, apart from room."""
     partition = seen.cluster.partitions.get(str(settings.get("partition")))
     if partition is None:
         return f"Slurm has no partition `{settings.get('partition')}` any more"
@@ -180,7 +180,7 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
 
 
 def _state_text(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
-    """What these states of a node mean, its reservations, and the reason that an administrator gave."""
+    """The meaning of a node's states, its reservations, and the administrator's reason."""
     text = ", ".join(meanings(odd))
     names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
     if names and odd & _RESERVED:
@@ -189,14 +189,14 @@ def _state_text(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
 
 
 def meanings(states: frozenset[str]) -> list[str]:
-    """What states of a node mean, without `down` where another one says more of it."""
+    """The meanings of a node's states. `down` is left out if another one says more."""
     words = list(dict.fromkeys(_MEANINGS.get(state, state.lower()) for state in sorted(states)))
     others = [word for word in words if word != "down"]
     return others if any("down" in word for word in others) else words
 
 
 def key_at(node: Record) -> str:
-    """The folder of a node's thing, by the id that its create gave."""
+    """The folder of a node's thing, from the id that its create returned."""
     key = str(node.outputs.get("id", "")).rpartition(".")[2]
     if len(key) != len(key_of("")) or not set(key) <= set("0123456789abcdef"):
         raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} was not made", about=str(node.address))

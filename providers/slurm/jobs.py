@@ -1,4 +1,4 @@
-"""From ranks to a job: what is asked of Slurm for a gang, and what its answer means."""
+"""Turns ranks into a job: what Slurm is asked for a gang, and what its answer means."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from providers.transport import ConnectionLost
 _OPTIONS = ("partition", "constraint", "account", "qos", "reservation")
 _WORD = re.compile(r"[A-Za-z0-9_.,&|!*()\[\]:@+-]{1,255}", re.ASCII)
 SPARE_MINUTES = 5
-"""Beyond a task's own limit: it counts from the moment when all ranks can run."""
+"""Minutes added to a task's limit, which counts from the moment when all ranks can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """What is written down of a rank before its job: its script, the runner's options, and what it needs."""
+    """What is written for a rank before its job starts: its script, the runner's options, and its needs."""
 
     script: str
     options: tuple[str, ...]
     needs: tuple[str, str, str, str, str, str]
-    """The node in Slurm, CPUs, MiB, `model:count` or `count` of GPUs or `-`, seconds at most or `-`, and
-    `queue` or `-`.
+    """Slurm's node, CPUs, MiB, GPUs (`model:count`, `count` or `-`), seconds at most or `-`, and `queue` or
+    `-`.
     """
 
 
@@ -49,11 +49,13 @@ class JobPlan:
     ranks: tuple[str, ...]
     options: tuple[str, ...]
     queue: bool
-    """It may wait in Slurm's queue."""
+    """Whether it may wait in Slurm's queue."""
 
 
 def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str]) -> RankPlan:
-    """A rank of a node with that folder. Slurm confines it: to CPUs, memory and devices of its choice."""
+    """The plan of a rank on a node with that folder. Slurm confines it to CPUs, memory and devices that Slurm
+    chooses.
+    """
     shape, inside = node.node.resources, f"{folder}/{node.outputs['id'].rpartition('.')[2]}"
     if launch.hard:
         summary = "Slurm confines ranks as its own configuration says: `isolation: hard` cannot be promised"
@@ -76,7 +78,7 @@ def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str
 
 
 def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> JobPlan:
-    """The job of these ranks: pinned to their nodes, with what they need on each of them."""
+    """The job of these ranks, bound to their nodes, with their needs on each node."""
     names = sorted(f"{a.node}/{a.name}" for a in attempts)
     token = hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
     options = options_of(task, seats[0].node, attempts)
@@ -91,7 +93,7 @@ def job_of(task: str, seats: Sequence[Seat], attempts: Sequence[Attempt]) -> Job
 
 
 def options_of(task: str, node: Record, needs: Sequence[Need]) -> tuple[str, ...]:
-    """What `sbatch` is given for ranks with these needs; `node` is one of their fleet."""
+    """The options of `sbatch` for ranks with these needs; `node` is one of their fleet."""
     sums = _sums(task, needs)
     cpus, memory, gpus = next(iter(sums.values()))
     host = node.node.host
@@ -106,7 +108,7 @@ def options_of(task: str, node: Record, needs: Sequence[Need]) -> tuple[str, ...
 
 
 def need_of(node: Record, share: Shape, seconds: int | None) -> Need:
-    """What a rank with that share of a node needs, as `plan_of` writes it down."""
+    """The needs of a rank with that share of a node, as `plan_of` writes them."""
     gpus = f"{share.gpu_name}:{share.gpus}" if share.gpu_name else str(share.gpus)
     return Need(
         host=str(node.node.host.get("slurm")),
@@ -121,13 +123,15 @@ _EXPECTED = re.compile(r"to start at (\S+) using")
 
 
 def expected_in(text: str) -> float | None:
-    """The time of the start that `sbatch --test-only` tells."""
+    """The start time in the output of `sbatch --test-only`."""
     found = _EXPECTED.search(text)
     return time_of(found[1]) if found else None
 
 
 def _sums(task: str, needs: Sequence[Need]) -> dict[str, tuple[int, int, str]]:
-    """What ranks need of each node: CPUs, MiB and GPUs; `PermanentError` if it is not the same of all."""
+    """The needs of ranks on each node: CPUs, MiB and GPUs; `PermanentError` if they are not the
+    same on all.
+    """
     by_host: dict[str, list[Need]] = {}
     for need in needs:
         by_host.setdefault(need.host, []).append(need)
@@ -167,7 +171,7 @@ def attempts_of(answer: bytes) -> list[Attempt]:
 
 
 def submitted(answer: bytes) -> tuple[int, str, str]:
-    """The job's id, its state and the reason, as `submit` tells them."""
+    """The job's id, state and reason in the output of `submit`."""
     text = answer.decode(errors="replace").partition("FLEETFORM-JOB ")[2].partition("\n")[0]
     number, *rest = text.split("|")
     if not number.isdecimal():
@@ -176,7 +180,7 @@ def submitted(answer: bytes) -> tuple[int, str, str]:
 
 
 def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequence[Seat]) -> PermanentError:
-    """The fault for a job that Slurm queued although there seemed to be room; it is cancelled by now."""
+    """The fault for a job that Slurm queued although there seemed to be room. It has been cancelled."""
     nodes = sorted({str(s.node.node.host.get("slurm")) for s in seats})
     holders = [f"{name}: {t.holder}" for name in nodes for t in taken(seen, name)]
     who = f"; {and_more(holders, 4)}" if holders else ""
@@ -186,12 +190,12 @@ def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequ
 
 
 def task_of(attempt: str) -> str:
-    """The task that an attempt is of: a rank's name is the task's and its number."""
+    """The task of an attempt: a rank's name is its task's and its number."""
     rank = attempt.partition(".")[0]
     return rank.rpartition("-")[0] or rank
 
 
 def is_before(attempt: str, oldest: Mapping[str, int]) -> bool:
-    """Whether an attempt is one of these ranks before the given numbers (`state.attempt_id`)."""
+    """Whether an attempt is of one of these ranks, with a lower number (`state.attempt_id`)."""
     rank, number, *_ = *attempt.split("."), ""
     return rank in oldest and number.isdecimal() and int(number) < oldest[rank]

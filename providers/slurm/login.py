@@ -33,16 +33,16 @@ T = TypeVar("T")
 _HERE = Path(__file__).resolve().parent
 HERE = "this machine"
 OWN = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER")
-"""What Slurm's commands read of the caller's environment, where they run here."""
+"""The variables of the caller's environment that Slurm's commands read if they run here."""
 PATIENCE = 5
-"""Seconds that a job may take to start when there is room for it: Slurm's scheduler works in rounds."""
+"""Seconds within which a job must start if there is room: Slurm's scheduler works in rounds."""
 _AWAY = (
     "see `scontrol ping` on the login node; what runs goes on, and nothing was changed: run this again later"
 )
 
 
 class Login(Protocol):
-    """The way to a login node. `once` remembers what was found out, as long as the way is the same."""
+    """A way to a login node. `once` remembers results as long as the way is the same."""
 
     host: Any
     fence: Fence
@@ -51,11 +51,11 @@ class Login(Protocol):
         """See `Transport.run`."""
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """The result of `make`, remembered."""
+        """The result of `make`, remembered under `key`."""
 
 
 class Here:
-    """This machine is a login node. Commands get nothing of the caller's environment but `inherited`."""
+    """This machine is a login node. Of the caller's environment, commands get only `inherited`."""
 
     host = HERE
 
@@ -84,13 +84,13 @@ def _all(source: Source) -> bytes:
 
 @cache
 def script() -> str:
-    """What runs on the login node."""
+    """The program that runs on the login node."""
     return (_HERE.parent / "ssh" / "epoch.sh").read_text() + (_HERE / "cluster.sh").read_text()
 
 
 @cache
 def bundle() -> tuple[str, bytes, str]:
-    """What runs on the nodes: its name, which holds its hash; its content; the hash."""
+    """The program that runs on the nodes: its name, which includes its hash; its content; the hash."""
     parts = (_HERE.parent / "confine.sh", _HERE / "step.sh", _HERE.parent / "runner.sh")
     content = "".join(part.read_text() for part in parts).encode()
     digest = hashlib.sha256(content).hexdigest()
@@ -108,7 +108,7 @@ class Place:
 
     @property
     def root(self) -> str:
-        """The shared folder of this user; by default below the home, which clusters share."""
+        """This user's shared folder, by default below the home folder, which clusters share."""
         return self.login.once(f"root {self._given}", self._find_root)
 
     def _find_root(self) -> str:
@@ -133,7 +133,7 @@ class Place:
         seconds: float = ANSWER_SECONDS,
         begin: str = "",
     ) -> bytes:
-        """The answer of `cluster.sh`; `begin` is how a whole one has to begin."""
+        """The answer of `cluster.sh`. A complete answer starts with `begin`."""
         epoch = self.login.fence()
         env = () if epoch is None else (f"FLEETFORM_EPOCH={epoch}",)
         argv = ("env", *env, "sh", "-c", script(), "sh", verb, self.folder, *arguments)
@@ -148,7 +148,7 @@ class Place:
         return answer
 
     def bundle(self) -> str:
-        """The path of what runs on the nodes; it is put there if it is not."""
+        """The path of the program that runs on the nodes. It is put there if missing."""
         name, content, digest = bundle()
 
         def put() -> str:
@@ -165,7 +165,7 @@ class Place:
 
 
 def place_of(config: Config) -> Place:
-    """The place of a backend, or a fault that names the wrong option."""
+    """The place of a backend; a fault names the wrong option."""
     options = config.options
     check_options(options, "slurm", _OPTIONS)
     login = options.get("login")
@@ -190,7 +190,7 @@ _OPTIONS: Mapping[str, Wrong] = {
     "login": _wrong_login,
     "start_seconds": _wrong_seconds,
 }
-"""None of them names programs or configuration: a project may be a stranger's."""
+"""No option names programs or configuration: a project may be a stranger's."""
 
 
 # ------------------------------------------------------------------------------ what Slurm's errors mean
@@ -198,7 +198,7 @@ _OPTIONS: Mapping[str, Wrong] = {
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What a text of Slurm's means, if it matches. `{host}` and `{text}` are filled in."""
+    """The meaning of a text of Slurm's that matches. `{host}` and `{text}` are filled in."""
 
     pattern: str
     """In lower case."""
@@ -222,7 +222,7 @@ _MEANINGS = (
         "munge is not running there, or its key or clock differs from the controller's",
         "Slurm on {host} cannot authenticate us: {text}",
     ),
-    _Meaning(  # all that it says to a credential that it cannot decode
+    _Meaning(  # its only message about a credential that it cannot decode
         "zero bytes were transmitted",
         TransientKind.BUSY,
         None,
@@ -316,11 +316,11 @@ _MEANINGS = (
         "the cluster does not let this user do that",
     ),
 )
-"""The first one that matches counts."""
+"""The first match counts."""
 
 
 def fault(output: str, host: str) -> ProviderError:
-    """The port's fault for the output of a command of Slurm."""
+    """The port's fault for the output of a failed Slurm command."""
     low, text = output.lower(), output.strip() or "it said nothing"
     for meaning in _MEANINGS:
         if re.search(meaning.pattern, low, re.DOTALL):

@@ -1,7 +1,7 @@
-"""`Slurm`: the methods of the port, over looks (`snapshot`), jobs, and files on the shared filesystem.
+"""`Slurm`: the port's methods, by means of looks (`snapshot`), jobs, and files on the shared filesystem.
 
-A node of Slurm becomes a node of a fleet without being made: what is written down is only whose record it is.
-Several states may have the same node, since Slurm's own books say what each of its jobs holds.
+A node of Slurm becomes a node of a fleet without being made: only its owner is written down. Several states
+may have the same node, since Slurm itself records what each of its jobs holds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIXED = {"node": ("backend", "region", "zone", "instance_type"), "volume": ("bac
 
 
 class Slurm:
-    """One cluster, as one user of it sees it through a login node."""
+    """One cluster, as one of its users sees it through a login node."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -49,7 +49,7 @@ class Slurm:
 
     @guarded
     def offers(self) -> tuple[Offer, ...]:
-        """None: it launches nothing. What exists is told by `members`."""
+        """None: Slurm launches nothing. `members` returns the existing nodes."""
         return ()
 
     @guarded
@@ -65,7 +65,7 @@ class Slurm:
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
-        """All of this owner; a damaged file is a fault that names it."""
+        """All things of this owner. A damaged file is a fault that names it."""
         return tuple(as_thing(*found) for found in self._looks.get(fresh=True).things if self._mine(found[0]))
 
     def _mine(self, found: Owned) -> bool:
@@ -85,7 +85,7 @@ class Slurm:
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """Write down a node, a volume or an attachment. A volume is a folder of the shared filesystem."""
+        """Write down a node, a volume or an attachment. A volume is a folder on the shared filesystem."""
         wanted = Owned(owner=self._config.lineage, address=address, token=token, inputs=inputs)
         outputs: dict[str, Any] = {"id": wanted.id}
         if address.kind == "node":
@@ -126,7 +126,7 @@ class Slurm:
         return has
 
     def _check_free(self, volume: str, node: str) -> None:
-        """Volumes are attached to one node at a time, as everywhere."""
+        """Refuse a volume that is attached to another node."""
         for found, inputs in self._attached(self._looks.get(fresh=True)):
             if inputs.volume == volume and inputs.node != node:
                 summary = f"volume/{volume} is attached to node/{inputs.node} ({found.address})"
@@ -150,7 +150,7 @@ class Slurm:
 
     @guarded
     def delete(self, have: Record) -> None:
-        """Forget a node, with what its ranks left; remove a volume with its data; detach one."""
+        """Forget a node, and what its ranks left; remove a volume with its data; detach an attachment."""
         address = have.address
         found = self._found(address)
         made = have.outputs.get("id")
@@ -161,7 +161,7 @@ class Slurm:
             self._check_idle(found[0], address)
             for on, inputs in self._attached(self._looks.get()):
                 if inputs.node == address.name:
-                    self._place.ask("drop", _file(on.address), on.key)  # as it ends with a host
+                    self._place.ask("drop", _file(on.address), on.key)  # the attachment ends with its host
             folder = f"{self._place.folder}/{found[0].key}"
         elif address.kind == "volume":
             self._check_detached(address)
@@ -205,7 +205,7 @@ class Slurm:
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port, by Slurm's word: one look, however many nodes there are."""
+        """See the port. Slurm decides: one look for any number of nodes."""
         seen = self._looks.get()
         return {r.address.name: readiness(seen, r) for r in nodes}
 
@@ -221,7 +221,7 @@ class Slurm:
 
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. Without a gate, a rank is a job of its own."""
+        """See the port. Without a gate, each rank is a job of its own."""
         key, folder = key_at(node), f"{self._place.folder}/{key_at(node)}"
         plan = jobs.plan_of(node, folder, launch, self._volumes(launch))
         self._place.bundle()
@@ -261,7 +261,7 @@ class Slurm:
 
     @guarded
     def reserve(self, gang: Gang) -> None:
-        """See `provider.Gangs`: one job for all of it, on the nodes of its seats."""
+        """See `provider.Gangs`: one job for the whole gang, on the nodes of its seats."""
         self._reserve(gang.seats, gang.task)
 
     def _reserve(self, seats: Sequence[Seat], task: str) -> None:
@@ -297,8 +297,8 @@ class Slurm:
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`. What no gang was reserved for becomes a job of its own."""
-        del peers  # a site's MPI goes by Slurm's own ways
+        """See `provider.Gates`. Ranks without a reserved gang become jobs of their own."""
+        del peers  # the site's MPI uses Slurm's own addresses
         seen, key = self._looks.get(fresh=True), key_at(node)
         for name in attempts:
             found = seen.attempts.get((key, name))
@@ -343,7 +343,7 @@ class Slurm:
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port. Slurm's own limit of the job stays as it was: users may only lower theirs."""
+        """See the port. The job's own limit in Slurm stays: users may only lower it."""
         self._place.ask("limit", key_at(node), attempt, "off" if seconds is None else str(seconds))
 
     @guarded
@@ -364,7 +364,7 @@ class Slurm:
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        """See `provider.Terminals`: a step beside the rank, in its job."""
+        """See `provider.Terminals`: a step in the rank's job."""
         if attempt is None:
             summary = f"{node.address} is Slurm's: nobody logs in there outside of a job"
             hint = "name a task that runs there: `fleetform exec TASK`"

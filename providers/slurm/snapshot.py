@@ -1,8 +1,8 @@
-"""One look at a cluster: what Slurm says, and what lies in our folder there. One round trip.
+"""One look at a cluster: Slurm's report and the content of our folder there, in one round trip.
 
-Polls of many nodes share it: what is asked within `FRESH` seconds of a look's end, or within the time that
-the look took, gets the same answer, unless this process has changed something since. So a slow cluster is
-not asked once for each node.
+Polls of many nodes share it. A poll within `FRESH` seconds of a look's end, or within the duration of the
+look, gets the same answer, unless this process has changed something since. So a slow cluster is not asked
+for each node.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from providers.transport import ConnectionLost
 
 FRESH = 0.4
 AWAY = 8.0
-"""Seconds after a look that the controller did not answer, until there is another one."""
+"""Seconds until the next look after the controller did not answer."""
 LATE = 20.0
-"""Seconds after an end until all is told of it: a shared filesystem shows files late, Slurm its reasons."""
+"""Seconds after an end until everything about it is visible: a shared filesystem shows files late, and Slurm
+its reasons.
+"""
 _MARK = "FLEETFORM-LOOK "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one rank needs of one node."""
+    """What one rank needs on one node."""
 
     host: str
     cpus: int
@@ -49,12 +51,12 @@ class Need:
     gpus: str
     """`model:count`, `count`, or `-` for none."""
     limit: int | None
-    """Seconds that it may take, its grace included."""
+    """Seconds that it may run, including its grace period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Need):
-    """What lies in the folder of an attempt."""
+    """The content of an attempt's folder."""
 
     node: str
     """The key of the node's thing."""
@@ -62,12 +64,12 @@ class Attempt(Need):
     prepared_at: float
     gate: int | None
     queue: bool
-    """Its job may wait in Slurm's queue."""
+    """Whether its job may wait in Slurm's queue."""
     job: str
     """The token of its job; empty before one is submitted."""
     opened: bool
     step: str
-    """`17.0` once a step of a job runs it, `-` if none ever will."""
+    """`17.0` once a step of a job runs it; `-` if none ever will."""
     devices: str
     started_at: float | None
     ended: tuple[str, str, float] | None
@@ -86,13 +88,13 @@ class Snapshot:
     reserved: Mapping[str, frozenset[str]]
     """Slurm's active reservations and their nodes."""
     things: tuple[tuple[Owned, Mapping[str, object]], ...]
-    """Each with its outputs."""
+    """Each thing with its outputs."""
     jobs: Mapping[str, int | None]
-    """The tokens of our jobs, and their ids where they came back."""
+    """The tokens of our jobs, and their ids if known."""
     attempts: Mapping[tuple[str, str], Attempt]
 
     def job_of(self, attempt: Attempt) -> Job | None:
-        """The job that an attempt is a step of, as long as Slurm knows it."""
+        """The job that runs an attempt, as long as Slurm knows it."""
         number = self.jobs.get(attempt.job)
         if number is not None:
             return self.cluster.jobs.get(number)
@@ -105,7 +107,7 @@ class Snapshot:
         return job is not None and not job.holds and job.state not in ENDED
 
     def ours(self) -> frozenset[int]:
-        """The jobs of this owner that are not ending yet: their blocks are those of our ranks."""
+        """This owner's jobs that are not ending yet. Their resources are those of our ranks."""
         tokens = {token for token, number in self.jobs.items() if number is None}
         known = {number for number in self.jobs.values() if number is not None}
         return frozenset(
@@ -115,7 +117,7 @@ class Snapshot:
         )
 
     def status(self, attempt: Attempt) -> RankStatus:
-        """How an attempt is doing."""
+        """The status of an attempt."""
         job = self.job_of(attempt)
         if attempt.ended is not None:
             return _ended(attempt, job, self.cluster.now)
@@ -131,14 +133,14 @@ class Snapshot:
         return self._before(attempt, job, confinement)
 
     def _over(self, job: Job) -> bool:
-        """Whether a job has ended so long ago that all its files can be seen."""
+        """Whether a job ended long enough ago for all its files to be visible."""
         if job.state not in ENDED:
             return False
         abnormal = job.state not in ("COMPLETED", "FAILED")
         return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > LATE
 
     def _before(self, attempt: Attempt, job: Job | None, confinement: str | None) -> RankStatus:
-        """An attempt whose commands have not started."""
+        """The status of an attempt whose commands have not started."""
         expired = attempt.gate is not None and self.cluster.now > attempt.prepared_at + attempt.gate
         if not attempt.opened:
             if expired and job is None:
@@ -163,7 +165,7 @@ class Snapshot:
         return "; ".join(parts)
 
     def _confinement(self, attempt: Attempt, job: Job | None) -> str | None:
-        """Which devices Slurm gave: the plan says how many, and Slurm which."""
+        """How the attempt is confined. The plan sets the number of devices, and Slurm chooses them."""
         if job is None or not job.holds:
             return None
         share = job.shares.get(attempt.host)
@@ -172,7 +174,7 @@ class Snapshot:
 
 
 def devices(attempt: Attempt, share: Share | None) -> str:
-    """The indexes of an attempt's GPUs: those of its step, else those that its job has on its node."""
+    """The indexes of an attempt's GPUs: those of its step, else those of its job on its node."""
     if attempt.devices not in ("", "-"):
         return attempt.devices
     return ",".join(map(str, share.devices)) if share and share.devices else "not known yet"
@@ -193,11 +195,11 @@ _BY_STATE: Mapping[str, tuple[RankState, str]] = {
     "CANCELLED": (RankState.STOPPED, "its job was cancelled"),
     "OUT_OF_MEMORY": (RankState.FAILED, "killed: out of memory"),
 }
-"""What Slurm says of a job that it ended, where nobody of us asked for that."""
+"""Slurm's reasons for a job that it ended without being asked by us."""
 
 
 def _of_job(attempt: Attempt, job: Job) -> RankStatus:
-    """The end of an attempt that its job's end tells."""
+    """The end of an attempt as its job's end shows it."""
     state, cause = _BY_STATE.get(job.state, (RankState.LOST, "its job ended, and it left no exit code"))
     more = f": {job.reason}" if job.reason and job.reason != "NonZeroExitCode" else ""
     return RankStatus(
@@ -209,12 +211,12 @@ def _of_job(attempt: Attempt, job: Job) -> RankStatus:
 
 
 def _stopped_by(attempt: Attempt, job: Job, seconds: float) -> RankStatus | None:
-    """The end of an attempt that Slurm stopped this long ago, and none of us; None if nobody knows why."""
-    if job.restarts:  # it may run again, and nothing of ours in it
+    """The end of an attempt that Slurm stopped this many seconds ago; None if the cause is unknown."""
+    if job.restarts:  # it may run again, and has no files of ours
         return _lost(attempt, f"its job was requeued (job {job.id})")
     if job.state in ENDED:
         return _of_job(attempt, job) if job.state in _BY_STATE else None
-    # Its processes end before Slurm says why. An end that is recorded without its cause would stay so.
+    # Its processes end before Slurm reports why. An end recorded without a cause would never get one.
     if job.state == "COMPLETING" or seconds < LATE:
         cause = f"it was stopped, and its job has not ended yet (job {job.id}, {job.state})"
         return RankStatus(state=RankState.RUNNING, cause=cause, started_at=attempt.started_at)
@@ -259,10 +261,10 @@ class Looks:
         self._fault: TransientError | None = None
 
     def get(self, *, fresh: bool = False) -> Snapshot:
-        """A snapshot of a moment ago, or with `fresh` one that began after this was asked for.
+        """A recent snapshot, or with `fresh` one that began after this call.
 
-        Where the controller is away, Slurm's own commands wait for it. So who asks soon after gets the same
-        fault, and nobody is asked to try for long.
+        If the controller is away, Slurm's commands wait for it. So calls soon after a failed one get the same
+        fault without waiting.
         """
         asked = time.monotonic()
         with self._turn:
@@ -284,7 +286,7 @@ class Looks:
             return self._found
 
     def changed(self) -> None:
-        """Something was changed: no look that began before this counts any more."""
+        """Note a change: looks that began before it are no longer used."""
         self._changed = time.monotonic()
 
 
@@ -297,7 +299,7 @@ def read(answer: bytes, host: str) -> Snapshot:
     parts: dict[str, str] = {}
     for part in body[body.index(_MARK) + len(_MARK) :].split(f"\n{_MARK}"):
         kind, _, rest = part.partition("\n")
-        parts.setdefault(kind, rest)  # users' own text is in the last part
+        parts.setdefault(kind, rest)  # users' text is only in the last part
     try:
         now = float(parts["now"].strip())
         return Snapshot(
@@ -341,7 +343,7 @@ def _things(text: str, host: str) -> list[tuple[Owned, Mapping[str, object]]]:
 
 
 def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, object]]:
-    """A thing's file; `PermanentError` for a damaged one: it is neither gone nor invented."""
+    """A thing from its file. A damaged file is a `PermanentError`: the thing is neither gone nor guessed."""
     try:
         body = json.loads(content.partition(b"\n")[2])
         if body["format"] == FORMAT:
@@ -354,12 +356,12 @@ def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, 
 
 
 def as_thing(found: Owned, outputs: Mapping[str, object]) -> Thing:
-    """As the port has it."""
+    """The thing as the port defines it."""
     return Thing(address=found.address, token=found.token, inputs=found.inputs, outputs=outputs)
 
 
 def attempts_in(text: str) -> list[Attempt]:
-    """What is told of attempts, one a line."""
+    """The attempts in a text, one a line."""
     return [_attempt(line) for line in text.split("\n") if line]
 
 

@@ -1,8 +1,8 @@
-"""Any driver of libcloud's, by what it can do, and those that are wired: `digitalocean`, `vultr`.
+"""Any driver of libcloud's, by its abilities, and the drivers with their own code: `digitalocean`, `vultr`.
 
-`site.Site` is what a cloud has to be able to do; a driver is wired by a class that does it. For every other
-driver `libcloud_site.LibcloudSite` does, with libcloud's own methods. What a site is asked for nodes stands
-here (see `cloud.nodes`), for volumes in `volumes`; everything else is the same as in other clouds.
+`site.Site` defines what a cloud must be able to do. Each driver has a class for it; for all others it is
+`libcloud_site.LibcloudSite`, with libcloud's own methods. This module has the calls for nodes (see
+`cloud.nodes`), `volumes` those for volumes; the rest is the same as in other clouds.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from providers.cloud.provider import Cloud
 
 
 class SiteNodes:
-    """See `nodes.Driver`. A site lists only what is ours, so nothing is asked for by its id."""
+    """See `nodes.Driver`. A site lists only things of ours, so nothing is asked for by its id."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._keys = account.keys
 
     def listed(self, *, address: str | None = None) -> list[Machine]:
-        """All that are ours and alive, at all sites, without those that were made twice."""
+        """All of ours that are alive, at all sites, without duplicates of one create."""
         found = first_of_each(self._account.each(At.machines))
         return [m for m in found if address is None or str(m.written.address) == address]
 
@@ -47,12 +47,12 @@ class SiteNodes:
         return [m for m in self.listed() if (m.written.address, m.written.token) == (address, token)]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
-        """Those that are there by their ids, and do not say that they are ours."""
+        """Those that exist by their ids although their owner's mark is missing."""
         for record, found in recalled(self._account, "machine", records):
             yield record, found if isinstance(found, Ended) else _machine(record, found)
 
     def machine(self, have: Record, *, ending: bool) -> Machine | None:
-        """By the id, also one that says nothing of itself any more, unless it is `ending`."""
+        """The machine by its id. One without its mark counts too, unless `ending`."""
         at, made = self._account.at(have.node.region), str(have.outputs.get("id") or "")
         found = next((m for m in at.machines() if m.id == made), None)
         if found or ending or not made or not unmarked(at, "machine", made):
@@ -60,13 +60,13 @@ class SiteNodes:
         return _machine(have, Written(owner="", token="", address=have.address))
 
     def type_of(self, machine: Machine, made: str) -> str:
-        """Not told."""
+        """The site does not report it."""
         return ""
 
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Machine:
-        """It ends when the machine runs."""
+        """It returns when the machine runs."""
         at = self._account.at(node.region)
         try:
             machine = self._account.only(
@@ -77,7 +77,7 @@ class SiteNodes:
                 lambda: of_mark(at.machines(), mark),
             )
         except PermanentError:
-            with suppress(ProviderError):  # what it is about was said
+            with suppress(ProviderError):  # an error about it was already reported
                 self._leave(at)
             raise
         return self._running(at, machine, mark)
@@ -108,11 +108,11 @@ class SiteNodes:
         )
 
     def _running(self, at: At, machine: Machine, mark: Mark) -> Machine:
-        """The machine once it runs. One that fails instead is deleted; so is one that was made twice."""
+        """The machine once it runs. A machine that fails, and a duplicate, is deleted."""
         zone = machine.zone or machine.region
         machine = self._account.completed(at.site, machine)
         for _ in pauses(f"{machine.id} is still starting", zone):
-            # The cloud has answered that it is made: if it is not listed yet, it will be.
+            # The cloud has confirmed it: if it is not listed yet, it will be.
             found = look_up(lambda: of_mark(at.machines(), mark))
             machine = found[0] if found else machine
             if machine.state is NodeState.FAILED:
@@ -135,7 +135,7 @@ class SiteNodes:
         return outputs(machine) if machine.written.owner else have.outputs
 
     def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
-        """With those of the same create. The key of a site goes with its last machine."""
+        """Including duplicates of the same create. A site's key is deleted with its last machine."""
         at = self._account.at(have.node.region)
         found = self._made_for(at, have)
         for machine in found:
@@ -144,7 +144,7 @@ class SiteNodes:
             self._leave(at, {machine.id for machine in found})
 
     def _made_for(self, at: At, have: Record) -> list[Machine]:
-        """The machine of a record, if it is alive, and whatever was made of the same create."""
+        """The machine of a record, if alive, and all others of the same create."""
         made, every = have.outputs.get("id"), at.machines()
         if not made:
             return [m for m in every if m.written.address == have.address]
@@ -152,7 +152,7 @@ class SiteNodes:
         return [m for m in every if m.written.token in tokens]
 
     def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
-        """Take the key away from a site without machines. A create that runs just now brings it again."""
+        """Delete the key of a site without machines. A create running at the same time adds it again."""
         if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
             at.site.drop_key(self._keys.name, self._keys.login().public)
 
@@ -161,7 +161,7 @@ class SiteNodes:
     def states(
         self, nodes: Sequence[Record]
     ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
-        """One listing for each site."""
+        """One listing per site."""
         ats = {record.address: self._account.at(record.node.region) for record in nodes}
         there = {at: {m.id: m for m in at.machines()} for at in dict.fromkeys(ats.values())}
         for record in nodes:
@@ -184,13 +184,13 @@ class SiteNodes:
 
 
 def _machine(record: Record, written: Written) -> Machine:
-    """A machine that is known by its id and its mark alone."""
+    """A machine of which only the id and the mark are known."""
     made, region = str(record.outputs.get("id") or ""), record.node.region
     return Machine(id=made, region=region, state=NodeState.NOT_READY, written=written)
 
 
 class AnyCloud(Cloud):
-    """One use of a cloud without client tokens. No secret is read before something has to be asked."""
+    """One account of a cloud without client tokens. Secrets are read only when first needed."""
 
     def __init__(self, account: Account, *, adopts: bool = False) -> None:
         """`adopts`: see `Site.adopts`."""
@@ -202,7 +202,7 @@ class AnyCloud(Cloud):
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
-        """What the cloud says that it has, in the backend's regions and zones."""
+        """The offers that the cloud reports for the backend's regions and zones."""
         config = self._account.config
         self._account.regions()
         out: list[Offer] = []
@@ -215,7 +215,7 @@ class AnyCloud(Cloud):
         return tuple(out)
 
     def _places(self, region: str, size: Size) -> list[str | None]:
-        """The zones of a region that have a size and are used; None stands for the region itself."""
+        """The zones in use of a region that have a size. None stands for the region itself."""
         if size.regions is not None and region not in size.regions:
             return []
         zones, used = size.zones.get(region), self._account.config.zones

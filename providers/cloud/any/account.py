@@ -1,10 +1,10 @@
-"""One use of a cloud without client tokens: its sites, and how something is made once there.
+"""One account of a cloud without client tokens: its sites, and how each thing is made only once.
 
-Three ways, the best that the cloud has. A name that it takes once (`Site.unique`) is a function of the token:
-the second create is refused, and what has the name is adopted if it carries the token. Elsewhere one looks
-before each create; after a create whose answer was lost not before `Site.settle` seconds have passed, so that
-what it made is listed by then. If one comes later still, it is seen while the second one starts: the oldest
-is kept, and the others are deleted.
+There are three ways, best first. If the cloud accepts a name only once (`Site.unique`), the name is a
+function of the token: a second create is refused, and the thing of that name is adopted if it carries the
+token. Otherwise each create is preceded by a look; if the answer to an earlier create was lost, the look
+waits `Site.settle` seconds, so that a thing it made is listed by then. A thing that appears even later is
+noticed while the second one starts: the oldest is kept, and the others are deleted.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
 
 _TURNS = tuple(threading.Lock() for _ in range(64))
-"""One create at a time for a token: whoever tries again may do so while the last try is under way."""
+"""One create at a time per token: a retry may start while the last try still runs."""
 _MAYBE: dict[tuple[str, str], float] = {}
-"""Owner and token of creates that may have been carried out, and when: by the monotonic clock."""
+"""Owner and token of creates that may have succeeded, and when: by the monotonic clock."""
 
 
 class Account(account.Account):
-    """The sites of a backend. Those of regions come to life when they are first asked."""
+    """The sites of a backend. A region's site is opened when first used."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Account(account.Account):
         cloud: str,
         regional: bool = False,
     ) -> None:
-        """`open_site` opens the API of a region, which is the same one for all unless they are `regional`."""
+        """`open_site` opens a region's API; if not `regional`, one API serves all regions."""
         super().__init__(config, options)
         self.CLOUD = cloud
         self.keys = Keys(self)
@@ -65,7 +65,7 @@ class Account(account.Account):
         self._turn = threading.Lock()
 
     def at(self, region: object) -> At:
-        """The site of a region. The credentials are looked up with the first one."""
+        """The site of a region. The credentials are read with the first one."""
         name = account.region_name(self, region)
         key = name if self._regional else ""
         with self._turn:
@@ -74,38 +74,40 @@ class Account(account.Account):
             return self._sites[key]
 
     def regions(self) -> tuple[str, ...]:
-        """Where something of ours may be; `PermanentError` if none is named."""
+        """The regions where things of ours may be; `PermanentError` if none is named."""
         return tuple(account.region_names(self, f"write `regions:` with those of {self.CLOUD} that you use"))
 
     def each(self, look: Callable[[At], Sequence[U]]) -> list[U]:
-        """What is found at all sites, side by side; one that cannot be asked is an error."""
+        """What `look` finds at all sites, in parallel; a site that cannot be asked is an error."""
         return account.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
 
     # -------------------------------------------------------------------------------------- marks
 
     def read(self, thing: Tagged) -> Mark:
-        """See `account.Account`. Some clouds keep no more than a name."""
+        """See `account.Account`. Some clouds keep only a name."""
         assert isinstance(thing, Machine | Disk)
         have = thing.written
         inputs, known = have.inputs or {}, have.inputs is not None
         return Mark(owner=have.owner, address=have.address, token=have.token, inputs=inputs, known=known)
 
     def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
-        """See `account.Account`. The user's tags are not looked at."""
+        """See `account.Account`. The user's tags are not compared."""
         owner = tags.get(marks.OWNER)
         if owner is None:
             return {TAGS: {}}
         return {} if owner == self.owner else {ANOTHERS: owner}
 
     def completed(self, site: Site, machine: Machine) -> Machine:
-        """A machine with what its cloud cannot keep: who logs in, its host key, whether it was ready once."""
+        """The machine with what its cloud cannot keep: login user, host key, and whether it was
+        ready once.
+        """
         have, texts = machine.written, machine.written.texts
         if "machine" not in site.keeps and self.note(machine.id).exists():
             texts = {**texts, TAKEN: "yes"}
         return replace(machine, written=replace(have, own=have.own or self._access(have.token), texts=texts))
 
     def _access(self, token: str) -> dict[str, str]:
-        """Who logs in on a machine, and its host key, computed anew; without the key, that is unknown."""
+        """The login user of a machine, and its host key, computed anew; without our key it is unknown."""
         user = self.config.ssh_user or USER
         try:
             return {"user": user, "host_key": self.keys.host_key(token).public}
@@ -113,8 +115,8 @@ class Account(account.Account):
             return {"user": user}
 
     def note(self, made: str) -> Path:
-        """The file that says of a machine that it was ready once, where the cloud can keep nothing. Another
-        computer finds out for itself.
+        """The file that notes a machine's first readiness, for a cloud that can keep nothing. Another
+        computer finds out by itself.
         """
         return self.config.project_dir / ".fleetform" / "taken" / key_of(f"{self.owner}\0{made}")
 
@@ -142,7 +144,7 @@ class Account(account.Account):
     def _made(
         self, key: tuple[str, str], mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
     ) -> T:
-        """What is made now; `key` is noted in `_MAYBE` as long as nobody knows whether it was."""
+        """What is made now. `key` stays in `_MAYBE` as long as the outcome is unknown."""
         try:
             with reading():
                 made = make()
@@ -151,7 +153,7 @@ class Account(account.Account):
                 _MAYBE[key] = time.monotonic()
             raise
         except PermanentError as error:
-            # A name that is taken may be taken by an earlier try.
+            # An earlier try may have taken the name.
             again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _MAYBE else ()
             if not again:
                 raise
@@ -178,19 +180,19 @@ class At:
         self._disks: Shared[Disk] = Shared(site.disks)
 
     def machines(self) -> list[Machine]:
-        """All that are ours and alive, the oldest first."""
+        """All machines of ours that are alive, oldest first."""
         found = sorted((m for m in self._machines.fresh() if not m.gone), key=_age)
         return [self._account.completed(self.site, machine) for machine in found]
 
     def disks(self) -> list[Disk]:
-        """All that are ours, the oldest first."""
+        """All disks of ours, oldest first."""
         return sorted(self._disks.fresh(), key=_age) if self.site.volumes else []
 
 
 def recalled(
     account: Account, kind: What, records: Sequence[Record]
 ) -> Iterator[tuple[Record, Written | Ended]]:
-    """What recorded things say of themselves by their ids alone; without those that nobody knows."""
+    """What recorded things say of themselves, asked by their ids; unknown ones are left out."""
     by_site: dict[At, list[Record]] = {}
     for record in records:
         by_site.setdefault(account.at(getattr(record.typed, "region", None)), []).append(record)
@@ -205,13 +207,15 @@ def recalled(
 
 
 def unmarked(at: At, kind: What, made: str) -> bool:
-    """Whether a thing is there that says of nobody that it is theirs."""
+    """Whether a thing exists and names no owner."""
     owners = at.site.owners(kind)
     return made in owners and owners[made] is None
 
 
 def rewrite(at: At, thing: Machine | Disk, mark: Mark, own: Mapping[str, Any]) -> None:
-    """Write a new mark on a thing, where its cloud keeps any. `own`: see `Written`, of one that has none."""
+    """Write a new mark on a thing, if its cloud can keep one. `own`: see `Written`, for a thing
+    without it.
+    """
     kind: What = "machine" if isinstance(thing, Machine) else "disk"
     have = thing.written
     if not have.owner:
@@ -224,18 +228,18 @@ def rewrite(at: At, thing: Machine | Disk, mark: Mark, own: Mapping[str, Any]) -
         return
     before = marks.tags_in(have.inputs or {})
     if before != mark.tags:
-        at.site.retag(thing, before, mark.tags)  # first: which they were stands in the old mark
+        at.site.retag(thing, before, mark.tags)  # first, because only the old mark says which ones they were
     at.site.write(thing, {IS: replace(have, inputs=dict(mark.inputs)).text()})
 
 
 def same(thing: Machine | Disk, mark: Mark) -> bool:
-    """Whether a thing is what the create with this mark makes."""
+    """Whether a thing belongs to the create with this mark."""
     have = thing.written
     return (have.owner, have.token, have.address) == (mark.owner, mark.token, mark.address)
 
 
 def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
-    """The things that the create with this mark made, as they are sorted."""
+    """The things of the create with this mark, in the order given."""
     return [thing for thing in things if same(thing, mark)]
 
 

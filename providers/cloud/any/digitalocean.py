@@ -1,7 +1,7 @@
-"""DigitalOcean: droplets and volumes, both with tags; a volume's name is taken once in a region.
+"""DigitalOcean: droplets and volumes, both with tags. A volume's name is unique in its region.
 
-What we write is in tags (`labels`), which are things of their own there: each is one droplet's or volume's
-alone, and goes with it. Attaching, detaching and resizing are actions that take some time.
+What we write is in tags (`labels`). Tags are objects of their own there: each of ours belongs to one droplet
+or volume and is deleted with it. Attach, detach and resize are actions that take some time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATES: Mapping[str, tuple[NodeState, str | None]] = {
 RESOURCES: Mapping[What, str] = {"machine": "droplet", "disk": "volume"}
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PAGE = 200
-"""The most of one answer."""
+"""The largest page of a listing."""
 
 
 def digital_ocean(config: Config) -> AnyCloud:
@@ -58,10 +58,10 @@ class DigitalOcean(JsonSite):
 
             choose: Any = get_driver("digitalocean")
             found: Any = choose(key)
-            found.ex_per_page = PAGE  # the constructor refuses all keywords
+            found.ex_per_page = PAGE  # the constructor takes no keywords
             return found
 
-        # Without a key a droplet mails a password for root to whoever pays for it.
+        # Without a key, a droplet mails a root password to the account's owner.
         super().__init__(account, make, "/v2/account/keys", "public_key")
 
     @staticmethod
@@ -140,11 +140,11 @@ class DigitalOcean(JsonSite):
         return self._launched(wanted, asked)
 
     def end(self, machine: Machine) -> None:
-        """See `Site`. Its volumes are let go; its tags are of no use any more."""
+        """See `Site`. Its volumes are detached, and its tags deleted."""
         super().end(machine)
         mine = labels.own(machine.written.token, machine.raw)
         with suppress(ProviderError):
-            # A droplet that was made twice has the tags of its twin.
+            # A duplicate droplet has the same tags as its twin.
             others = self._listed(self.MACHINES, tag_name=mine[0]) if mine else []
             if all(str(item.get("id")) == machine.id for item in others):
                 self._forget(mine)
@@ -173,7 +173,7 @@ class DigitalOcean(JsonSite):
         )
 
     def make(self, wanted: Wanted) -> Disk:
-        """See `Site`. Its name is that of this create alone."""
+        """See `Site`. Its name belongs to this create only."""
         if wanted.volume_type:
             raise self._rest.refused("it has one type of volumes: leave `volume_type` out", "volume_type")
         asked = {
@@ -234,14 +234,14 @@ class DigitalOcean(JsonSite):
         return None if found is None else self._rest.one(found, "volume", path)
 
     def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`. Our name comes last, and the user's tags after what says that they are ours."""
+        """See `Site`. Our name comes last; the user's tags come after the mark."""
         parts, have = labels.tags(mark)[1:], (self._volume(made) or {}).get("tags") or ()
-        self._forget(tag for tag in labels.ours(have) if tag not in parts)  # of a mark that is nobody's
+        self._forget(tag for tag in labels.ours(have) if tag not in parts)  # of a mark without an owner
         for tag in (*parts, *labels.of_users(tags), labels.owner_tag(mark.owner)):
             self._tag("disk", made, tag)
 
     def let_go(self, made: str, tags: Mapping[str, str]) -> None:
-        """See `Site`. Our name goes before the rest: what has it is taken to have that."""
+        """See `Site`. Our name is removed first: while a disk has it, the rest counts as complete."""
         have = (self._volume(made) or {}).get("tags") or ()
         if labels.owner_of(have) not in (None, self._account.owner):
             return
@@ -253,7 +253,7 @@ class DigitalOcean(JsonSite):
     # -------------------------------------------------------------------------------------- marks
 
     def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        """See `Site`. New tags are on it before the old ones go."""
+        """See `Site`. New tags are added before the old ones are deleted."""
         token, have = thing.written.token, labels.read(thing.raw)
         for key, text in texts.items():
             if text is not None and text == have.texts.get(key):
@@ -264,7 +264,7 @@ class DigitalOcean(JsonSite):
             self._forget(tag for tag in have.tags.get(key, ()) if tag not in new)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        """See `Site`. Tags of users may be on other things, too: they are taken off, and not deleted."""
+        """See `Site`. Users' tags may be on other things too, so they are removed and not deleted."""
         old, new = labels.of_users(before), labels.of_users(after)
         for tag in (t for t in new if t not in thing.raw):
             self._tag(_kind(thing), thing.id, tag)
@@ -277,12 +277,12 @@ class DigitalOcean(JsonSite):
         return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`. The owner's tag comes last: what has that is taken to have the others."""
+        """See `Site`. The owner's tag comes last: while it is missing, the others count as incomplete."""
         for tag in (*labels.of_users(tags), *reversed(labels.tags(mark))):
             self._tag(kind, made, tag)
 
     def _tag(self, kind: What, made: str, tag: str) -> None:
-        with suppress(PermanentError):  # it is there already; if not, the next request says so
+        with suppress(PermanentError):  # it may exist already; if not, the next request fails
             self._rest.ask("POST", "/v2/tags", {"name": tag}, about=made)
         self._on("POST", kind, made, tag)
 
@@ -295,7 +295,9 @@ class DigitalOcean(JsonSite):
                 raise
 
     def _forget(self, tags: Iterable[str]) -> None:
-        """Delete tags that are on one thing alone, and so take them off it. What stays is read by nobody."""
+        """Delete tags that are on this thing only, which also removes them from it. A tag left behind has no
+        effect.
+        """
         for tag in tags:
             with suppress(ProviderError):
                 self._rest.ask("DELETE", f"/v2/tags/{quote(tag, safe='')}")
@@ -311,6 +313,6 @@ def _gpus(info: Mapping[str, Any]) -> dict[str, Any]:
     if not count:
         return {"gpus": 0}
     name, vendor = gpu_model(str(info.get("model") or ""))
-    vram = (info.get("vram") or {}).get("amount")  # that of all of them is told
+    vram = (info.get("vram") or {}).get("amount")  # the total of all GPUs is reported
     memory = int(vram) * 1024 // count if vram else None
     return {"gpus": count, "gpu_name": name, "gpu_memory_mib": memory, "gpu_vendor": vendor}

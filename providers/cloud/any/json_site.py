@@ -1,7 +1,8 @@
-"""APIs of JSON behind a driver of libcloud's: it signs and carries requests, what is in them is ours.
+"""JSON APIs behind libcloud's drivers: libcloud signs and sends requests, and we write and read their
+content.
 
-Its own methods leave out what is needed here (tags of disks, how many there are in all), and read an answer
-without the list that was asked for as an empty list.
+libcloud's own methods leave out fields that we need (tags of disks, the total of a listing), and read an
+answer without the requested list as an empty list.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import error_info
 
 LOOKS = 5
-"""How often a listing that changed while its pages were read is started anew."""
+"""How often a listing is restarted if it changed while its pages were read."""
 
 
 class Rest:
@@ -39,7 +40,7 @@ class Rest:
     def __init__(
         self, account: Account, make: Callable[[str], Any], total: Callable[[Mapping[str, Any]], object]
     ) -> None:
-        """`make` gives a driver for a token. `endpoint` and the timeout are set afterwards: not all
+        """`make` makes a driver for a token. `endpoint` and the timeout are set afterwards, since not all
         constructors take them. `total`: see `JsonSite`.
         """
         self._total = total
@@ -72,18 +73,18 @@ class Rest:
         about: str | None = None,
         **params: Any,
     ) -> Mapping[str, Any]:
-        """The object that is answered; an empty one where nothing is (204)."""
+        """The object in the answer; empty for 204."""
         return self._rest.ask(f"{method} {path}", method, path, about=about, params=params, body=body)
 
     def one(self, found: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
-        """An element of an answer. One that is missing is a fault: nobody knows what was done."""
+        """An element of an answer. If it is missing, the result is unknown: a fault."""
         inner = found.get(name)
         if not isinstance(inner, dict):
             raise self.strange(path, f"has no `{name}`")
         return inner
 
     def many(self, found: Mapping[str, Any], name: str, path: str) -> tuple[list[Mapping[str, Any]], int]:
-        """A list of an answer, and how many there are on all pages."""
+        """A list in an answer, and the total on all pages."""
         items, total = found.get(name), self._total(found)
         if not isinstance(items, list) or not isinstance(total, int):
             raise self.strange(path, f"has no list of `{name}`, or does not say how many there are")
@@ -96,10 +97,10 @@ class Rest:
         following: Callable[[Mapping[str, Any]], dict[str, Any] | None],
         **params: Any,
     ) -> list[Mapping[str, Any]]:
-        """What is on all pages; `following` gives the parameters of the page after an answer.
+        """The items of all pages. `following` returns the parameters of the page after an answer.
 
-        Something that goes while pages are read moves what is after it to a page that was read already. So
-        all pages have to say that there are as many as were found, or it is started anew.
+        If an item disappears meanwhile, later ones move to a page that was read already. So the totals of all
+        pages must match the number of items found; otherwise the listing is restarted.
         """
         for _ in range(LOOKS):
             out: dict[str, Mapping[str, Any]] = {}
@@ -120,11 +121,11 @@ class Rest:
         raise self.strange(path, f"has `{name}` that change while they are read")
 
     def strange(self, path: str, what: str) -> TransientError:
-        """The fault of an answer that does not answer."""
+        """The fault for an answer that does not fit the question."""
         return rest.strange(f"{self._name}, {path}", what)
 
     def refused(self, summary: str, about: str) -> PermanentError:
-        """What cannot be asked of this cloud."""
+        """The fault for something that this cloud cannot do."""
         return PermanentError(PermanentKind.INVALID, f"{self._name}: {summary}", about=about)
 
 
@@ -133,16 +134,16 @@ def _key(item: Mapping[str, Any]) -> object:
 
 
 class Ring:
-    """The public key of a state's nodes in an account, imported once. Safe to use from many threads."""
+    """The public key of a state's nodes, imported once into an account. Safe to use from many threads."""
 
     def __init__(self, rest: Rest, path: str, word: str, have: Callable[[], list[Mapping[str, Any]]]) -> None:
-        """`have` lists the account's keys, whose public half is under `word`."""
+        """`have` lists the account's keys; `word` is the field with their public half."""
         self._rest, self._path, self._word, self._have = rest, path, word, have
         self._turn = threading.Lock()
         self._ids: dict[str, str] = {}
 
     def bring(self, name: str, public: str) -> str:
-        """Its id in the account."""
+        """Import the key if needed; returns its id in the account."""
         with self._turn:
             if public not in self._ids:
                 self._ids[public] = self._find(public) or self._import(name, public)
@@ -160,14 +161,14 @@ class Ring:
             made = None if error.kind is PermanentKind.AUTH else self._find(public)
             if made is None:
                 raise
-            return made  # somebody else was first
+            return made  # another process was first
         made = self._find(public)
         if made is None:
             raise TransientError(TransientKind.BUSY, "the nodes' key is not listed yet", about=self._path)
         return made
 
     def drop(self, name: str) -> None:
-        """Take the keys of this name away."""
+        """Delete all keys of this name."""
         with self._turn:
             self._ids.clear()
             for key in self._have():
@@ -176,7 +177,7 @@ class Ring:
                         self._rest.ask("DELETE", f"{self._path}/{key['id']}")
 
     def stale(self, error: PermanentError) -> ProviderError:
-        """The fault of a create, which passes if the key went with the last node meanwhile."""
+        """The fault of a create; it can be retried if the key was deleted with the last node meanwhile."""
         if error.kind is not PermanentKind.INVALID or not re.search(
             r"\bkeys?\b", error.summary, re.IGNORECASE
         ):
@@ -188,34 +189,34 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Where an API has things of one kind: `droplets` at `/v2/droplets`, each of them `a droplet`."""
+    """Where an API has one kind of things: `droplets` at `/v2/droplets`, each of them `a droplet`."""
 
     name: str
     called: str
 
     @property
     def path(self) -> str:
-        """Of all of them."""
+        """The path of all things."""
         return f"/v2/{self.name}"
 
     @property
     def one(self) -> str:
-        """The key of one of them in an answer."""
+        """The key of a single thing in an answer."""
         return self.called.partition(" ")[2]
 
 
 class JsonSite(Site):
-    """A cloud that is asked in this way, and lists sizes, machines and disks."""
+    """A cloud with a JSON API that lists sizes, machines and disks."""
 
     SIZES: Listing
     MACHINES: Listing
     DISKS: Listing
     MACHINE_ID: re.Pattern[str]
-    """What the id of a machine looks like."""
+    """The form of a machine's id."""
 
     def __init__(self, account: Account, make: Callable[[str], Any], keys: str = "", word: str = "") -> None:
-        """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`; without
-        it, `launch` is given the key itself.
+        """`make`: see `Rest`. `keys`: the path of the account's public keys, whose field is `word`; without
+        it, `launch` gets the key itself.
         """
         self._keys = keys
         self._account = account
@@ -224,7 +225,7 @@ class JsonSite(Site):
 
     @staticmethod
     def total(found: Mapping[str, Any]) -> object:
-        """How many things a listing has on all its pages, by one of them."""
+        """The total of a listing over all pages, from one of them."""
         return value_at(found, "meta", "total")
 
     @staticmethod
@@ -239,7 +240,7 @@ class JsonSite(Site):
         return self._all(listing.path, listing.name, **params)
 
     def _unreadable(self, listing: Listing) -> TransientError:
-        """The fault of a listing with an element that is not as it should be."""
+        """The fault for a listing with an element of the wrong form."""
         return self._rest.strange(listing.path, f"has {listing.called} that cannot be read")
 
     def sizes(self) -> Sequence[Size]:
@@ -253,19 +254,19 @@ class JsonSite(Site):
     @staticmethod
     @abstractmethod
     def _size(item: Mapping[str, Any]) -> Size | None:
-        """One of a listing, None if it cannot be used; `KeyError` and the like for what cannot be read."""
+        """A size from a listing; None if unusable. `KeyError` and similar if it cannot be read."""
 
     def machines(self) -> Sequence[Machine]:
         """See `Site`."""
         return [m for item in self._listed(self.MACHINES, **self._narrowed()) if (m := self._machine(item))]
 
     def _narrowed(self) -> dict[str, Any]:
-        """What narrows a listing of machines to the owner's."""
+        """Parameters that limit a listing of machines to the owner's."""
         return {}
 
     @abstractmethod
     def _machine(self, item: Mapping[str, Any]) -> Machine | None:
-        """One of a listing; None if it is not the owner's."""
+        """A machine from a listing; None if it is not the owner's."""
 
     def _launched(self, wanted: Wanted, body: Mapping[str, Any]) -> Machine:
         """Create a machine, and read the answer."""
@@ -289,10 +290,10 @@ class JsonSite(Site):
 
     @abstractmethod
     def _disk(self, item: Mapping[str, Any]) -> Disk | None:
-        """One of a listing; None if it is not the owner's."""
+        """A disk from a listing; None if it is not the owner's."""
 
     def _made(self, wanted: Wanted, body: Mapping[str, Any], mark: str) -> Disk:
-        """Create a disk, and read the answer; `mark` is what it carries."""
+        """Create a disk with this mark, and read the answer."""
         path = self.DISKS.path
         found = self._rest.ask("POST", path, body, about=wanted.region)
         disk = self._disk(self._rest.one(found, self.DISKS.one, path))
@@ -305,7 +306,7 @@ class JsonSite(Site):
         self._rest.ask("DELETE", f"{self.DISKS.path}/{disk.id}", about=disk.id)
 
     def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`. Where nothing is the owner's, the account may be another one."""
+        """See `Site`. If nothing here is the owner's, it may be the wrong account."""
         known = kind == "machine" and self.MACHINE_ID.fullmatch(made)
         if not known or self._account.owner not in self.owners(kind).values():
             return None

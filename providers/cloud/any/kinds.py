@@ -1,7 +1,8 @@
-"""What a driver of libcloud's can do, by looking at its methods; nothing is sent, and nothing is made.
+"""Finds out what a driver of libcloud's can do, from its methods. Nothing is sent or made.
 
-libcloud says less than one needs: which keyword takes the user data, where it stands which node has a volume.
-So there is a short list of words that drivers use, and a table of what is known of some.
+libcloud does not say enough: which keyword takes the user data, or where it is recorded which node has a
+volume. So there is a short list of keywords that drivers use, and a table of what is known about some of
+them.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.installed import UnknownProviderError
 
 USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
-"""Keywords of `create_node` that take what cloud-init reads, as a text."""
+"""Keywords of `create_node` for cloud-init's user data as text."""
 KEYS = "ex_authorized_keys"
 """The keyword that takes public keys as they are."""
 
 MORE = "**"
-"""Among keywords: it takes others, too."""
+"""A keyword that means that others are accepted, too."""
 
 HOLDERS: Mapping[str, str] = dict.fromkeys(
     ("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"
 )
-"""Driver → what of a volume's `extra` has the id of its node, None without one. Of others it is not known."""
+"""Driver → the key of a volume's `extra` for the id of its node, None if free. Others: unknown."""
 
 SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too few to say whose it is"}
-"""Drivers whose volumes cannot be told from others."""
+"""Drivers whose volume names are too short to name an owner."""
 
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
     "outscale": "its methods give errors back as if they were answers",
 }
-"""Drivers that have the methods, and are of no use."""
+"""Drivers that have the methods but cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One driver. `lacks` is what it would need for nodes, or for volumes."""
+    """What one driver can do. `lacks` is what is missing for nodes, or for volumes."""
 
     driver: str
     lacks: tuple[str, ...]
@@ -66,7 +67,7 @@ class Kind:
 
     @property
     def regional(self) -> bool:
-        """Whether it is made for one region."""
+        """Whether an instance of the driver is for one region."""
         return "location" not in self.node and "region" in self.constructor
 
 
@@ -115,7 +116,7 @@ def _missing(found: Any, methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
-    """What a driver would need for nodes."""
+    """What is missing for nodes."""
     if missing := _missing(found, NODE_METHODS):
         return missing
     words = [word for word in ("name", "size", "image") if word not in node]
@@ -126,7 +127,7 @@ def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
 
 
 def _lacks_for_volumes(found: Any, driver: str) -> tuple[str, ...]:
-    """What a driver would need for volumes."""
+    """What is missing for volumes."""
     if driver in SHORT:
         return (SHORT[driver],)
     if missing := _missing(found, VOLUME_METHODS):
@@ -135,7 +136,7 @@ def _lacks_for_volumes(found: Any, driver: str) -> tuple[str, ...]:
 
 
 def refusal(found: Kind) -> PermanentError | None:
-    """Why nothing can be made with a driver; None if something can."""
+    """Why a driver cannot be used; None if it can."""
     if found.nodes:
         return None
     summary = f"the driver `{found.driver}` cannot be used: {'; '.join(found.lacks)}"
@@ -147,7 +148,9 @@ def refusal(found: Kind) -> PermanentError | None:
 
 
 def _class(driver: str) -> Any:
-    """The class that a driver's constructor gives: some only choose, and give that of the last version."""
+    """The class of the drivers that a constructor makes. Some constructors only choose the newest version's
+    class.
+    """
     from libcloud.compute.providers import get_driver
 
     found: Any = get_driver(driver)
@@ -162,7 +165,7 @@ def _below(found: Any) -> list[Any]:
 
 
 def _own(found: Any, method: str) -> bool:
-    """Whether a driver has a method, and not only the one that says that there is none."""
+    """Whether a driver implements a method itself, and not only the base that raises an error."""
     from libcloud.compute.base import NodeDriver
 
     mine = getattr(found, method, None)
@@ -179,7 +182,7 @@ def _keywords(found: Any, method: str) -> frozenset[str]:
 
 
 def _constructor(found: Any) -> frozenset[str]:
-    """What a constructor takes by name: its own, and its bases' where it hands on what it does not know."""
+    """The keywords of a constructor, including its bases' if it passes unknown ones on."""
     out: set[str] = set()
     for base in found.__mro__:
         if "__init__" not in vars(base) or base is object:

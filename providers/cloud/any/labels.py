@@ -1,8 +1,8 @@
-"""Texts as tags that have no values: `fleetform:OWNER:…` of letters, digits, hyphens, underscores and colons,
-at most 255, in any case. So all of a text is packed, and in base 32.
+"""Texts as tags without values: `fleetform:OWNER:…` of letters, digits, hyphens, underscores and colons, at
+most 255 characters, where upper and lower case are equal. So every text is packed in base 32.
 
-A text fills some tags, and is rewritten by adding the new ones before the old ones go: each tag says of which
-version it is, as what part of how many, and what counts is the last version that is whole.
+A text fills one or more tags. A new text is added before the old one is deleted. Each tag names its version,
+its part and the number of parts; the last complete version counts.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from providers.cloud.marks import packed, unpacked
 OURS = "fleetform"
 LENGTH = 255
 PARTS = 7
-"""Words of a tag that is a part of a text."""
+"""The first words of a tag that is part of a text."""
 MOST = 24
 """Tags that one text may fill."""
 _NUMBER = re.compile(r"[0-9]{1,9}")
-"""We write no more digits, and no other ones. A tag that has them is not ours."""
+"""The form of the numbers that we write. A tag with another form is not ours."""
 
 
 def owner_tag(owner: str) -> str:
-    """The tag of everything that a state made."""
+    """The tag on everything that a state made."""
     return f"{OURS}:owner:{owner}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """The tags of one thing, read. `tags` are those of ours that say something, by the text's key."""
+    """The tags of one thing, parsed. `tags` are ours with a text, by the text's key."""
 
     token: str
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Labels:
 
 
 def tags(mark: Written) -> list[str]:
-    """The tags of something new."""
+    """The tags for a new thing."""
     texts = {site.IS: mark.text(), **mark.texts}
     return [
         owner_tag(mark.owner),
@@ -53,7 +53,7 @@ def tags(mark: Written) -> list[str]:
 
 
 def written(owner: str, have: Iterable[str], thing: str) -> Written | None:
-    """What the tags of `thing` (its id) say; None if they are not those of this owner's things."""
+    """The content of the tags of `thing` (its id); None if they are not of a thing of this owner."""
     have = list(have)
     if owner_tag(owner).lower() not in (tag.lower() for tag in have):
         return None
@@ -81,7 +81,7 @@ def read(have: Iterable[str]) -> Labels:
 
 
 def _newest(found: Mapping[tuple[int, int], Mapping[int, str]]) -> str | None:
-    """The text of the last version that is whole, by version and number of parts; None if none is."""
+    """The text of the last complete version, from parts by version and number; None if there is none."""
     whole = [version for version, chunks in found.items() if len(chunks) == version[1]]
     if not whole:
         return None
@@ -90,13 +90,15 @@ def _newest(found: Mapping[tuple[int, int], Mapping[int, str]]) -> str | None:
 
 
 def owner_of(have: Iterable[str]) -> str | None:
-    """Whose a thing says that it is."""
+    """The owner that a thing names."""
     start = owner_tag("")
     return next((tag[len(start) :] for tag in have if tag.lower().startswith(start)), None)
 
 
 def marks_of(have: Iterable[str], thing: str) -> dict[str, str]:
-    """The marks in the tags of `thing` (an id), by the keys of `marks`. An unfinished one is only a token."""
+    """The marks in the tags of `thing` (an id), by the keys of `marks`. An incomplete mark is
+    only a token.
+    """
     have = list(have)
     owner = owner_of(have)
     mark = written(owner, have, thing) if owner else None
@@ -107,18 +109,18 @@ def marks_of(have: Iterable[str], thing: str) -> dict[str, str]:
 
 
 def ours(have: Iterable[str]) -> list[str]:
-    """Those of the tags that are a part of a mark, and so on one thing alone."""
+    """The tags that are part of a mark, which are on one thing only."""
     return [tag for tag in have if tag.lower().startswith(f"{OURS}:") and tag.count(":") == PARTS - 1]
 
 
 def users(have: Iterable[str]) -> frozenset[tuple[str, str]]:
-    """The tags that are not ours, as a user writes them: see `of_users`."""
+    """The tags that are not ours, in the user's notation: see `of_users`."""
     pairs = (tag.partition(":") for tag in have if not tag.lower().startswith(f"{OURS}:"))
     return frozenset((key, value) for key, _, value in pairs)
 
 
 def own(token: str, have: Iterable[str]) -> list[str]:
-    """Those of the tags that are on one thing alone: each has its token in it."""
+    """The tags that are on one thing only: each contains its token."""
     return [tag for tag in have if tag.lower().startswith(f"{OURS}:{token}:")]
 
 
@@ -136,7 +138,7 @@ def pack(token: str, key: str, text: str, version: int) -> list[str]:
 
 
 def of_users(tags: Mapping[str, str]) -> list[str]:
-    """A user's `{team: a}` as `team:a`; `PermanentError` for what cannot be one."""
+    """A user's `{team: a}` as `team:a`; `PermanentError` if it cannot be written as a tag."""
     out = []
     for key, value in sorted(tags.items()):
         tag = f"{key}:{value}" if value else key

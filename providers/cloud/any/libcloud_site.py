@@ -1,7 +1,8 @@
-"""Any driver of libcloud's by its own methods: what all of them keep of a thing is its name.
+"""Any driver of libcloud's, through libcloud's own methods. All that every cloud keeps of a thing is its
+name.
 
-So the name says whose a thing is and of which create (`names`), and nothing is tagged. Inputs are those that
-are recorded. Arguments are always given by their keywords: their order differs from driver to driver.
+So the name says who owns a thing and which create made it (`names`), and there are no tags. Inputs are those
+in the record. Arguments are always passed by keyword, since their order differs between drivers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import error_info
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
-"""What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""
+"""Further arguments of the driver's constructor, of `create_node` and of `create_volume`."""
 
 ENDED = "terminated"
 """The state of a machine that will not come back."""
@@ -40,13 +41,13 @@ STATES: Mapping[str, NodeState] = {
     "error": NodeState.FAILED,
 }
 CPUS = ("vcpus", "vcpu", "vcpu_count", "cpus", "cpu", "cores", "cpu_count", "cpu_number")
-"""Keys of a size's `extra` under which drivers say how many CPUs it has."""
+"""Keys of a size's `extra` that give the number of CPUs."""
 HOURLY = ("linode",)
-"""Drivers whose `price` is known to be USD an hour, from the cloud itself. Of others that is not known."""
+"""Drivers whose `price` is known to be the cloud's own price in USD an hour. For others this is unknown."""
 
 
 def by_libcloud(config: Config) -> AnyCloud:
-    """The provider for a driver that is not wired; `PermanentError` if it cannot make nodes."""
+    """The provider for a driver without its own code; `PermanentError` if it cannot make nodes."""
     found = kinds.kind(config.driver)
     refused = kinds.refusal(found)
     if refused:
@@ -111,7 +112,9 @@ class LibcloudSite(Site):
         )
 
     def _listed(self, method: str) -> list[Any]:
-        """A listing. No list is a fault, and so is an empty list that was read from an empty answer."""
+        """A listing. A missing list is a fault, and so is an empty list that was read from an
+        empty answer.
+        """
         what = f"{method} of {self._kind.driver}"
         found, text = self._connection.call(what, lambda d: (getattr(d, method)(), _last(d)))
         if not isinstance(found, list) or (not found and _says_nothing(text)):
@@ -121,7 +124,7 @@ class LibcloudSite(Site):
     # ----------------------------------------------------------------------------------- machines
 
     def sizes(self) -> Sequence[Size]:
-        """See `Site`. A size whose CPUs are not told has to be declared in the backend's `catalog`."""
+        """See `Site`. A size without a known number of CPUs must be declared in the backend's `catalog`."""
         priced = self._kind.driver in HOURLY
         found = [_size(name, size, priced=priced) for name, size in self._known_sizes().items()]
         return [size for size in found if size is not None]
@@ -190,10 +193,10 @@ class LibcloudSite(Site):
         return made
 
     def _arguments(self, wanted: Wanted) -> dict[str, Any]:
-        """What `create_node` is given besides name, size and image."""
+        """The arguments of `create_node` besides name, size and image."""
         more = {**self._given("node", self._kind.node), self._kind.user_data: wanted.user_data}
         if "root_pass" in self._kind.node:
-            more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know it
+            more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know the password
         if kinds.KEYS in self._kind.node and wanted.key:
             more.setdefault(kinds.KEYS, [wanted.key])
         if "location" in self._kind.node:
@@ -201,7 +204,7 @@ class LibcloudSite(Site):
         return more
 
     def _given(self, option: str, known: frozenset[str]) -> dict[str, Any]:
-        """The driver's own arguments that the backend's options name."""
+        """The driver's own arguments from the backend's options."""
         found: dict[str, Any] = dict(self._account.options.get(option, {}))
         for key in found:
             if key not in known and kinds.MORE not in known:
@@ -251,7 +254,7 @@ class LibcloudSite(Site):
         return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in living}
 
     def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`: it is listed for some time after its end."""
+        """See `Site`: an ended machine is listed for some time."""
         found = self._listed("list_nodes") if kind == "machine" else []
         gone = any(str(node.id) == made and str(node.state) == ENDED for node in found)
         return f"it is {ENDED}" if gone else None
@@ -329,12 +332,12 @@ class LibcloudSite(Site):
 
 
 def _size(name: str, size: Any, *, priced: bool) -> Size | None:
-    """A size of libcloud's; None if it says too little. `priced`: its price is USD an hour."""
+    """A size of libcloud's; None if its data is incomplete. `priced`: its price is USD an hour."""
     extra = getattr(size, "extra", None) or {}
     cpus = next((number for key in CPUS if (number := _number(extra.get(key)))), None)
     memory, disk = _number(getattr(size, "ram", None)), _number(size.disk)
     if not cpus or not memory or _number(extra.get("gpus")):
-        return None  # how many GPUs there are is told, and not which
+        return None  # the number of GPUs is reported, but not the model
     shape = Shape(cpu=cpus, memory_mib=memory, gpus=0, disk_mib=disk * 1024 if disk else None)
     return Size(name=name, shape=shape, price=_hourly(size.price) if priced else None)
 
@@ -344,14 +347,14 @@ def _hourly(price: object) -> float | None:
 
 
 def _last(driver: Any) -> str | None:
-    """The text of a driver's last answer; None where it is asked in some other way."""
+    """The text of a driver's last answer; None if it has no HTTP connection."""
     link = getattr(getattr(driver, "connection", None), "connection", None)
     response = getattr(link, "response", None)
     return None if response is None else str(response.text or "")
 
 
 def _says_nothing(text: str | None) -> bool:
-    """Whether an answer is `{}` or the like: drivers take that for an empty list."""
+    """Whether an answer is `{}` or similar, which drivers read as an empty list."""
     if text is None:
         return False
     try:
@@ -361,7 +364,7 @@ def _says_nothing(text: str | None) -> bool:
 
 
 def _number(value: object) -> int | None:
-    """A whole number above 0, as drivers write them: some as texts."""
+    """A whole number above 0; some drivers write it as text."""
     try:
         found = int(float(value)) if isinstance(value, int | float | str) else 0
     except ValueError:

@@ -1,7 +1,7 @@
-"""Names that say whose a thing is, and of which create: the one text that every cloud keeps.
+"""Names that say who owns a thing and which create made it: the one text that every cloud keeps.
 
-`f-OWNER-TOKEN-gpu-0`, of at most 63 lower case letters, digits and hyphens, beginning with a letter: that is
-the label of a host, which is what clouds take for a name. The kind is that of the listing.
+`f-OWNER-TOKEN-gpu-0`: at most 63 lower case letters, digits and hyphens, with a letter first. This is the
+form of a host label, which clouds accept as a name. The kind is that of the listing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def name(mark: Written) -> str:
 
 
 def read(kind: str, text: object, owner: str) -> Written | None:
-    """What a name says; None if it is not one of this owner's."""
+    """The mark in a name; None if it is not one of this owner's."""
     found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if found is None or found[1] != _short(owner):
         return None
@@ -40,13 +40,13 @@ def read(kind: str, text: object, owner: str) -> Written | None:
 
 
 def owner_of(text: object, owner: str) -> str | None:
-    """Whose a name says that a thing is: `owner`, or what is left of another's."""
+    """The owner that a name gives: `owner`, or what the name holds of another's."""
     found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     return None if found is None else owner if found[1] == _short(owner) else found[1]
 
 
 def unique(mark: Written, length: int = LENGTH) -> str:
-    """A name for people, which is that of one create alone: `gpu-0-0123456789abcdef`."""
+    """A readable name that belongs to one create only: `gpu-0-0123456789abcdef`."""
     end = hashlib.sha256(f"{mark.owner}\0{mark.token}".encode()).hexdigest()[:16]
     return f"{mark.address.name[: length - 17].strip('-.')}-{end}"
 

@@ -1,11 +1,10 @@
-"""What a cloud has to be able to do: the interface of wired drivers.
+"""What a cloud must be able to do: the interface of drivers without client tokens.
 
-A `Site` is one API of one backend: a cloud's only one, or that of one region. Its methods ask once and do
-not try again; their faults are those of the port (`Connection.request` and `Connection.call` see to
-that). They need not know whether something was made before: `nodes`, `volumes` and `attachments` look
-first.
+A `Site` is one API of one backend: the cloud's only one, or that of one region. Its methods ask once and do
+not retry. Their faults are those of the port, through `Connection.request` and `Connection.call`. They need
+not check whether something was made before: `nodes`, `volumes` and `attachments` look first.
 
-What a site answers are plain values: machines, disks, sizes, and what is written on the first two.
+Sites return plain values: machines, disks, sizes, and what is written on machines and disks.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from providers.cloud.marks import ON
 from providers.ownership import key_of
 
 IS = "is"
-"""The text that says what a thing is: JSON with its address, its inputs, and what else is known of it."""
+"""The key of the text that describes a thing: JSON with its address, its inputs, and more."""
 TAKEN = "taken"
-"""The text of a machine that was ready to be a node once."""
+"""The key of the text on a machine that was ready once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What is written on a thing of ours. `inputs` is None where its cloud can keep no more than a name.
+    """What is written on a thing of ours. `inputs` is None if its cloud keeps only a name.
 
-    `own` are outputs that the cloud itself does not know (`user`, `host_key`). `texts` are the other texts
-    that were put on it, by their key.
+    `own` are outputs that the cloud itself does not know (`user`, `host_key`). `texts` are the other texts on
+    it, by key.
     """
 
     owner: str
@@ -50,8 +49,8 @@ class Written:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What the bases of `cloud` go by, as other clouds have it on their things. An owner that is empty
-        stands for a thing that says of nobody that it is theirs.
+        """The tags as other clouds keep them, which the shared code uses. An empty owner means that the thing
+        names none.
         """
         if not self.owner:
             return {}
@@ -75,10 +74,10 @@ class Written:
 
 
 def read(owner: str, token: str, texts: Mapping[str, str], thing: str) -> Written:
-    """What the texts of `thing` (its id) say; `PermanentError` if somebody damaged them."""
+    """The content of the texts on `thing` (its id); `PermanentError` if they are damaged."""
     try:
         found = json.loads(texts[IS])
-        inputs: dict[str, Any] = {**found["inputs"]}  # `TypeError` for what is no mapping
+        inputs: dict[str, Any] = {**found["inputs"]}  # `TypeError` if it is not a mapping
         return Written(
             owner=owner,
             token=token,
@@ -92,13 +91,13 @@ def read(owner: str, token: str, texts: Mapping[str, str], thing: str) -> Writte
 
 
 def claim_key(other: str) -> str:
-    """The key of the text that says of an attachment, by the id of the machine or disk that it is not on."""
+    """The key of the text about an attachment. `other` is the id of the machine or disk at the other end."""
     return f"on-{key_of(other)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine. `READY` is one that runs; whether it is fit to be a node is seen from within."""
+    """One machine. `READY` means that it runs; whether it can be a node is checked from within."""
 
     id: str
     region: str
@@ -106,20 +105,20 @@ class Machine:
     reason: str | None = None
     zone: str | None = None
     address: str = ""
-    """The private one, or the public one where it has no other."""
+    """Its private address, or its public one if it has no other."""
     public_address: str = ""
     written: Written
     made_at: str = ""
-    """Sorts as time does."""
+    """Sorts by time."""
     raw: Any = field(default=None, compare=False)
-    """What the site itself wants to know of it."""
+    """Data for the site itself."""
 
     image: str = ""
-    """Not recorded."""
+    """Not known."""
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.state is NodeState.TERMINATING
 
     @property
@@ -135,7 +134,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """One disk; `size` is in GiB, None if its cloud does not say. `on`: the ids of machines that have it."""
+    """One disk. `size` is in GiB, None if the cloud does not report it. `on`: the ids of machines that have
+    it.
+    """
 
     id: str
     region: str
@@ -143,22 +144,22 @@ class Disk:
     zone: str | None = None
     on: tuple[str, ...] = ()
     busy: bool = False
-    """It is on its way: being made, attached or detached."""
+    """It is being made, attached or detached."""
     broken: str | None = None
-    """Why it will never be of use."""
+    """Why it will never be usable."""
     label: str = ""
-    """What it is called there: the end of its link in `/dev/disk/by-id`, in some clouds."""
+    """Its name in the cloud. In some clouds, its link in `/dev/disk/by-id` ends with it."""
     device: str | None = None
-    """Where a machine that has it sees it: a link below `/dev/disk` that names this disk, and stays. Without
-    one it is looked for by its id and its name.
+    """A permanent link below `/dev/disk` on the machine that names this disk. Without one, the disk is found
+    by its id and its name.
     """
     written: Written
     made_at: str = ""
     raw: Any = field(default=None, compare=False)
     theirs: Mapping[str, str] = field(default_factory=dict)
-    """Tags of its own, of one that is to be adopted."""
+    """The tags of others, for a disk to adopt."""
     type: str = ""
-    """Not told."""
+    """Not known."""
     gone: bool = False
 
     @property
@@ -168,12 +169,12 @@ class Disk:
 
     @property
     def state(self) -> str:
-        """As far as the site says it."""
+        """The state, if the site reports it."""
         return "on its way" if self.busy else "there"
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """See `Written.tags`; also for which machines it has claims, by the keys of `claims`."""
+        """See `Written.tags`; also the machines for which it has claims, by the keys of `claims`."""
         claimed = {ON + made: "" for made in self.on if claim_key(made) in self.written.texts}
         return {**self.theirs, **self.written.tags, **claimed}
 
@@ -182,8 +183,8 @@ class Disk:
 class Found:
     """A disk that somebody made, of `size` GiB.
 
-    `marks`: its marks, by the keys of the module `marks`; only the token where a mark is unfinished.
-    `tags`: those that are no mark's, as users write them.
+    `marks`: its marks, by the keys of the module `marks`; only the token of an incomplete mark. `tags`: the
+    other tags, in the user's notation.
     """
 
     id: str
@@ -201,30 +202,30 @@ class Size:
     shape: Shape
     price: float | None = None
     regions: tuple[str, ...] | None = None
-    """Where there is such a thing; None: everywhere."""
+    """The regions that have it; None: all."""
     zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Region → the zones that have it; a region without any has one offer for itself."""
+    """Region → the zones that have it. A region without zones has one offer for itself."""
     raw: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A machine or disk that is to be made."""
+    """A machine or disk to make."""
 
     region: str
     zone: str | None
     written: Written
     tags: Mapping[str, str] = field(default_factory=dict)
-    """The user's."""
+    """The user's tags."""
     size: str = ""
-    """Of a machine: the name of its size."""
+    """Of a machine: its size's name."""
     image: str = ""
     user_data: str = ""
     key: str | None = None
-    """What `Site.bring_key` gave."""
+    """The result of `Site.bring_key`."""
     spot: bool = False
     gib: int = 0
-    """Of a disk: GiB."""
+    """Of a disk: its size in GiB."""
     volume_type: str | None = None
 
 
@@ -241,12 +242,12 @@ GPU_MEMORY_GB: Mapping[str, int] = {
     "MI300X": 192,
     "MI325X": 256,
 }
-"""Model → GB of a whole one: where a machine has less, it has a share of one."""
+"""Model → the memory of a whole GPU in GB. A machine with less has a share of one."""
 _VENDORS = ("nvidia", "amd")
 
 
 def gpu_model(text: str) -> tuple[str | None, str | None]:
-    """The name and the vendor."""
+    """The GPU's name and vendor."""
     vendor, _, rest = re.sub(r"[ _-]+", " ", text.strip()).partition(" ")
     if vendor.lower() not in _VENDORS:
         vendor, rest = "", re.sub(r"[ _-]+", " ", text.strip())
@@ -262,40 +263,40 @@ What = Literal["machine", "disk"]
 class Site(ABC):
     """One API. Safe to use from many threads.
 
-    What it lists is complete, or an error: every page is read, and an answer without the element that it
-    should have is a fault (`AMBIGUOUS`), never an empty list. Only what carries the mark of this state's
-    owner is listed, and nothing that has ended.
+    A listing is complete, or an error: every page is read, and an answer without the expected element is a
+    fault (`AMBIGUOUS`), never an empty list. Only things with the mark of this state's owner are listed, and
+    no ended ones.
     """
 
     settle: float = 3.0
-    """Seconds after which something that was made without an answer is surely listed, where no name is
-    unique: as long is waited before it is made again.
+    """Seconds after which a thing made without an answer is certainly listed, if names are not unique. The
+    driver waits that long before it makes the thing again.
     """
     unique: frozenset[What] = frozenset()
-    """What the cloud makes once for a name, by itself. A second one is `CONFLICT`, and the first is adopted
-    if it carries the token. `Site` gives such things a name that is a function of the token.
+    """Kinds for which the cloud accepts a name once. A second create is `CONFLICT`, and the first thing is
+    adopted if it carries the token. The driver gives them a name that is a function of the token.
     """
     keeps: frozenset[What] = frozenset()
-    """What texts can be written on (`write`). Without either there is a name and nothing else: then inputs
-    are those that are recorded (`Written.inputs` is None).
+    """Kinds on which texts can be written (`write`). Without any, a thing has only its name, and its inputs
+    are those in the record (`Written.inputs` is None).
     """
     volumes: bool = True
-    """Whether there are disks at all."""
+    """Whether there are disks."""
     spots: bool = False
-    """Whether machines may be had at a lower price, until the cloud wants them back."""
+    """Whether there are machines at a lower price that the cloud may take back."""
     grows: bool = False
     """Whether a disk can be made larger in place."""
 
     adopts: bool = False
-    """Whether a disk that somebody else made can be given a mark, and keeps its name: `found` and the two
-    after it are for what does.
+    """Whether a disk that somebody else made can be given a mark and keep its name: by `found` and the next
+    two methods.
     """
 
     # ----------------------------------------------------------------------------------- machines
 
     @abstractmethod
     def sizes(self) -> Sequence[Size]:
-        """All that it can launch. A price is above 0, and in USD an hour, or None."""
+        """All sizes that it can launch. A price is above 0, in USD an hour, or None."""
 
     @abstractmethod
     def machines(self) -> Sequence[Machine]:
@@ -303,11 +304,11 @@ class Site(ABC):
 
     @abstractmethod
     def launch(self, wanted: Wanted) -> Machine:
-        """Make one, with its mark, in one request: what is not marked is never found again."""
+        """Make one with its mark, in one request: a machine without a mark would be lost."""
 
     @abstractmethod
     def end(self, machine: Machine) -> None:
-        """Delete it. It may go on ending afterwards; then it is not listed any more."""
+        """Delete it. It may take time to end, but is no longer listed."""
 
     # -------------------------------------------------------------------------------------- disks
 
@@ -317,19 +318,19 @@ class Site(ABC):
 
     @abstractmethod
     def make(self, wanted: Wanted) -> Disk:
-        """Make one, with its mark, in one request."""
+        """Make one with its mark, in one request."""
 
     @abstractmethod
     def remove(self, disk: Disk) -> None:
-        """Delete it; nobody has it."""
+        """Delete it; no machine has it."""
 
     @abstractmethod
     def attach(self, disk: Disk, machine: Machine) -> None:
-        """Ask for it. What became of that, `disks` says; `BUSY` if it cannot be asked for just now."""
+        """Request it. `disks` shows the result. `BUSY` if it cannot be requested now."""
 
     @abstractmethod
     def detach(self, disk: Disk, machine: Machine) -> None:
-        """Ask for it, as above. That it is not there any more may be `NOT_FOUND`."""
+        """Request it, as above. `NOT_FOUND` is allowed if it is no longer attached."""
 
     def grow(self, disk: Disk, gib: int) -> None:
         """Make it larger."""
@@ -338,57 +339,60 @@ class Site(ABC):
     # -------------------------------------------------------------------------------------- marks
 
     def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        """Put texts on a thing, by their keys (`[a-z0-9-]{1,40}`), instead of those that it has there.
+        """Put texts on a thing, by key (`[a-z0-9-]{1,40}`), in place of its old ones.
 
-        None takes one away. May be cut short anywhere, and is tried again: at every moment what is read is
-        the old text or the new one.
+        None deletes a text. The call may be interrupted at any point and is tried again: at every moment, the
+        old or the new text can be read.
         """
-        raise NotImplementedError(thing)  # called for what `keeps` names alone
+        raise NotImplementedError(thing)  # called only for kinds in `keeps`
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        """Put the user's own tags on a thing, and take those away that were there."""
+        """Put the user's tags on a thing, and remove the ones before."""
         raise NotImplementedError(thing)
 
     @abstractmethod
     def owners(self, kind: What) -> Mapping[str, str | None]:
-        """All machines or disks of the account by their ids, and whose they say that they are, if anybody's:
-        none that has ended.
+        """All machines or disks of the account by id, and the owner that each names, if any; no ended ones.
 
-        People remove what is written on things, and a thing that says nothing is still there.
+        People may remove what is written on things, and a thing without a mark still exists.
         """
 
     def ended(self, kind: What, made: str) -> str | None:
-        """Why a machine or a disk that is not among `owners` is no more, if the cloud itself says so; None if
-        it does not. Where it only denies the id, something else of ours shows that it is the right account.
+        """Why a machine or disk that is not among `owners` ended, if the cloud itself reports it; else None.
+        A cloud that only denies the id must show by another thing of ours that it is the right account.
         """
         return None
 
     @abstractmethod
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """Write the mark, and the user's tags, on a thing that has lost them; `PermanentError` if only people
-        can put them back.
+        """Write the mark and the user's tags on a thing that has lost them; `PermanentError` if only people
+        can do that.
         """
 
     # ----------------------------------------------------------------------------------- adoption
 
     def found(self, made: str) -> Found | None:
-        """A disk of the account by its id, whoever's it is."""
+        """A disk of the account by its id, of any owner."""
         raise NotImplementedError(made)
 
     def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """Write the mark, and the user's tags, on a disk that is nobody's. May be cut short."""
+        """Write the mark and the user's tags on a disk without an owner. May be interrupted."""
         raise NotImplementedError(made)
 
     def let_go(self, made: str, tags: Mapping[str, str]) -> None:
-        """Take the user's tags and the mark off a disk, unless that is another's. May be cut short."""
+        """Remove the user's tags and the mark from a disk, unless it has another owner. May be
+        interrupted.
+        """
         raise NotImplementedError(made)
 
     # --------------------------------------------------------------------------------------- keys
 
     def bring_key(self, name: str, public: str) -> str | None:
-        """Have the cloud know a public key; what `launch` names it by. None where user data is enough."""
+        """Make a public key known to the cloud; returns its name for `launch`. None if user data
+        is enough.
+        """
         return None
 
     def drop_key(self, name: str, public: str) -> None:
-        """Have the cloud forget it: there are no machines of this state any more."""
+        """Make the cloud forget the key: this state has no machines left."""
         return

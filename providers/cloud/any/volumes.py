@@ -1,8 +1,8 @@
 """The calls for volumes and attachments of sites: see `cloud.volumes` and `cloud.attachments`.
 
-Where something can be written on disks, the disk says which attachment it is in, else the machine. Where
-there are names alone, a disk of ours on a machine of ours is the attachment that is recorded: the state lets
-a volume have one holder at a time.
+The disk says to which attachment it belongs if texts can be written on disks, else the machine says it. If
+there are only names, a disk of ours on a machine of ours is the recorded attachment: the state lets a volume
+have only one holder at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from providers.cloud.marks import Mark
 
 
 class SiteVolumes:
-    """See `volumes.Driver`. A site lists only what is ours, so nothing is asked for by its id."""
+    """See `volumes.Driver`. A site lists only things of ours, so nothing is asked for by its id."""
 
     usual_type = ""
 
@@ -32,7 +32,7 @@ class SiteVolumes:
         self._account = account
 
     def listed(self, **narrow: str) -> list[Disk]:
-        """All that are ours, at all sites, without those that were made twice."""
+        """All of ours, at all sites, without duplicates of one create."""
         wanted = {marks.OURS + key: value for key, value in narrow.items()}
         found = first_of_each(self._account.each(At.disks))
         return [disk for disk in found if wanted.items() <= disk.tags.items()]
@@ -42,13 +42,13 @@ class SiteVolumes:
         return self.listed(address=str(address), token=token)
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Disk | None]]:
-        """Those that are there by their ids, and do not say that they are ours."""
+        """Those that exist by their ids although their owner's mark is missing."""
         for record, found in recalled(self._account, "disk", records):
             if not isinstance(found, Ended):
                 yield record, _disk(record, found)
 
     def disk(self, have: Record, *, ending: bool) -> Disk | None:
-        """By the id, also one that says nothing of itself any more, unless it is `ending`."""
+        """The disk by its id. One without its mark counts too, unless `ending`."""
         at, made = self._account.at(have.volume.region), str(have.outputs.get("id") or "")
         found = next((d for d in at.disks() if d.id == made), None)
         if found or ending or not made or not unmarked(at, "disk", made):
@@ -58,7 +58,7 @@ class SiteVolumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Disk:
-        """It ends when the disk is there. It deletes one that failed, and one that was made twice."""
+        """It returns when the disk exists. A failed disk and a duplicate are deleted."""
         asked = mark.volume
         at = self._account.at(asked.region)
         wanted = Wanted(
@@ -88,7 +88,7 @@ class SiteVolumes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Disk | None:
-        """By its id. What an earlier try wrote, which was cut short, is ours."""
+        """By its id. A mark left by an interrupted try counts as ours."""
         found = self._account.at(mark.volume.region).site.found(str(mark.volume.volume_id))
         if found is None:
             return None
@@ -135,7 +135,7 @@ class SiteVolumes:
         rewrite(self._account.at(disk.region), disk, mark, {})
 
     def remove(self, disk: Disk, about: Address) -> None:
-        """With those that were made of the same create."""
+        """Including duplicates of the same create."""
         at = self._account.at(disk.region)
         for made in (d for d in at.disks() if d.written.token == disk.written.token):
             if_there(at.site.remove, made)
@@ -145,7 +145,7 @@ class SiteVolumes:
         return disk.on
 
     def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
-        """Whether they live is not asked."""
+        """It is not checked whether they are alive."""
         return machines[0]
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
@@ -161,8 +161,8 @@ class Volumes(volumes.Volumes[Disk]):
         self._sites = account
 
     def delete(self, have: Record) -> None:
-        """See the port. One whose mark is off already may have other tags of ours: an earlier try was cut
-        short.
+        """See the port. A disk whose mark is removed may still have other tags of ours, if an earlier try was
+        interrupted.
         """
         made = have.outputs.get("id")
         if VOLUME_ID in have.inputs and made and self._driver.disk(have, ending=True) is None:
@@ -177,7 +177,7 @@ def _written(mark: Mark) -> Written:
 
 
 def _disk(record: Record, written: Written) -> Disk:
-    """A disk that is known by its id and its mark alone."""
+    """A disk of which only the id and the mark are known."""
     made = str(record.outputs.get("id") or "")
     return Disk(id=made, region=record.volume.region, size=None, written=written)
 
@@ -191,7 +191,7 @@ class SiteAttachments:
         self._account = account
 
     def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
-        """Where no link names the disk, it is known by its id or its label."""
+        """Without a link, the disk is known by its id or its label."""
         at = self._account.at(volume.region)
         if machines is None:
             machines = {machine.id: machine for machine in at.machines()}
@@ -213,12 +213,12 @@ class SiteAttachments:
         )
 
     def _machine(self, machine: Machine, volume: Disk | None = None) -> attachment_driver.Machine:
-        """As long as the disk is on its way, nobody looks for it."""
+        """Nobody looks for the disk on it while it is being attached or detached."""
         runs = machine.state is NodeState.READY and not (volume and volume.busy)
         return attachment_driver.living(self._account, machine, runs=runs)
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
-        """One listing of both."""
+        """One listing for both."""
         at = self._account.at(region)
         found = [disk for disk in at.disks() if disk.id in ids]
         machines = {machine.id: machine for machine in at.machines()} if found else {}
@@ -251,7 +251,7 @@ class SiteAttachments:
         self._say(disk, machine, None)
 
     def _say(self, disk: attachment_driver.Disk, machine: str, claim: str | None) -> None:
-        """Write a claim, or take it away: on the disk, if there is room for texts, else on the machine."""
+        """Write a claim or remove it: on the disk if it keeps texts, else on the machine."""
         volume, machines = _parts(disk)
         site = self._account.at(volume.region).site
         on_disk = "disk" in site.keeps

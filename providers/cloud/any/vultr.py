@@ -1,7 +1,7 @@
-"""Vultr: instances with tags, and blocks (volumes) with a label alone.
+"""Vultr: instances with tags, and blocks (volumes) with only a label.
 
-So a block's label says whose it is (`names`), and what is said of an attachment stands on the instance. Tags
-of an instance are written all at once: one writer at a time for each.
+So a block's label says who owns it (`names`), and data about its attachment is on the instance. All tags of
+an instance are written at once, so each has one writer at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
 
 HOURS = 672
-"""Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
+"""Vultr's charged hours of a month, for plans without a price by the hour."""
 NOWHERE = ("", "0.0.0.0")  # noqa: S104  # what stands there before there is an address
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TURNS = tuple(threading.Lock() for _ in range(64))
@@ -40,7 +40,7 @@ class Vultr(JsonSite):
     grows = True
 
     SIZES = Listing("plans", "a plan")
-    """Bare metal is not among them: it takes no volumes."""
+    """Without bare metal, which takes no volumes."""
     MACHINES = Listing("instances", "an instance")
     DISKS = Listing("blocks", "a block")
     MACHINE_ID = _UUID
@@ -209,7 +209,7 @@ class Vultr(JsonSite):
 
 
 def _image(image: str) -> dict[str, Any]:
-    """`2136` is an operating system, a UUID a snapshot, and everything else an application's image."""
+    """`2136` is an operating system, a UUID a snapshot, anything else an application's image."""
     if image.isdecimal():
         return {"os_id": int(image)}
     return {"snapshot_id": image} if _UUID.fullmatch(image) else {"image_id": image}
@@ -234,7 +234,7 @@ def _shape(item: Mapping[str, Any]) -> Shape:
 
 
 def _gpus(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The GPUs of a plan, as fields of a shape: of a share of one there is one."""
+    """The GPUs of a plan, as fields of a shape. A share of a GPU counts as one."""
     name, vendor = gpu_model(str(item.get("gpu_type") or ""))
     vram = int(item.get("gpu_vram_gb") or 0)
     if not name or not vram:
