@@ -1,7 +1,7 @@
-"""What the cloud of a driver says about attachments, and what is written about them.
+"""What a driver reports and does for attachments, and the claims that are written about them.
 
-A claim says by which create a disk is on a machine, and for what. It holds only together with the disk. Disks
-and machines go by the last parts of their ids in it: GCE and Azure have paths for ids.
+A claim says which create put a disk on a machine, and for what. It is valid only while the disk is there. It
+names disks and machines by the last part of their ids, since ids of GCE and Azure are paths.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Claim = Mapping[str, Any]
 
 
 def text_of(claim: Claim) -> str:
-    """A claim as it is written: the same text for the same values."""
+    """A claim as text. The same values give the same text."""
     return json.dumps(claim, sort_keys=True, separators=(",", ":"))
 
 
 def parse(written: str, disk: str) -> Claim:
-    """A claim that was written about `disk` (its id); `PermanentError` if somebody damaged it."""
+    """The claim in a text about `disk` (its id); `PermanentError` if it is damaged."""
     try:
         found = json.loads(written)
         Address.parse(found["address"])
@@ -49,7 +49,7 @@ def parse(written: str, disk: str) -> Claim:
 
 
 def last_part(made: str) -> str:
-    """Of an id."""
+    """The last part of an id."""
     return made.rpartition("/")[2]
 
 
@@ -59,12 +59,12 @@ def to_tags(claim: Claim, machine: str) -> dict[str, str]:
 
 
 def keys_of(found: Mapping[str, str], machine: str) -> list[str]:
-    """The keys of a disk's tags that are of its attachment to a machine."""
+    """The keys of a disk's tags for its attachment to a machine."""
     return [key for key in found if key.startswith(ON + last_part(machine))]
 
 
 def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
-    """What a disk's tags say of its attachment to a machine; None if they say nothing."""
+    """The claim in a disk's tags for a machine; None if there is none."""
     key = ON + last_part(machine)
     if key not in found:
         return None
@@ -76,17 +76,17 @@ def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
 
 
 def id_of(claim: Claim, disk: str, machine: str) -> str:
-    """What an attachment is recorded as: two of one disk to one machine differ by their tokens."""
+    """The recorded id of an attachment. Two of one disk to one machine differ by their tokens."""
     return f"{last_part(disk)}:{last_part(machine)}:{str(claim['token'])[:12]}"
 
 
 def is_of(have: Record, claim: Claim, disk: str, machine: str) -> bool:
-    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
+    """Whether a claim belongs to the record, and not to a later attachment of the same disk there."""
     return have.outputs.get("id") in (None, id_of(claim, disk, machine))
 
 
 def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) -> Thing:
-    """What the port calls the attachment; see `Thing.known`."""
+    """The attachment as the port's thing; see `Thing.known`."""
     return Thing(
         address=Address.parse(claim["address"]),
         token=claim["token"],
@@ -99,7 +99,7 @@ def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) ->
 def asked(
     address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
 ) -> tuple[Record, Record, Claim]:
-    """The volume and the node that a create is about, and its claim; `PermanentError` if one is missing."""
+    """The volume and the node of a create, and its claim; `PermanentError` if one is missing."""
     name, wanted = volume_of(address), inputs_of("attachment", inputs)
     if wanted.volume != name:
         summary = f"{address} cannot be about volume/{wanted.volume}"
@@ -109,14 +109,14 @@ def asked(
 
 
 def held(about: str | None, theirs: Claim | None, on: str) -> PermanentError:
-    """The fault of a volume that another has: by the claim that is written of it, on a machine."""
+    """The fault for a volume that somebody else holds, by the claim for the machine `on`."""
     who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
     hint = "a volume has one holder at a time: wait for it to end, or stop it"
     return PermanentError(PermanentKind.CONFLICT, f"{about} is {who}, on {on}", about=about, hint=hint)
 
 
 def needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
-    """The volume or node that an attachment is made of; `PermanentError` if it is not there."""
+    """The volume or node that an attachment needs; `PermanentError` if it does not exist."""
     found = needs.get(Address(kind, name))
     if found is None or not found.outputs.get("id"):
         raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
@@ -124,7 +124,7 @@ def needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
 
 
 def volume_of(address: Address) -> str:
-    """`train-2.data-2` is about `data-2`; `PermanentError` for the address of anything else."""
+    """The volume's name in an address: `train-2.data-2` is about `data-2`; `PermanentError` for any other."""
     rank, dot, volume = address.name.partition(".")
     if not rank or not dot:
         raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
@@ -133,7 +133,7 @@ def volume_of(address: Address) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine that has not ended, and is not about to."""
+    """A machine that has not ended and is not ending."""
 
     id: str
     ours: bool
@@ -141,16 +141,16 @@ class Machine:
     taken: bool
     """It was ready once."""
     node: Callable[[], Record]
-    """Its record, by what is written on it; `PermanentError` if somebody damaged that."""
+    """Its record, from what is written on it; `PermanentError` if that is damaged."""
 
 
 def adopted(account: Account, disk: volumes.Disk) -> bool:
-    """Whether a disk of ours says that somebody else made it."""
+    """Whether a disk of ours was made by somebody else."""
     return VOLUME_ID in account.read(disk).inputs
 
 
 def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
-    """A machine that carries tags, as attachments see it."""
+    """A machine with tags, as attachments need it."""
     backend = account.config.backend
     return Machine(
         id=machine.id,
@@ -163,17 +163,17 @@ def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A machine that has a disk, or is about to, and where it finds it: see `hosts.OnNode`."""
+    """A machine that has a disk or is getting it, and where it finds the disk: see `hosts.OnNode`."""
 
     machine: str
     device: str
-    """What is recorded of it."""
+    """The recorded device."""
     attached: bool
     """The machine can use it."""
     leaving: bool
-    """It was asked to let go of it."""
+    """It was asked to release the disk."""
     busy: bool = False
-    """It was asked to, and has it in use: it may keep it."""
+    """It was asked to release the disk but still uses it, and may keep it."""
     serials: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A volume, as far as attachments go; its size is in GiB, None if its cloud does not say it."""
+    """A volume, as attachments need it. `size` is in GiB, None if the cloud does not report it."""
 
     id: str
     region: str
@@ -192,69 +192,69 @@ class Disk:
     free: bool
     """It can be attached."""
     gone: bool
-    """It has ended, or is about to."""
+    """It has ended or is ending."""
     adopted: Callable[[], bool]
     """Whether somebody else made it; `PermanentError` if that cannot be read."""
     damage: str = ""
-    """Why it cannot be attached ever; empty if it can."""
+    """Why it can never be attached; empty if it can."""
     attaching: bool = False
-    """A machine is about to have it, though none may be told yet."""
+    """A machine is getting it, although the cloud may not yet say which."""
     holders: tuple[Holder, ...] = field(default=())
     living: Mapping[str, Machine] | None = None
-    """Those of its holders that live, where they were looked at with it."""
+    """Its living holders, if they were looked up with it."""
     mute: bool = False
-    """Its cloud writes no claims: whoever has it, has it for the attachment that is recorded."""
+    """Its cloud keeps no claims: whichever machine has it holds it for the recorded attachment."""
     source: Any = field(default=None, compare=False, repr=False)
-    """As the cloud has it, for the driver alone."""
+    """The cloud's own object, for the driver only."""
 
 
 V_contra = TypeVar("V_contra", contravariant=True)
 
 
 class Driver(Protocol[V_contra]):
-    """What a cloud is asked about attachments. Faults are the port's; BUSY is where one has to look again."""
+    """A cloud's calls for attachments. Faults are the port's; BUSY means to look again."""
 
     regional: bool
-    """Whether the region has to be known, to look at a disk."""
+    """Whether a disk can be looked at only in a known region."""
 
     def disk(self, volume: V_contra, machines: Mapping[str, Any] | None = None) -> Disk:
-        """A volume, as attachments see it. `machines`, by their ids: those that live, if they are known."""
+        """A volume, as attachments need it. `machines`: the living ones by id, if known."""
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
-        """Those that there are, by their ids."""
+        """The existing ones, by id."""
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
-        """Those that live, by their ids."""
+        """The living ones, by id."""
 
     def machine_id(self, node: Record) -> str:
-        """The id of a recorded node's machine; empty if it has none that could be one."""
+        """The id of a recorded node's machine; empty if it has no valid one."""
 
     def claim(self, disk: Disk, machine: str) -> Claim | None:
-        """What is written of a disk on a machine; None if nothing is."""
+        """The claim for a disk on a machine; None if there is none."""
 
     def write(self, disk: Disk, machine: str, claim: Claim) -> None:
-        """Write it, in place of those for other machines."""
+        """Write the claim, in place of those for other machines."""
 
     def erase(self, disk: Disk, machine: str) -> None:
-        """Take it away."""
+        """Remove the claim."""
 
     def attach(self, disk: Disk, machine: str, about: str) -> None:
-        """Ask for it once. What became of it, the next look says."""
+        """Request it once. The next look shows the result."""
 
     def detach(self, disk: Disk, machine: str) -> None:
-        """Ask for it once, if it can be asked for just now."""
+        """Request it once, if possible now."""
 
 
 class ClaimTags(ABC):
-    """Claims as tags of the disk, for drivers of clouds that set and take away single tags."""
+    """Claims as tags of the disk, for clouds that can set and remove single tags."""
 
     @abstractmethod
     def tag(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """Set tags of a disk, and leave the others."""
+        """Set tags of a disk, and keep its others."""
 
     @abstractmethod
     def untag(self, disk: Disk, keys: Sequence[str]) -> None:
-        """Take tags away from a disk."""
+        """Remove tags from a disk."""
 
     def claim(self, disk: Disk, machine: str) -> Claim | None:
         """See `Driver`."""

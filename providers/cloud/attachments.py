@@ -1,8 +1,9 @@
 """Attachments: a volume on a machine, for one rank.
 
-No cloud keeps texts on an attachment, so a claim (see `claims`) is written on the volume: under a key of the
-machine's own, so that who loses the race for a volume does not overwrite what the winner wrote. The claim is
-written first, and holds only with the disk. A cloud is a `Driver`: its calls, and where it keeps claims.
+No cloud keeps texts on an attachment, so a claim (see `claims`) is written on the volume. Each machine has
+its own key, so that the loser of a race for a volume does not overwrite the winner's claim. The claim is
+written first, and is valid only while the disk is there. A cloud is a `Driver`: its calls, and where it keeps
+claims.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Volumes(Protocol[V_co]):
-    """The volumes of an account, as its cloud tells of them."""
+    """The volumes of an account, as its cloud reports them."""
 
     def listed(self, *, address: str = ...) -> Iterable[V_co]:
-        """All that are ours, or those of an address."""
+        """All of ours, or those of an address."""
 
     def of(self, have: Record) -> V_co | None:
         """The volume of a record; `PermanentError` if it is not ours."""
@@ -60,10 +61,10 @@ class Attachments(Generic[V]):
         self._volumes = volumes
         self._driver = driver
         self._asked: set[str] = set()
-        """Tokens of attachments that may have come of an earlier try."""
+        """Tokens for which an earlier try may have made an attachment."""
 
     def things(self, volumes: Iterable[V], machines: Iterable[Any]) -> list[Thing]:
-        """All that hold, given volumes and living machines of ours."""
+        """All existing attachments, from given volumes and living machines of ours."""
         alive = {machine.id: machine for machine in machines}
         return [t for v in volumes for t in self._holding(self._driver.disk(v, alive), alive)]
 
@@ -90,13 +91,13 @@ class Attachments(Generic[V]):
         return None
 
     def _living(self, disk: Disk, machines: Sequence[str]) -> Mapping[str, Machine]:
-        """Those of its holders that live."""
+        """The disk's holders that are alive."""
         if disk.living is None:
             return self._driver.machines(disk.region, machines)
         return {made: disk.living[made] for made in machines if made in disk.living}
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
-        """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
+        """See `provider.Recalls`. None: the disk exists and is not on its machine."""
         by_region: dict[str, list[tuple[Record, str, str]]] = {}
         for record in records:
             region, made, machine = self._recorded(record)
@@ -112,7 +113,7 @@ class Attachments(Generic[V]):
         return out
 
     def on_node(self, have: Record) -> OnNode | None:
-        """Where the disk of a volume, or of this very attachment, is; None if it is on no node that runs."""
+        """Where the disk of a volume, or of exactly this attachment, is; None if it is on no running node."""
         disk = self._of(have) if have.address.kind == "volume" else self._attached(have)
         holder = next(iter(disk.holders), None) if disk else None
         if disk is None or holder is None or holder.leaving:
@@ -132,7 +133,7 @@ class Attachments(Generic[V]):
         )
 
     def _attached(self, have: Record) -> Disk | None:
-        """The disk of a recorded attachment with its own holder alone; None if it is not attached for it."""
+        """The disk of a recorded attachment with only its own holder; None if it is not attached for it."""
         region, made, machine = self._place(have)
         disk = self._disk(region, made) if made else None
         if disk is None or not self._is_of(have, disk, machine):
@@ -140,7 +141,7 @@ class Attachments(Generic[V]):
         return replace(disk, holders=tuple(_on(disk, machine)))
 
     def _is_of(self, have: Record, disk: Disk, machine: str) -> bool:
-        """Whether the disk is on the machine, if at all, for the recorded attachment."""
+        """Whether the disk, if it is on the machine, is there for the recorded attachment."""
         claim = self._driver.claim(disk, machine)
         return disk.mute or (claim is not None and is_of(have, claim, disk.id, machine))
 
@@ -149,7 +150,7 @@ class Attachments(Generic[V]):
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """See the port. It ends when the machine has the disk."""
+        """See the port. It returns when the machine has the disk."""
         volume, node, claim = attachment_driver.asked(address, token, inputs, needs)
         about = str(volume.address)
         machine = self._driver.machine_id(node)
@@ -166,7 +167,7 @@ class Attachments(Generic[V]):
         raise AssertionError("pauses end with a fault")
 
     def _holder(self, disk: Disk, machine: str, claim: Claim) -> Holder | None:
-        """Who has the disk, if that is us or somebody who lets go of it; else a fault."""
+        """The machine that has the disk, if it is ours or is releasing it; a fault for any other."""
         if disk.damage:
             raise PermanentError(PermanentKind.INVALID, disk.damage, about=claim["address"])
         holder = next(iter(disk.holders), None)
@@ -180,7 +181,7 @@ class Attachments(Generic[V]):
         raise attachment_driver.held(disk.tags.get(marks.ADDRESS), theirs, last_part(holder.machine))
 
     def _attach(self, disk: Disk, machine: str, claim: Claim) -> None:
-        """Ask for it once. What became of it, the next look says."""
+        """Request it once. The next look shows the result."""
         token = claim["token"]
         self._driver.write(disk, machine, claim)
         again = token in self._asked
@@ -190,7 +191,7 @@ class Attachments(Generic[V]):
         except ProviderError as error:
             if isinstance(error, TransientError) and error.kind is TransientKind.BUSY:
                 return
-            # It may be refused for what an earlier try asked for.
+            # The refusal may be due to the request of an earlier try.
             found = look_up(partial(self._disk, disk.region, disk.id)) if again else None
             if found is None or not _on(found, machine):
                 raise
@@ -198,8 +199,9 @@ class Attachments(Generic[V]):
     # ------------------------------------------------------------------------------------- delete
 
     def delete(self, have: Record, *, wait: bool = True) -> None:
-        """See the port. It ends when the volume is free; without `wait`, when that was asked for: a node that
-        does not answer may not let go of it before it ends. Nothing is done for one that another holds now.
+        """See the port. It returns when the volume is free, or without `wait`, once that was requested: a
+        node that does not answer may release the disk only when it ends. A volume that another holds by now
+        is left alone.
         """
         region, made, machine = self._place(have)
         if not made:
@@ -212,7 +214,9 @@ class Attachments(Generic[V]):
                 return
 
     def _ended(self, disk: Disk, machine: str) -> bool:
-        """Whether an attachment of ours has ended. If not, it is asked to, unless it is about to already."""
+        """Whether an attachment of ours has ended. If not, its end is requested, unless it is
+        already ending.
+        """
         holder = next(iter(_on(disk, machine)), None)
         if holder is None and not disk.attaching:
             self._driver.erase(disk, machine)
@@ -220,12 +224,12 @@ class Attachments(Generic[V]):
         if holder and holder.leaving:
             return False
         if not self._living(disk, [machine]):
-            return True  # its end is that of its attachments
+            return True  # the end of a machine ends its attachments
         self._detach(disk, machine)
         return False
 
     def _is_ours(self, have: Record, disk: Disk, machine: str) -> bool:
-        """Whether there is something to detach: a disk of ours, for the recorded attachment."""
+        """Whether there is something to detach: a disk of ours, held for the recorded attachment."""
         mine = not disk.gone and disk.tags.get(marks.OWNER) == self._account.owner
         return mine and self._is_of(have, disk, machine)
 
@@ -244,9 +248,7 @@ class Attachments(Generic[V]):
         return self._driver.disks(region, [made]).get(made)
 
     def _recorded(self, have: Record) -> tuple[str, str, str]:
-        """The region, the volume's id and the machine's of a recorded attachment; empty if they are not all
-        known.
-        """
+        """The region, volume id and machine id of a recorded attachment; empty unless all are known."""
         on = have.outputs.get("instance") or have.outputs.get("machine")
         region, made = have.outputs.get("region") or "", have.outputs.get("volume")
         if not all(isinstance(key, str) for key in (region, made, on)):
@@ -255,7 +257,7 @@ class Attachments(Generic[V]):
         return (str(region), str(made), str(on)) if known else NOWHERE
 
     def _place(self, have: Record) -> tuple[str, str, str]:
-        """The same; where nothing is recorded yet, by the claims on volumes."""
+        """As `_recorded`. If nothing is recorded yet, it is found by the claims on volumes."""
         place = self._recorded(have)
         if place != NOWHERE or have.outputs.get("id"):
             return place

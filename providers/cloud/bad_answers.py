@@ -1,9 +1,9 @@
-"""Answers that are not what they should be, wherever that shows: faults, and not what Python stumbled over.
-And what keeps secrets out of messages: clouds and gateways quote what they were sent, in many notations.
+"""Turns unusable answers into faults wherever they show, instead of Python's own errors. Keeps secrets out of
+messages: clouds and gateways quote what they were sent, in many notations.
 
-What is looked for in an answer is checked where it is read. What nobody thought of (a text where a mapping
-was, a number beyond all bounds, lists within lists without an end) is caught at the port, and around creates:
-one that was carried out may have been what answered so.
+Expected parts of an answer are checked where they are read. Anything unforeseen (a text in place of a
+mapping, a huge number, endless nested lists) is caught at the port, and around creates: a create with such an
+answer may have been carried out.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from declarative.provider import ProviderError, TransientError, TransientKind
 from providers.faults import from_data
 
 MOST_SHOWN = 300
-"""Characters of a cloud's message: some quote the whole request."""
+"""Characters shown of a cloud's message: some quote the whole request."""
 MOST_MESSAGE = 1000
-"""Characters of a message with all that is ours in it."""
+"""Characters of a message including our own text."""
 _LEAST_SECRET = 4
-"""Characters: what is shorter is no secret, and would make holes in every message."""
+"""Shorter texts are not treated as secrets: they would blank parts of every message."""
 _LEAST_PART = 8
-"""Characters of a secret's base64 that are looked for, of those that its neighbours do not change."""
+"""The fewest characters of a secret's base64 to search for, of those that do not depend on the text around
+it.
+"""
 
 _BLOCKS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|[A-Za-z0-9+/=%]{65,}|[A-Za-z0-9_-]{100,}",
     re.DOTALL,
 )
-"""Private keys, and words that nobody reads: user data with a node's host key in it, tokens."""
+"""Private keys, and texts that nobody reads: user data with a node's host key, tokens."""
 
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
-"""Spaces, what commands a terminal or turns a line round, and what no encoding has."""
+"""Spaces, characters that control a terminal or reverse a line, and characters that cannot be encoded."""
 
 
 class Scrub:
-    """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters.
+    """Removes secrets from texts, and cuts the texts to one line of `MOST_SHOWN` characters.
 
     Safe to use from many threads.
     """
@@ -59,16 +61,16 @@ class Scrub:
         self.learn(secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Take these out as well: a token is a secret as long as it holds."""
+        """Remove these as well: a token is a secret while it is valid."""
         found = {form for secret in secrets if len(secret) >= _LEAST_SECRET for form in _forms(secret)}
         with self._turn:
             self._forms |= found
-            # The longest first: one may be part of another.
+            # Longest first: one may be part of another.
             every = "|".join(map(re.escape, sorted(self._forms, key=lambda form: (-len(form), form))))
             self._secrets = re.compile(every) if every else None
 
     def hide(self, text: str) -> str:
-        """The text without secrets, as long as it is."""
+        """The text without secrets, at full length."""
         secrets = self._secrets
         if secrets:
             text = secrets.sub("***", text)
@@ -79,14 +81,14 @@ class Scrub:
         return text if len(text) <= most else text[: most - 2] + " …"
 
     def message(self, text: str) -> str:
-        """A message as it leaves: what a cloud says of a machine that failed comes with an answer that went
-        well, and quotes what that was made with.
+        """A message for the user. A cloud's explanation of a failed machine comes in a successful answer, and
+        may quote what the machine was made with.
         """
         return self(text, MOST_MESSAGE)
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as URLs, JSON, XML, Python, hex and base64 write it."""
+    """A secret as it appears in URLs, JSON, XML, Python, hex and base64."""
     yield secret
     quoted = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     for text in {*quoted, *(quote(text, safe="") for text in quoted)}:
@@ -103,7 +105,7 @@ def _forms(secret: str) -> Iterator[str]:
     yield data.hex()
     yield data.hex().upper()
     for before in range(3):
-        # Base64 is of three bytes each: what stands before decides how the secret is cut.
+        # Base64 works on groups of three bytes, so the text before decides how the secret is divided.
         text = base64.b64encode(bytes(before) + data).decode()
         part = text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
         if len(part) >= _LEAST_PART:
@@ -117,24 +119,24 @@ T = TypeVar("T")
 
 
 class Scrubbed(Protocol):
-    """A provider, and what keeps its secrets out of messages."""
+    """A provider with an object that keeps its secrets out of messages."""
 
     @property
     def scrub(self) -> Scrub:
-        """That."""
+        """Removes the secrets of its account."""
 
 
 S = TypeVar("S", bound=Scrubbed)
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 MOST_PAGES = 1_000
-"""Of one listing: half a million machines, where a page has as many as it may have."""
+"""For one listing: enough for half a million machines with full pages."""
 MOST_LISTED_BYTES = 256 << 20
-"""Of all pages of a listing. A machine has a few thousand."""
+"""For all pages of a listing. A machine takes a few thousand bytes."""
 
 
 class Taken(threading.local):
-    """What a thread was answered so far."""
+    """What a thread has received so far."""
 
     size = 0
 
@@ -143,8 +145,8 @@ taken = Taken()
 
 
 class Pages:
-    """The pages of a listing that were read, by what leads to them: it has an end, and none comes twice.
-    They are asked for in one thread.
+    """The pages read of a listing, by the marks that lead to them. Ensures that the listing ends and no page
+    repeats. Used in one thread.
     """
 
     def __init__(self) -> None:
@@ -152,7 +154,7 @@ class Pages:
         self._before = taken.size
 
     def fault(self, mark: object) -> str | None:
-        """Why the page that `mark` leads to is not to be read; None if it is, and then it counts as read."""
+        """Why the page at `mark` must not be read; None if it may, and then it counts as read."""
         if mark in self._seen:
             return "leads back to a page that was read"
         if len(self._seen) >= MOST_PAGES:
@@ -164,7 +166,7 @@ class Pages:
 
 
 def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A method of the port: its faults are the port's (`reading`), and such as may be shown."""
+    """A decorator for methods of the port: all faults are the port's (`reading`), and without secrets."""
 
     @functools.wraps(method)
     def run(self: S, /, *args: P.args, **more: P.kwargs) -> T:
@@ -182,9 +184,9 @@ def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
 
 
 def value_at(found: Any, *keys: str) -> Any:
-    """What an answer has at the end of a path of keys; None where there is nothing on the way.
+    """The value at a path of keys in an answer; None if something on the way is missing.
 
-    `AttributeError` for a value on the way that has no keys.
+    `AttributeError` if a value on the way has no keys.
     """
     for key in keys:
         found = (found or {}).get(key)
@@ -192,19 +194,19 @@ def value_at(found: Any, *keys: str) -> Any:
 
 
 def text_at(found: Any, *keys: str) -> str:
-    """The same as a text, empty where there is nothing."""
+    """The value as a text, empty if missing."""
     return str(value_at(found, *keys) or "")
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """`AMBIGUOUS` for what Python stumbles over within."""
+    """Turns Python's errors within into `AMBIGUOUS` faults."""
     try:
         yield
     except BadDataError as error:
         raise from_data(error) from error
     except STUMBLES as error:
-        # Its text may quote the answer, and whatever that quotes: where it was is enough to look into it.
+        # The error's text may quote the answer with secrets. The place in the code is enough to investigate.
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
         raise TransientError(TransientKind.AMBIGUOUS, f"an answer cannot be read ({where})") from None

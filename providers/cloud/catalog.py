@@ -1,6 +1,6 @@
-"""Instance types from the files in `catalogs`: what they have, where they are, what they cost.
+"""Instance types from the files in `catalogs`: their shapes, regions and prices.
 
-Beside it the prices that libcloud ships: some are of GPUs long gone, some are 0 where they are unknown.
+libcloud also ships prices. Some are of GPUs long gone, and some are 0 because they are unknown.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from declarative.model.record import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """One instance type. `prices` maps each region that has it to USD an hour on demand, None if unknown."""
+    """One instance type. `prices` maps each region that has it to USD an hour on demand; None if unknown."""
 
     name: str
     architecture: str
     shape: Shape
     prices: Mapping[str, float | None]
     clusters: bool = True
-    """Whether instances of it can be placed close to each other."""
+    """Whether its instances can be placed close to each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """All instance types of a cloud, as of the day when the file was written."""
+    """All instance types of a cloud, on the day when the file was written."""
 
     priced_on: str
-    """The day that the prices are of: `2025-03-02`."""
+    """The date of the prices: `2025-03-02`."""
     zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Region → its zones."""
     types: Mapping[str, InstanceType] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Catalog:
 
 @lru_cache(maxsize=4)
 def catalog(name: str) -> Catalog:
-    """The catalog in `catalogs/NAME.txt`; its first lines say what stands there."""
+    """The catalog in `catalogs/NAME.txt`. The file's first lines explain it."""
     lines = _lines(name)
     priced_on, codes, zones, types = "", {}, {}, {}
     apart: frozenset[str] = frozenset()
@@ -96,15 +96,15 @@ def _bundle() -> tuple[Mapping[str, Any], str | None]:
         found = json.loads(Path(get_pricing_file_path()).read_text(encoding="utf-8"))
         return found["compute"], datetime.fromtimestamp(found["updated"], UTC).date().isoformat()
     except (OSError, KeyError, TypeError, ValueError):
-        return {}, None  # what has no price is all the same
+        return {}, None  # a type without a price is offered too
 
 
 def prices(name: str) -> Mapping[str, Any]:
-    """One table of prices. Its form depends on the driver. Empty if there is none."""
+    """One of libcloud's price tables, empty if missing. The form depends on the driver."""
     found = _bundle()[0].get(name)
     return found if isinstance(found, dict) else {}
 
 
 def day() -> str | None:
-    """The day that they are of: `2025-03-02`."""
+    """The date of these prices: `2025-03-02`."""
     return _bundle()[1]

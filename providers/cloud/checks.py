@@ -1,8 +1,8 @@
-"""What a change in place, an adoption and a plan are refused for, in every cloud; and what there is of things
-that somebody else made.
+"""The checks for changes in place, adoptions and plans in every cloud; and existing things that somebody else
+made.
 
-An adopted instance is never restarted and never ended. An adopted volume is adopted by its id, let go again,
-and never deleted. Ours are our tags on them and those that the user declares; their names stay as they are.
+An adopted instance is never restarted or ended. An adopted volume is found by its id, and when it goes it is
+released, never deleted. On both we write only our tags and those that the user declares; their names stay.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from providers.cloud.shared_looks import asking
 
 
 def theirs(inputs: Mapping[str, Any]) -> bool:
-    """Whether these are the inputs of an instance or a volume that is adopted, and not made."""
+    """Whether the inputs are of an instance or a volume that is adopted, not made."""
     return VOLUME_ID in inputs or INSTANCE_ID in (inputs.get("host") or {})
 
 
 def absent(mark: Mark, where: str, hint: str) -> PermanentError:
-    """The fault of a volume that is not there; `hint` says what else it may be called, or where it may be."""
+    """The fault for a volume that does not exist; `hint` says what other name or place it may have."""
     summary = f"{mark.address}: there is no volume `{mark.volume.volume_id}` in {where}"
     return PermanentError(PermanentKind.NOT_FOUND, summary, about=VOLUME_ID, hint=hint)
 
 
 def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) -> bool:
-    """Whether nobody has the volume `made`, by its tags; False if an earlier try took it for this very
-    address, `PermanentError` if it is another's, or has a tag of its own that is declared.
+    """Whether the volume `made` has no owner, by its tags. False if an earlier try adopted it for this
+    address. `PermanentError` if it has another owner, or already a tag that is declared.
 
-    A mark without a token is that of a plan: what this state has, it may let go of before.
+    A mark without a token comes from a plan: what this state owns now, it may release before.
     """
     owner, token = tags.get(marks.OWNER), tags.get(marks.TOKEN)
     if owner is None:
@@ -57,9 +57,9 @@ def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) ->
 def check(
     mark: Mark, made: str, *, size: int, kind: str | None, **places: tuple[str | None, str | None]
 ) -> None:
-    """`PermanentError` if the volume is not as large (GiB), of the type, or where it is declared.
+    """`PermanentError` if the volume's size (GiB), type or place is not as declared.
 
-    `places`: by their field in the YAML, where it is to be and where it is: None where nobody says it.
+    `places`: by YAML field, the declared place and the actual one; None if not known.
     """
     asked = mark.volume
     compared: dict[str, tuple[object, object]] = {
@@ -89,7 +89,7 @@ def check_tags(
     tags: Mapping[str, str],
     made: str,
 ) -> None:
-    """`PermanentError` if a tag of the volume's own would be overwritten, and be gone once it is let go.
+    """`PermanentError` if a tag of the volume would be overwritten, and be lost when the volume is released.
 
     `before` are the inputs whose tags are on it already.
     """
@@ -103,28 +103,28 @@ def check_tags(
 
 
 def taken_on(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """All tags of a volume once it is ours: what nobody reads of an older mark goes."""
+    """All tags of a volume after adoption. Leftovers of an older mark are dropped."""
     return {**{key: value for key, value in have.items() if not key.startswith(marks.OURS)}, **ours}
 
 
 def users(tags: Mapping[str, str], made: str) -> list[str]:
-    """The tags on an adopted volume that its own mark says are declared."""
+    """The tags on an adopted volume that are declared, according to its mark."""
     return [key for key in marks.read(tags, made).tags if key in tags]
 
 
 def left(tags: Mapping[str, str], made: str) -> dict[str, str]:
-    """The tags that stay on an adopted volume when it is let go: those that are neither ours nor declared."""
+    """The tags that stay on an adopted volume when it is released: neither ours nor declared."""
     gone = set(users(tags, made))
     return {k: v for k, v in tags.items() if k not in gone and not k.startswith(marks.OURS)}
 
 
 def sized(address: Address, inputs: Mapping[str, Any], size: int) -> int:
-    """The size in GiB that inputs ask for; what an adopted volume has, where they say nothing."""
+    """The size in GiB in the inputs; the volume's own if an adopted volume has none there."""
     return size if VOLUME_ID in inputs and "size" not in inputs else gibibytes(address, inputs.get("size"))
 
 
 def gone(address: Address | str) -> PermanentError:
-    """The fault of a thing that is recorded, and was taken away."""
+    """The fault for a recorded thing that no longer exists."""
     summary = f"{address} is not there any more"
     return PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
 
@@ -132,7 +132,7 @@ def gone(address: Address | str) -> PermanentError:
 def check_fixed(
     address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any], fixed: Iterable[str]
 ) -> None:
-    """`PermanentError` if an input that is `fixed` would be another one than the thing was `made` with."""
+    """`PermanentError` if a `fixed` input differs from what the thing was `made` with."""
     for key in fixed:
         if made.get(key) != inputs.get(key):
             summary = f"{address}: `{key}` cannot be changed in place"
@@ -140,9 +140,9 @@ def check_fixed(
 
 
 def size_of(address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any], has: int) -> int:
-    """The size in GiB that inputs ask for; `PermanentError` if it is less than the disk was `made` with.
+    """The size in GiB in the inputs; `PermanentError` if it is less than what the disk was `made` with.
 
-    `has`: what it has now.
+    `has`: its size now.
     """
     size, before = (sized(address, found, has) for found in (inputs, made))
     if size < before:
@@ -153,18 +153,18 @@ def size_of(address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any]
 
 
 AT_ONCE = 8
-"""Questions under way at a time."""
+"""How many questions are asked at the same time."""
 CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 
 Look = Callable[[], object]
 Seen = Callable[[Address, str, Mapping[str, Any]], object]
-"""Looks at a volume that is to be adopted, given its address, no token and its inputs."""
+"""Looks at a volume to adopt, given its address, an empty token and its inputs."""
 
 
 def by_region(
     wanted: Mapping[Address, Mapping[str, Any]],
 ) -> list[tuple[str, dict[Address, Mapping[str, Any]]]]:
-    """What is wanted in each region, by the region's name."""
+    """The wanted things of each region, by the region's name."""
     found: dict[str, dict[Address, Mapping[str, Any]]] = {}
     for address, inputs in wanted.items():
         place: Placed = inputs_of("node" if address.kind == "node" else "volume", inputs)
@@ -175,10 +175,11 @@ def by_region(
 def faults_of(
     probes: Iterable[Look], looks: Iterable[Look], passes: str | None = None
 ) -> list[PermanentError]:
-    """The faults of `looks`, each once. One that may pass is raised where there are none that stay.
+    """The permanent faults of `looks`, each once. If there are none, the first transient one is raised.
 
-    One of a probe is raised, as of the credentials, the clock or the way there: nothing else is seen then.
-    `passes` is in the fault of a look that the user may not take: who may make a thing need not be let look.
+    A fault of a probe (credentials, clock, connection) is raised: nothing else can be checked then. `passes`
+    marks the fault of a look that the user may not take: the right to make a thing does not imply the right
+    to look.
     """
     with asking(AT_ONCE, "ahead") as pool:
         let_in, seen = (list(map(pool.submit, part)) for part in (probes, looks))
@@ -195,12 +196,12 @@ def faults_of(
 
 
 def _errors(looks: Iterable[Future[object]]) -> tuple[list[PermanentError], TransientError | None]:
-    """The faults of looks that are under way, and the first one that may pass."""
+    """The permanent faults of running looks, and the first transient one."""
     found: list[PermanentError] = []
     passing: TransientError | None = None
     for look in looks:
         if passing and look.cancel():
-            continue  # it has not started, and might wait as long in vain
+            continue  # not started yet, and likely to fail in the same way
         try:
             look.result()
         except PermanentError as error:
@@ -211,38 +212,38 @@ def _errors(looks: Iterable[Future[object]]) -> tuple[list[PermanentError], Tran
 
 
 def unfit_volumes(seen: Seen, wanted: Mapping[Address, Mapping[str, Any]]) -> list[PermanentError]:
-    """What keeps volumes from being adopted."""
+    """Why volumes cannot be adopted."""
     theirs = ((a, inputs) for a, inputs in wanted.items() if a.kind == "volume" and VOLUME_ID in inputs)
     return faults_of((), [partial(seen, address, "", inputs) for address, inputs in theirs])
 
 
 TOGETHER = 0.05
-"""Seconds for which a look at one thing waits for others that are looked at with it."""
+"""For how many seconds a look at one thing waits for others to join."""
 ABOUT = "instance_ids"
-"""The field that names instances."""
+"""The YAML field with the instances."""
 
 
 M = TypeVar("M", bound=Tagged)
 
 
 class Driver(Protocol[M]):
-    """What a cloud is asked about machines that others made. Faults are the port's."""
+    """A cloud's calls for machines that others made. Faults are the port's."""
 
     def named(self, asked: NodeInputs) -> M | None:
-        """The machine that `asked` names. Looks of many at once are shared."""
+        """The machine that `asked` names. Simultaneous looks are shared."""
 
     def type_of(self, machine: M, made: str) -> str:
         """See `nodes.Driver`."""
 
     def take(self, machine: M, mark: Mark) -> None:
-        """Write the mark on a machine that is nobody's."""
+        """Write the mark on a machine without an owner."""
 
     def let_go(self, machine: M) -> None:
-        """Take what we wrote off a machine."""
+        """Remove what we wrote from a machine."""
 
 
 def take(account: Account, driver: Driver[M], mark: Mark) -> M:
-    """The instance that is named, with the mark on it from now on; it is as it was otherwise."""
+    """The named instance, with our mark from now on. Nothing else about it changes."""
     machine, free = seen(account, driver, mark)
     if free:
         driver.take(machine, mark)
@@ -250,7 +251,9 @@ def take(account: Account, driver: Driver[M], mark: Mark) -> M:
 
 
 def let_go(account: Account, driver: Driver[M], machine: M) -> bool:
-    """Take the mark off an instance of ours, if its own tags say that it was adopted; whether they do."""
+    """Remove the mark from an instance of ours if its own tags say that it was adopted; returns whether they
+    do.
+    """
     if not theirs(account.read(machine).inputs):
         return False
     driver.let_go(machine)
@@ -258,8 +261,8 @@ def let_go(account: Account, driver: Driver[M], machine: M) -> bool:
 
 
 def seen(account: Account, driver: Driver[M], mark: Mark) -> tuple[M, bool]:
-    """The instance that is named, and whether it is still to be taken; `PermanentError` where it is
-    another's, or not what was planned with. There is no token in the mark with a plan.
+    """The named instance, and whether it still has to be adopted; `PermanentError` if it has another owner or
+    is not as planned. In a plan, the mark has no token.
     """
     asked = mark.node
     machine = driver.named(asked)
@@ -279,7 +282,7 @@ def seen(account: Account, driver: Driver[M], mark: Mark) -> tuple[M, bool]:
 
 
 def existing(tags: Mapping[str, str], **facts: Any) -> Existing:
-    """An instance or a volume with these tags; `facts` are the other fields."""
+    """An existing instance or volume with these tags; `facts` are its other fields."""
     owner = tags.get(marks.OWNER)
     try:
         address = Address.parse(tags[marks.ADDRESS]) if owner else None

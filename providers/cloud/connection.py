@@ -1,9 +1,9 @@
-"""One libcloud driver for each thread, and requests through it whose faults are the port's.
+"""One libcloud driver per thread, and requests through it whose faults are the port's.
 
-libcloud's drivers keep the request that is under way in themselves, so threads that share one mix their
-answers up. Its sessions would take what `~/.netrc` says for the cloud's password and put it over the
-signature; proxies and authorities of certificates are what the environment says. They would also follow an
-answer to whatever host it names, with the body and all headers but one: passwords, tokens, user data.
+libcloud's drivers keep the running request in themselves, so threads that share one mix up their answers. Its
+sessions would use the passwords in `~/.netrc` and overwrite the signature with them; here, only proxies and
+certificate authorities come from the environment. They would also follow a redirect to any host, with the
+body and all headers but one: passwords, tokens, user data.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from providers.cloud.faults import Answer, ErrorInfo, classify
 T = TypeVar("T")
 
 MOST_BYTES = 64 << 20
-"""Of one answer; a page of a thousand machines has about five."""
+"""For one answer; a page of a thousand machines has about five million."""
 _UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
-"""What drivers raise of what they are given. Faults of the transport are of other classes."""
+"""What drivers raise for bad arguments. Faults of the transport have other classes."""
 
 
 class _Late(threading.local):
-    """Of the call that is under way in a thread."""
+    """The running call of a thread."""
 
     def __init__(self) -> None:
         self.fence: Fence = reads_only
         self.answers = Pages()
-        """A driver's own listings have pages that only it sees."""
+        """A driver's own listings have pages that only the driver sees."""
 
 
 _late = _Late()
@@ -62,9 +62,9 @@ class Connection:
         *,
         fence: Fence = reads_only,
     ) -> None:
-        """`make` gives a new driver, `read` what its errors say. When `login` gives something else than
-        before, drivers are made anew. `fence` is asked before each call, and again when a connection stands
-        and the request is about to be sent: the limiter, names and handshakes may take long.
+        """`make` makes a new driver, `read` parses its errors. When `login` returns something new, drivers
+        are made again. `fence` is called before each call, and again after connecting, just before the
+        request is sent: waiting for the limiter, names and handshakes may take long.
         """
         self._make = make
         self._login = login
@@ -83,8 +83,8 @@ class Connection:
         limiter: Limiter | None = None,
         **options: Any,
     ) -> Any:
-        """The response of libcloud to one request, sent once; `what` names it in messages. `limiter` is of
-        requests of this kind, where the API counts them alone.
+        """The response to one request, sent once. `what` names it in messages. `limiter` is for kinds
+        of requests that the API counts separately.
         """
 
         def ask(driver: Any) -> Any:
@@ -101,10 +101,10 @@ class Connection:
         limiter: Limiter | None = None,
         carrier: Callable[[Any], Any] = lambda driver: getattr(driver, "connection", None),
     ) -> T:
-        """What a driver's own methods return. They may send several requests; the last answer counts.
+        """The result of a driver's own method. It may send several requests; the last answer counts.
 
-        `carrier` is what of the driver carries them, where it has several connections.
-        What a method raises before any request is `INVALID`: it does not take what it was given.
+        `carrier` returns the part of the driver that sends them, if it has several connections. An error
+        before any request is `INVALID`: the method refuses its arguments.
         """
         driver = self._driver(what)
         limiter = limiter or self._limiter
@@ -120,13 +120,13 @@ class Connection:
                 _settle(link)
                 link.response = None
             response = ask(driver)
-        except Exception as error:  # libcloud raises whatever it stumbles over
+        except Exception as error:  # libcloud raises any kind of error
             if error is self._mine.refused:
                 raise
             fault = self._fault(what, error, link, about)
             if isinstance(fault, TransientError) and fault.kind is TransientKind.THROTTLED:
                 limiter.throttled(fault.after)
-            # Without its cause: that one may quote what was sent.
+            # Without the cause, whose text may quote what was sent.
             raise fault from None
         finally:
             _late.fence, _late.answers = before
@@ -134,10 +134,10 @@ class Connection:
         return response
 
     def _fault(self, what: str, error: Exception, link: Any, about: str | None) -> ProviderError:
-        """The fault for what a call raised; `link` is as `_link` found it."""
+        """The fault for an error of a call; `link` comes from `_link`."""
         answer = _answer(link.response) if link is not None else None
         if isinstance(error, TooLongError):
-            answer = None  # there is one of the page before, or one without its content
+            answer = None  # the answer belongs to an earlier page, or has no content
         if link is not None and answer is None and type(error) in _UNASKED:
             summary = self._scrub(f"{what}: libcloud refused: {error}")
             return PermanentError(PermanentKind.INVALID, summary, about=about)
@@ -147,7 +147,7 @@ class Connection:
         try:
             self._fence()
         except Exception as error:
-            self._mine.refused = error  # it is no fault of the cloud's
+            self._mine.refused = error  # not a fault of the cloud
             raise
 
     def _driver(self, what: str) -> Any:
@@ -168,7 +168,7 @@ class Connection:
 
 
 def _link(carrier: Any) -> Any:
-    """What holds a connection's session and its last response; None for a driver that has no HTTP."""
+    """The part that holds a connection's session and its last response; None for a driver without HTTP."""
     link = getattr(carrier, "connection", None)
     return link if hasattr(link, "session") else None
 
@@ -181,13 +181,14 @@ def _answer(response: Any) -> Answer | None:
 
 
 class TooLongError(OSError):
-    """An answer that has no end, or does not fit the question."""
+    """An answer without an end, or too long for the question."""
 
 
 def _read(response: Any, **_: Any) -> None:
-    """Read an answer, as far as it is not too long. What does not say how it is written is UTF-8.
+    """Read an answer up to the limit. Without a declared charset it is UTF-8.
 
-    Guessing takes longer than all the rest of a request, and of `text/xml` it would be said to be Latin-1.
+    Guessing the charset would take longer than the rest of the request, and `text/xml` would be read as
+    Latin-1.
     """
     parts, size = [], 0
     if "," in response.headers.get("content-encoding", ""):
@@ -207,11 +208,11 @@ def _read(response: Any, **_: Any) -> None:
         response.encoding = "utf-8"
 
 
-# What hangs on a session does not refer back to it: so its sockets are closed as soon as it is let go.
+# Hooks of a session must not refer back to it, so that its sockets are closed as soon as it is dropped.
 
 
 def _stay(session: Any) -> None:
-    """Have a session follow no answer that leads to another server: that answer is the last one then."""
+    """Stop a session from following a redirect to another server. The redirect is then the last answer."""
     its: Callable[[], Any] = weakref.ref(session)
     follow = type(session).get_redirect_target
 
@@ -220,7 +221,7 @@ def _stay(session: Any) -> None:
         try:
             found: str | None = follow(session, response)
             away = found and session.should_strip_auth(response.url, urljoin(response.url, found))
-        except ValueError:  # it is no URL
+        except ValueError:  # not a URL
             return None
         return None if away else found
 
@@ -228,7 +229,7 @@ def _stay(session: Any) -> None:
 
 
 def _ask_late(session: Any) -> None:
-    """Have the call's fence asked before each request of a session, when its connection stands."""
+    """Call the running call's fence before each request of a session, once connected."""
     for adapter in session.adapters.values():
         _asking_pools(adapter.poolmanager)
         adapter.proxy_manager_for = partial(_behind_proxy, weakref.ref(adapter))
@@ -261,12 +262,12 @@ def _asking(pool: Any) -> Any:
 
 
 def _settle(link: Any) -> None:
-    """Proxies and certificates as the environment says; nothing of `~/.netrc`. The fence is asked late."""
+    """Take proxies and certificates from the environment, but nothing from `~/.netrc`. Add the late fence."""
     from requests.utils import get_environ_proxies
 
     session = link.session
     if not session.trust_env:
-        return  # it was done before
+        return  # done before
     if not link.http_proxy_used:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False
@@ -281,18 +282,18 @@ def _settle(link: Any) -> None:
 
 FIRST_GAP = 0.05
 LONGEST_GAP = 2.0
-"""Seconds between two requests: none until the API complains, twice as many with each complaint."""
+"""The longest gap between two requests in seconds: none at first, doubled with each complaint of the API."""
 RECOVERY = 0.9
-"""What is left of the gap after each request that went well."""
+"""The gap is multiplied by this after each successful request."""
 STEADY = 0.98
 GENTLY = 1.1
-"""What is left of the gap, and how it is widened, where the API's rate is known: it is about right."""
+"""How the gap shrinks and grows if the API's rate is known: it is about right already."""
 LONGEST_PAUSE = 30.0
-"""Seconds. An API that wants more of a pause is asked less often by whoever tries again, not held up here."""
+"""Seconds. If an API wants a longer pause, the retries are slowed down, not the calls here."""
 
 
 class Limiter:
-    """Spreads requests out while there are complaints. Safe to use from many threads."""
+    """Spaces requests out after complaints. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -301,8 +302,8 @@ class Limiter:
         *,
         rate: float | None = None,
     ) -> None:
-        """`rate` is how many requests a second the API is known to grant in the long run: a complaint leads
-        there at once, and one keeps close to it.
+        """`rate` is how many requests a second the API is known to allow in the long run. A complaint sets
+        the gap to it at once, and the gap stays near it.
         """
         known = (FIRST_GAP, 2.0, RECOVERY) if rate is None else (1 / rate, GENTLY, STEADY)
         self._first, self._growth, self._recovery = known
@@ -314,7 +315,7 @@ class Limiter:
         self._widened = 0.0
 
     def wait(self) -> None:
-        """Wait for one's turn; at once if there were no complaints."""
+        """Wait for a turn; returns at once without complaints."""
         with self._turn:
             now = self._now()
             mine = max(now, self._next)
@@ -323,17 +324,17 @@ class Limiter:
             self._sleep(mine - now)
 
     def throttled(self, after: float | None = None) -> None:
-        """The API complained; `after` is the pause in seconds that it asked for."""
+        """The API complained; `after` is the pause that it asked for, in seconds."""
         with self._turn:
             now = self._now()
             if now >= self._widened:
-                # Once for all requests that were under way together: they are one complaint.
+                # All requests that were running together count as one complaint.
                 self._gap = min(LONGEST_GAP, max(self._first, self._gap * self._growth))
                 self._widened = now + self._gap * 2
             self._next = max(self._next, now + min(LONGEST_PAUSE, after or self._gap))
 
     def fine(self) -> None:
-        """A request went well."""
+        """A request succeeded."""
         if self._gap:
             with self._turn:
                 self._gap = self._gap * self._recovery if self._gap > FIRST_GAP / 10 else 0.0
@@ -344,6 +345,6 @@ _TURN = threading.Lock()
 
 
 def limiter(*key: Hashable, rate: float | None = None) -> Limiter:
-    """The limiter of one API, or of a part of it, the same for all providers of this process."""
+    """The limiter of an API or a part of it, shared by all providers of this process."""
     with _TURN:
         return _LIMITERS.setdefault(key, Limiter(rate=rate))

@@ -1,12 +1,12 @@
-"""What goes wrong between here and a cloud, as the two kinds of fault that the port knows.
+"""Turns what goes wrong between here and a cloud into the port's two kinds of fault.
 
-Three sources, the most telling first: the code that a cloud's error names (each driver has a table of its
-own), the status of the last answer, and the class of what libcloud or the transport raised. libcloud
-often drops the first two, so both are read from the answer itself. Errors without codes are JSON with a
-text somewhere, and words in it say the kind.
+There are three sources, the most precise first: the code in a cloud's error (each driver has its own table),
+the status of the last answer, and the class of the exception. libcloud often drops the first two, so both are
+read from the answer itself. Errors without codes are JSON with a text, and words in the text decide on the
+kind.
 
-Every exception of libcloud's `common` and `compute` stands here: a test names the one that is missing.
-Most of them say no more than that something went wrong, and then it is not known what was done.
+Every exception of libcloud's `common` and `compute` is listed here; a test reports missing ones. Most of them
+say only that something went wrong, so the result of the request is unknown.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _NOTHING_KNOWN = """
 
 _CLASSES: Mapping[Kind, str] = {
     TransientKind.AMBIGUOUS: _NOTHING_KNOWN,
-    # Before anything was sent.
+    # Raised before anything was sent.
     TransientKind.NOT_SENT: """
         requests.exceptions.ConnectTimeout socket.gaierror builtins.ConnectionRefusedError
     """,
@@ -121,19 +121,19 @@ _CLASSES: Mapping[Kind, str] = {
 }
 
 BY_CLASS: Mapping[str, Kind] = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
-"""By the full name of a class, or of the nearest class above it. Where no name is known libcloud stumbled
-over an answer (`KeyError`, `AttributeError`, …): the request had been carried out.
+"""By the full name of a class, or of its nearest listed base class. Without one, libcloud stumbled over an
+answer (`KeyError`, `AttributeError`, …), so the request had been carried out.
 """
 
 
 def kind_of(error: BaseException) -> Kind:
-    """What was raised."""
+    """The kind of fault for an exception."""
     known = (BY_CLASS.get(f"{c.__module__}.{c.__qualname__}") for c in type(error).__mro__)
     return next((kind for kind in known if kind), TransientKind.AMBIGUOUS)
 
 
 def raised_by_libcloud(error: BaseException) -> bool:
-    """Whether the class itself is libcloud's: then it was read out of an answer."""
+    """Whether the class itself is libcloud's: then it comes from an answer."""
     return f"{type(error).__module__}.{type(error).__qualname__}" in BY_CLASS and (
         type(error).__module__.startswith("libcloud.")
     )
@@ -153,18 +153,18 @@ BY_STATUS: Mapping[int, Kind] = {
     429: TransientKind.THROTTLED,
     501: PermanentKind.INVALID,
 }
-"""Others are `AMBIGUOUS` from 500 on and `INVALID` below: a refusal is no reason to ask again."""
+"""Others are `AMBIGUOUS` from 500 on and `INVALID` below: a refusal must not be repeated."""
 
 _LEADING = (301, 302, 303, 307, 308)
 
 _UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
-"""urllib3's reasons for a `ConnectionError` that come before a request."""
+"""urllib3's reasons for a `ConnectionError` before any request."""
 
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-"""Nothing is sent over such a link, and trying again mends nothing. Other faults of TLS may come late."""
+"""Nothing is sent over such a connection, and retrying does not help. Other TLS faults may come late."""
 _PLAIN = "WRONG_VERSION_NUMBER"
-"""What comes back is no TLS at all: nothing was sent either."""
+"""The answer is not TLS: nothing was sent either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """What a cloud's error says, and what it means if its code is known."""
+    """A cloud's error, and its kind if its code is known."""
 
     kind: Kind | None
     text: str
@@ -203,11 +203,13 @@ def classify(
     read: Callable[[Answer], ErrorInfo | None] = lambda _: None,
     about: str | None = None,
 ) -> ProviderError:
-    """The port's error for what came of a request. `what` names it, `read` knows the driver's own errors."""
+    """The port's error for the result of a request. `what` names it, `read` parses the driver's
+    own errors.
+    """
     if isinstance(error, ProviderError):
         return error
     if answer is not None and answer.status >= 300:
-        # Before anything of it is cut off: half a secret would not be known for one.
+        # Before the text is cut: half a secret would not be recognized.
         answer = replace(answer, text=scrub.hide(answer.text))
         info = _elsewhere(answer) or read(answer) or _unknown(answer)
         kind = info.kind or by_status(answer.status)
@@ -217,18 +219,18 @@ def classify(
         kind = by_class(error)
         return fault(kind, scrub(f"{what}: {_plain(error)}"), about=about, hint=_way(kind, _text(error)))
     if raised_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
-        # GCE answers the question for an operation with 200, and says inside that the operation failed.
+        # GCE answers a query for an operation with 200, even if the operation failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
     return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
 
 
 def _unknown(answer: Answer) -> ErrorInfo:
-    """What an answer says that no driver can read."""
+    """The text for an answer that no driver can read."""
     return ErrorInfo(kind=None, text=_visible(answer.text) or f"status {answer.status}")
 
 
 def _elsewhere(answer: Answer) -> ErrorInfo | None:
-    """What an answer says that leads to another server, where nothing was sent: see `connection`."""
+    """The text for a redirect to another server. Nothing was sent there: see `connection`."""
     if answer.status not in _LEADING or "location" not in answer.headers:
         return None
     try:
@@ -241,12 +243,12 @@ def _elsewhere(answer: Answer) -> ErrorInfo | None:
 
 
 def by_status(status: int) -> Kind:
-    """What an error's status means where its code is unknown."""
+    """The kind for an error's status if its code is unknown."""
     return BY_STATUS.get(status, TransientKind.AMBIGUOUS if status >= 500 else PermanentKind.INVALID)
 
 
 def by_class(error: BaseException) -> Kind:
-    """What was raised where there was no answer."""
+    """The kind for an exception without an answer."""
     if _reason(error) in _UNSENT:
         return TransientKind.NOT_SENT
     text = _text(error)
@@ -256,7 +258,7 @@ def by_class(error: BaseException) -> Kind:
 
 
 def _way(kind: Kind, text: str) -> str | None:
-    """What to do about a link that does not come about."""
+    """A hint for a connection that cannot be made."""
     if _UNTRUSTED in text:
         return "name the file of its authority's certificates in REQUESTS_CA_BUNDLE, or mend the `endpoint`"
     if _PLAIN in text:
@@ -267,13 +269,13 @@ def _way(kind: Kind, text: str) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The class of what urllib3 gave as the reason of a `ConnectionError`."""
+    """The class of urllib3's reason for a `ConnectionError`."""
     inner = error.args[0] if error.args else None
     return type(getattr(inner, "reason", inner)).__name__
 
 
 def _plain(error: BaseException) -> str:
-    """What happened, without the addresses of objects and the request's URL."""
+    """The error's text without object addresses and the request's URL."""
     inner = error.args[0] if error.args else None
     reason = getattr(inner, "reason", None)
     shown = reason if isinstance(reason, BaseException) else error
@@ -282,7 +284,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What an exception says of itself; some of libcloud's cannot."""
+    """The text of an exception; some of libcloud's fail to give one."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # whatever they stumble over
@@ -290,12 +292,12 @@ def _text(error: BaseException) -> str:
 
 
 def _visible(text: str) -> str:
-    """An error page as text."""
+    """The visible text of an error page."""
     return re.sub(r"<[^>]{0,300}>", " ", text[:4000])
 
 
 def _after(answer: Answer, kind: Kind) -> float | None:
-    """Retry-After in seconds, written as a number or as a date; None for anything else."""
+    """Retry-After in seconds, from a number or a date; None for anything else."""
     given = answer.headers.get("retry-after")
     if given is None or not isinstance(kind, TransientKind):
         return None
@@ -328,14 +330,14 @@ _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
         PermanentKind.NO_CAPACITY,
     ),
 )
-"""Words that say more than the status of a refusal: no capacity is a 422 here, and a quota too."""
+"""Words that are more precise than a refusal's status: some clouds use 422 for no capacity and for quotas."""
 _REFUSALS = (400, 403, 409, 412, 422)
 _TEXTS = ("message", "error", "errors", "detail", "reason", "errortext", "description", "error_message")
 _HINTS = {PermanentKind.AUTH: "check the variables that `credentials` names, and what they may do"}
 
 
 def error_info(answer: Answer) -> ErrorInfo | None:
-    """What an error says; None if it is no JSON, as the page of a gateway."""
+    """An answer's error; None if it is not JSON, like a page of a gateway."""
     try:
         text = _text_in(json.loads(answer.text))
     except ValueError:
@@ -350,7 +352,7 @@ def error_info(answer: Answer) -> ErrorInfo | None:
 
 
 def _text_in(found: object, depth: int = 0) -> str:
-    """The text of an error: the first that stands under a word for it."""
+    """The text of an error: the first one under a typical key."""
     if depth > 4:
         return ""
     if isinstance(found, str):

@@ -1,13 +1,12 @@
-"""Nodes of a cloud as hosts, and the volumes on them: from the moment when they run, everything about them
-is the driver `ssh`'s.
+"""Nodes of a cloud as hosts, and the volumes on them. Once a node runs, the driver `ssh` does everything on
+it.
 
-A recorded node becomes a record as that driver knows them, and its methods are given that. The host's
-claim is taken when the node answers for the first time; by the machine's id, the same for every try.
+A recorded node becomes a record in that driver's form, which is passed to its methods. The host is claimed
+when the node answers for the first time, with the machine's id, which is the same for every try.
 
-Volumes on a node are found, formatted if they are empty, mounted, grown, and unmounted again. `disk.sh`
-does it there, as root: sent along where root logs in, else the node's own, by sudo (see `keys`).
-What it takes for a volume's disk is what says of itself that it is. Nothing is formatted but what is
-empty as far as anybody can tell.
+Volumes on a node are found, formatted if empty, mounted, grown and unmounted. `disk.sh` does this on the node
+as root: it is sent along if root logs in; otherwise the node has a copy, which runs by sudo (see `keys`).
+Only a disk that identifies itself as the volume's is used. Only a disk that is certainly empty is formatted.
 """
 
 from __future__ import annotations
@@ -42,28 +41,28 @@ from providers.ssh.provider import AT_ONCE
 from providers.ssh.transport import SshTransport
 
 OPTIONS = ("ssh_config", "known_hosts", "connect_timeout", "root")
-"""Options of the driver `ssh` that a cloud's backend has, too."""
+"""Options of the driver `ssh` that a cloud's backend accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a cloud says of a node. `taken`: it was ready once."""
+    """A cloud's report on a node. `taken`: it was ready once."""
 
     readiness: Readiness
     taken: bool
     public: str | None = None
-    """The public address that it has now, an empty text if it has none; None if the cloud does not tell."""
+    """Its current public address; empty without one; None if the cloud does not report it."""
 
 
 class NoLoginError(PermanentError):
-    """Nobody says how an instance that was adopted is logged in to."""
+    """It is unknown how to log in to an adopted instance."""
 
 
 class Hosts:
     """The nodes of one backend as hosts."""
 
     def __init__(self, config: Config, keys: Keys, look: Callable[[Record], str | None]) -> None:
-        """`keys` has the private key for them. `look` asks the cloud for `Seen.public` of a node."""
+        """`keys` has the private key for the nodes. `look` asks the cloud for `Seen.public` of a node."""
         options = {key: value for key, value in config.options.items() if key in OPTIONS}
         self.ssh = Ssh(replace(config, driver="ssh", options=options, hosts={}))
         self._reach = config.network.reach
@@ -74,7 +73,9 @@ class Hosts:
 
     @guarded
     def host(self, node: Record) -> Record:
-        """The node as the driver `ssh` has it; `PermanentError` if it was not made to be reached."""
+        """The node in the form of the driver `ssh`; `PermanentError` if it was made without a way to reach
+        it.
+        """
         made, key = str(node.outputs.get("id") or ""), node.outputs.get("host_key")
         if made and node.node.instance_id is not None:
             return self._of(node, made, self._adopted(node))
@@ -90,7 +91,7 @@ class Hosts:
         return self._of(node, made, host)
 
     def _adopted(self, node: Record) -> dict[str, Any]:
-        """Nobody handed an adopted instance a key of ours: it is reached as a host of one's own is."""
+        """An adopted instance has no key of ours: it is reached like a user's own host."""
         if not self._user:
             summary = f"{node.address} was adopted, and nobody says who logs in there"
             hint = (
@@ -107,7 +108,7 @@ class Hosts:
             "hostname": self._way(node),
             "internal_ip": node.outputs.get("address"),
         }
-        # What an instance type has by name is not all there to be used: of its memory the kernel keeps some.
+        # A machine cannot use all that its type promises: the kernel keeps some of the memory.
         has = node.node.resources
         counted = {"cpu": has.cpu, "memory_mib": 0, "gpus": has.gpus}
         inputs: dict[str, Any] = {**node.inputs, "host": host, "resources": counted}
@@ -125,29 +126,29 @@ class Hosts:
         return public or private
 
     def met(self, node: Record, public: str | None) -> None:
-        """Note which public address a node has now."""
+        """Remember a node's current public address."""
         if public is not None:
             self._public[str(node.outputs.get("id"))] = public
 
     def _present(self, node: Record) -> str:
-        """The public address of a node: that of the record is another's once the machine was off."""
+        """A node's public address. After a stop, the recorded one may belong to another machine."""
         made, recorded = str(node.outputs.get("id")), str(node.outputs.get("public_address") or "")
         if made not in self._public and recorded:
             try:
                 self.met(node, self._look(node))
             except ProviderError:
-                return recorded  # whoever is there has to have the host key
+                return recorded  # whoever answers there must have the host key
         return self._public.get(made, recorded)
 
     def readiness(
         self, nodes: Sequence[Record], taken: Mapping[str, bool], take: Callable[[Record], None]
     ) -> dict[str, Readiness]:
-        """Whether nodes that run may take work.
+        """Whether running nodes may take work.
 
         Args:
-            nodes: Those that their cloud says are up.
-            taken: By name, whether the node was ready once. Until then it is starting, whatever it says.
-            take: Has the cloud remember that it was.
+            nodes: Those that the cloud reports as running.
+            taken: By name, whether the node was ready once. Until then it is starting, whatever it reports.
+            take: Makes the cloud remember that it was.
         """
 
         def one(node: Record) -> Readiness:
@@ -161,7 +162,7 @@ class Hosts:
             adopted = node.node.instance_id is not None
             if not taken[node.address.name]:
                 try:
-                    # Its own, not the caller's: how it was made is written elsewhere.
+                    # The node's own error, not the caller's.
                     way = host.node.host
                     self.ssh.take(node.address, str(node.outputs["id"]), {"host": way}, way)
                 except ProviderError as error:
@@ -181,7 +182,7 @@ class Hosts:
 
 
 def _starting(seen: Readiness) -> Readiness:
-    """A node that was never ready may become it: whoever waits has a limit of their own."""
+    """A node that was never ready may still become it: whoever waits has their own limit."""
     return replace(seen, state=NodeState.PROVISIONING, reason=f"it is starting: {seen.reason}")
 
 
@@ -190,7 +191,7 @@ FORMAT_SECONDS = 600.0
 NOWHERE = "-"
 _GIB = 1024**3
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,127}", re.ASCII)
-"""What may be looked for: a short text is the end of many links."""
+"""What may be searched for: a short text is the end of many links."""
 _NAMES = uuid.UUID("5f0c5c0e-66e5-4a5e-9d53-0f1d3b1d2f6b")
 
 _CODES: dict[str, tuple[PermanentKind, str | None]] = {
@@ -205,16 +206,16 @@ _CODES: dict[str, tuple[PermanentKind, str | None]] = {
     "stranger": (PermanentKind.CONFLICT, "look at the node's disks: `lsblk -f`"),
     "tools": (PermanentKind.INVALID, "take an image that has it"),
 }
-"""What the script refuses for good."""
+"""The script's permanent refusals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnNode:
     """A volume's disk on the node that has it now.
 
-    `serials`: what the disk says of itself; also how its link in `/dev/disk/by-id` ends, after `-` or `_`.
-    `links`: the whole path of a link below `/dev/disk` that stands for this volume and no other.
-    `names`: paths in `/dev` by which the cloud calls it. They prove nothing, and are tried last.
+    `serials`: what the disk reports itself; its link in `/dev/disk/by-id` ends with one, after `-` or `_`.
+    `links`: the full path of a link below `/dev/disk` for exactly this volume. `names`: paths in `/dev` from
+    the cloud. They prove nothing, and are tried last.
     """
 
     id: str
@@ -222,23 +223,23 @@ class OnNode:
     node: Record
     """The machine that has it, with its outputs."""
     size: int | None
-    """In GiB, as the cloud has it; None if it does not say."""
+    """In GiB, by the cloud; None if not reported."""
     ours: bool
     """It was made empty for us."""
     taken: bool = True
-    """The node was ready once. Before that nobody has mounted anything there."""
+    """The node was ready once. Before, nobody has mounted anything there."""
     serials: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
-        """What its folder on the node is called."""
+        """The name of its folder on the node."""
         return re.sub(r"[^A-Za-z0-9._-]", "-", self.id[:100].lstrip("._-"))
 
     @property
     def words(self) -> list[str]:
-        """The script's arguments for it."""
+        """The script's arguments for the disk."""
         return [
             *(f"serial:{text}" for text in self.serials if _WORD.fullmatch(text)),
             *(f"link:{path}" for path in self.links),
@@ -253,15 +254,15 @@ class Disks:
         self._hosts = hosts
 
     def mount(self, volume: Record, disk: OnNode, target: str | None = None) -> str:
-        """See that the volume is mounted on its node, and as large as its disk; the folder there.
+        """Mount the volume on its node and grow it to the size of its disk; returns the folder there.
 
-        `target`: where a rank is to see it. It is shown there to the whole node, if that path is free, for
-        hosts that let a user mount nothing himself.
+        `target`: the path for a rank. If it is free, the folder is also shown there to the whole node, for
+        hosts that do not let a user mount anything.
         """
         return self._mount(volume, disk, target)["folder"]
 
     def grow(self, volume: Record, disk: OnNode) -> None:
-        """See that its filesystem has the size that its cloud says. BUSY as long as the node sees the old."""
+        """Grow the filesystem to the size that the cloud reports. BUSY while the node sees the old size."""
         answer = self._mount(volume, disk, None)
         if int(answer["bytes"]) < (disk.size or 0) * _GIB:
             summary = f"{disk.node.address} does not see yet that {disk.id} has grown"
@@ -277,7 +278,7 @@ class Disks:
         return self._ask(disk, str(volume.address), FORMAT_SECONDS, "mount", *arguments)
 
     def unmount(self, disk: OnNode, about: str) -> None:
-        """See that nothing of it is mounted on its node."""
+        """Unmount the volume on its node."""
         self._ask(disk, about, ANSWER_SECONDS, "unmount", disk.folder)
 
     @guarded
@@ -293,7 +294,9 @@ class Disks:
 
 
 def _command(transport: SshTransport, *, adopted: bool) -> Sequence[str]:
-    """No program of ours is on an adopted instance: it is sent along, and sudo has to let the user run it."""
+    """An adopted instance has no program of ours: it is sent along, and the user must be allowed to run it
+    with sudo.
+    """
     if transport.host.user == "root" or adopted:
         sudo = () if transport.host.user == "root" else ("sudo", "-n")
         return (*sudo, "sh", "-c", program(), "sh")
@@ -307,7 +310,7 @@ def _fault(error: RunnerError, disk: OnNode, about: str, *, sudo: bool) -> Provi
         return TransientError(TransientKind.BUSY, summary, about=about)
     if error.code == "busy":
         return TransientError(TransientKind.BUSY, summary, about=about)
-    if error.code == "failed":  # not by the script's own word
+    if error.code == "failed":  # not trusting the script's own report
         if not sudo:
             return TransientError(TransientKind.AMBIGUOUS, summary, about=about)
         hint = (

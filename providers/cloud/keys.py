@@ -1,20 +1,18 @@
-"""The private key of a state's nodes, and what a node gets for its first start, as cloud-init reads it: who
-may log in, and its host key.
+"""The private key of a state's nodes, and the user data for a node's first start (cloud-init): who may log
+in, and the node's host key.
 
-The private key comes from the environment, from a file that is named, or from one made here. It is in no
-state, not even encrypted: a passphrase would have to reach every machine from the same place from which the
-key itself can, and a database that many may read would hold what can be guessed at for ever. Its public half
-is a key pair in each region, in clouds that have such pairs: the pair comes with the first node there and
-goes with the last.
+The private key comes from the environment, from a named file, or is made here. It is never in the state, not
+even encrypted: every machine would get the passphrase from the same place as the key itself, and a database
+with many readers would hold a ciphertext that they can attack for ever. In clouds with key pairs, the public
+half is a key pair in each region: it is made with the first node there and deleted with the last.
 
-The host key is handed over, and not read back. To trust the first key that is offered is to trust whoever is
-in between at that moment; what a node prints on its console comes minutes late, not from all images, and
-somebody has to keep it. A key that goes with the node's create is known before the node is there. Its price:
-what runs on the node can read it (as whoever becomes root on a host can), and so can who may read the user
-data of the account. With it, they can pose as this one node, and as no other.
+The host key is sent to the node, not read from it. Trusting the first key offered would trust anyone in
+between; a node's console output comes minutes late, and not from all images. A key in the create request is
+known before the node exists. The price: everything that runs on the node can read the key (as root can on any
+host), and so can those who may read the account's user data. With it, they can pose as this one node only.
 
-To mount a volume takes root, which the user who logs in need not be: ranks run as that user. So the node is
-given one program that mounts volumes, and the user may have sudo run that, and nothing else.
+Mounting a volume needs root, and the login user, as whom ranks run, need not be root. So the node gets one
+program that mounts volumes, and the user may run only that with sudo.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ from providers.ssh import key_pairs
 from providers.ssh.key_pairs import HostKey, Login
 
 USER = "fleetform"
-"""Made on the node where no other user is named: what an image calls its own differs."""
+"""Made on the node if no other user is named: each image has its own user name."""
 UID = 47600
-"""Its number, on every node: a volume's files are its own on whatever image they were written."""
+"""Its number on every node: a volume's files have the same owner whatever the image."""
 MOST = 16 * 1024
-"""Bytes that EC2 takes."""
+"""The most bytes that EC2 accepts."""
 PROGRAM = "/usr/local/sbin/fleetform-disk"
-"""What mounts volumes, where the user is not root."""
+"""The program that mounts volumes if the user is not root."""
 
 
 @cache
@@ -56,7 +54,7 @@ def program() -> str:
 
 
 def user_data(user: str, login: str, key: HostKey) -> str:
-    """The same bytes for the same values: JSON is YAML. `login` is the public key that may log in."""
+    """The same values give the same bytes (JSON is YAML). `login` is the public key that may log in."""
     own: dict[str, object] = {
         "name": user,
         "lock_passwd": True,
@@ -64,7 +62,7 @@ def user_data(user: str, login: str, key: HostKey) -> str:
         "ssh_authorized_keys": [login],
     }
     config: dict[str, object] = {
-        "ssh_deletekeys": True,  # those of the image are everybody's
+        "ssh_deletekeys": True,  # the image's own host keys are the same for everybody
         "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
         "users": ["default", own],
     }
@@ -82,11 +80,11 @@ def user_data(user: str, login: str, key: HostKey) -> str:
 
 FOLDER = Path(".fleetform") / "keys"
 VARIABLE = "FLEETFORM_IDENTITY"
-"""The environment variable with the key: its text, or the name of its file."""
+"""The environment variable with the key or the name of its file."""
 SHARE = (
     f"let {VARIABLE} hold it (or name its file), or name its file in `options.identity_file` of the backend"
 )
-"""What whoever works on a state from several machines does with its key."""
+"""The hint for using one key from several machines."""
 
 
 class Keys:
@@ -106,12 +104,14 @@ class Keys:
 
     @property
     def name(self) -> str:
-        """What its public half is called in the cloud."""
+        """The name of its public half in the cloud."""
         return f"fleetform-{self._account.owner}"
 
     @property
     def file(self) -> Path:
-        """The private key: the user's own, which all who work on the state share, or one for this state."""
+        """The file of the private key: the user's own, which all share who work on the state, or one for this
+        state.
+        """
         project = self._account.config.project_dir.absolute()
         if given := os.environ.get(VARIABLE, "").strip():
             return _in_memory(given) if "PRIVATE KEY" in given else project / Path(given).expanduser()
@@ -120,16 +120,18 @@ class Keys:
 
     @property
     def given(self) -> bool:
-        """Whether the user says where the key is; else one is made for the state."""
+        """Whether the user names the key. If not, one is made for the state."""
         return bool(os.environ.get(VARIABLE, "").strip() or self._account.options.get("identity_file"))
 
     @property
     def source(self) -> str:
-        """What the key is called in messages. What the variable holds is shown to nobody."""
+        """The key's name in messages. The value of the variable is never shown."""
         return VARIABLE if os.environ.get(VARIABLE, "").strip() else str(self.file)
 
     def check(self) -> None:
-        """`PermanentError` if the key that is named cannot be used, or one would be made that others lack."""
+        """`PermanentError` if the named key cannot be used, or if a new key would differ from
+        that of others.
+        """
         if self.given:
             self.login()
         if self.given or self.file.exists() or not self._account.config.shared:
@@ -142,12 +144,12 @@ class Keys:
         raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
 
     def login(self) -> Login:
-        """The key; `PermanentError` if it is not here."""
+        """The key; `PermanentError` if it does not exist."""
         with self._turn:
             return self._read()
 
     def host_key(self, token: str) -> HostKey:
-        """That of the node which a create with this token makes."""
+        """The host key of the node that a create with this token makes."""
         return self.login().host_key(f"{self._account.owner}\0{token}")
 
     def _read(self) -> Login:
@@ -164,12 +166,14 @@ class Keys:
         return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
 
     def _unmade(self) -> None:
-        """Take back a key that was made just now: nodes have another one, and it would be taken for that."""
+        """Delete a key that was made just now: the nodes have another one, and this one would be mistaken for
+        it.
+        """
         self.file.unlink(missing_ok=True)
         self._login, self._fresh = None, False
 
     def made(self) -> Login:
-        """The key; one for this state is made where the user names none and there is none yet."""
+        """The key. If the user names none, the state's own, which is made if missing."""
         with self._turn:
             return self._made()
 
@@ -182,9 +186,9 @@ class Keys:
 
 @functools.cache
 def _in_memory(text: str) -> Path:
-    """A file with a key that is on no disk and ends with this process; programs that it runs can read it.
+    """A file with a key in memory, for this process and the programs that it runs.
 
-    CI systems strip the last line break of what they store, without which OpenSSH reads no key.
+    CI systems strip the last line break of stored texts, without which OpenSSH cannot read a key.
     """
     file = os.memfd_create("identity")
     os.fchmod(file, 0o600)
@@ -196,34 +200,35 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Last(Generic[K]):
-    """Of those who are busy at a place: who is the last to leave it, and has to see whether it is empty.
+    """Finds the last one to leave a place, who must check whether the place is empty.
 
-    Not each has: that is a look for every node, and what the place has would come and go beneath the others.
+    If all checked, there would be a look for every node, and what the place has would be deleted and made
+    again under the others.
     """
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._busy: Counter[K] = Counter()
         self._emptied: set[K] = set()
-        """Places where somebody has to look whether anything is left."""
+        """Places that must be checked."""
 
     def enter(self, place: K) -> None:
-        """Somebody is busy there."""
+        """Start work at a place."""
         with self._turn:
             self._busy[place] += 1
 
     def emptied(self, place: K) -> None:
-        """Something went from there, or was not made."""
+        """Note that something was removed from a place, or not made."""
         with self._turn:
             self._emptied.add(place)
 
     def leave(self, place: K) -> bool:
-        """Whether it was the last one, and has to look."""
+        """End work at a place; returns whether the caller is the last and must check."""
         with self._turn:
             self._busy[place] -= 1
             if self._busy[place] or place not in self._emptied:
                 return False
-            # Before the look, not after it: who ends a node meanwhile has it looked at again.
+            # Before the check, not after it: a node that ends meanwhile causes another check.
             self._emptied.discard(place)
             return True
 
@@ -242,10 +247,10 @@ T = TypeVar("T")
 
 class Pairs(Keys, ABC, Generic[R, T]):
     """The key of one state: its private half is a file here, its public half a key pair in each region with
-    nodes. `T` is what a cloud tells of a pair.
+    nodes. `T` is a cloud's description of a pair.
 
-    No pair is needed to log in (`user_data` says who may). It tells the next machine that makes nodes of this
-    state whether its key is the one that the others have.
+    Logging in needs no pair (`user_data` says who may). The pair tells the next machine that makes nodes of
+    this state whether it has the same key.
     """
 
     def __init__(self, account: Account) -> None:
@@ -254,7 +259,9 @@ class Pairs(Keys, ABC, Generic[R, T]):
         self._last: Last[str] = Last()
 
     def bring(self, region: R) -> Login:
-        """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
+        """Make the key and its pair in a region, if missing; `PermanentError` if there is a pair with another
+        key.
+        """
         with self._turn:
             self._before(region)
             login = self._made()
@@ -264,16 +271,16 @@ class Pairs(Keys, ABC, Generic[R, T]):
             return login
 
     def _before(self, region: R) -> None:
-        """What is to be seen before a key is made."""
+        """A check before a key is made."""
 
     def _have(self, region: R, login: Login) -> None:
-        """Have the pair in a region; `PermanentError` as above."""
+        """Make the pair in a region, if missing; `PermanentError` as above."""
         there = None if self._fresh else self._find(region)
         if there is None:
             try:
                 self._send(region, login)
             except PermanentError as error:
-                # Another machine was first, or an answer was lost.
+                # Another machine was faster, or an answer was lost.
                 there = self._find(region)
                 if there is None:
                     raise self._unsent(error) from None
@@ -286,46 +293,46 @@ class Pairs(Keys, ABC, Generic[R, T]):
 
     @abstractmethod
     def _send(self, region: R, login: Login) -> None:
-        """Ask once for the pair."""
+        """Request the pair once."""
 
     def _unsent(self, error: PermanentError) -> ProviderError:
-        """The fault of a pair that was refused and is not there."""
+        """The fault for a pair that was refused and does not exist."""
         return error
 
     @abstractmethod
     def _is_of(self, there: T, login: Login) -> bool:
-        """Whether a pair has this key, and is ours."""
+        """Whether a pair has this key and is ours."""
 
     @abstractmethod
     def _another(self, region: R, login: Login, there: T) -> PermanentError:
         """The fault of a pair with another key than ours."""
 
     def _others(self, region: R, what: str) -> PermanentError:
-        """The same, in words; `what` says of the pair what it has."""
+        """The text of that fault; `what` says which key the pair has."""
         summary = f"the nodes of this state in {region.name} have another key than {self.source}: {what}"
         hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
         return PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
     def forgotten(self, region: R) -> None:
-        """Somebody says that the pair is not there any more."""
+        """Note that the pair no longer exists."""
         with self._turn:
             self._there.discard(region.name)
 
     def there(self, region: R) -> bool:
-        """Whether a region has the pair: nodes of the state were made there, by this account."""
+        """Whether a region has the pair: then this account made nodes of the state there."""
         return self._find(region) is not None
 
     @contextmanager
     def changing(self, region: R, living: Callable[[], bool], *, ending: bool) -> Iterator[None]:
-        """While nodes of a region come and go. The last of these calls takes the pair away if no node is
-        `living`. A call that is `ending` one gets the fault if that should be tried again.
+        """Surrounds making or ending nodes of a region. The last of these calls deletes the pair if no node
+        is `living`. An `ending` call gets transient faults of that.
         """
         self._last.enter(region.name)
         try:
             yield
         finally:
             if self._last.leave(region.name):
-                # What this is about is done, or was said.
+                # The call itself has succeeded or has its own error.
                 with suppress(PermanentError if ending else ProviderError):
                     self._leave(region, living)
 
@@ -338,12 +345,12 @@ class Pairs(Keys, ABC, Generic[R, T]):
             raise
 
     def left(self, region: R) -> None:
-        """A node of a region went, or was not made."""
+        """Note that a node of a region ended, or was not made."""
         self._last.emptied(region.name)
 
     def remove(self, region: R) -> None:
-        """Take the pair out of a region that has no nodes of the state any more. The file stays. Whoever
-        makes a node just now brings it again.
+        """Delete the pair in a region without nodes of the state. The file stays. If a node is being made
+        meanwhile, the pair is made again.
         """
         with self._turn:
             self._there.discard(region.name)
@@ -351,4 +358,4 @@ class Pairs(Keys, ABC, Generic[R, T]):
 
     @abstractmethod
     def _remove(self, region: R) -> None:
-        """Delete it, if it is there and ours."""
+        """Delete it, if it exists and is ours."""

@@ -1,8 +1,8 @@
-"""What is written on everything that is made, as tags: whose it is, by which create, and from which inputs.
+"""The mark on everything that is made, as tags: its owner, its create, and its inputs.
 
-A cloud limits a tag's length, so long texts go over several tags: the first one begins with their number, and
-what is left over of a longer text is never read. Where tags take neither all characters nor long values, a
-text is packed; one that grows a thousandfold is not read to its end, since anybody may have written it.
+Clouds limit a tag's length, so a long text uses several tags: the first one begins with their number, and
+leftovers of a longer text are never read. If tags do not allow all characters or long values, a text is
+packed. A packed text that grows a thousandfold is not read to its end, since anybody may have written it.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ INPUTS = f"{OURS}inputs"
 HOST_KEY = f"{OURS}host-key"
 USER = f"{OURS}user"
 TAKEN = f"{OURS}taken"
-"""Of a node besides: its public host key, who logs in, and that it was ready to be a node once."""
+"""Further keys of a node: its public host key, its login user, and that it was ready once."""
 ON = f"{OURS}on:"
-"""The key of a disk's tag for one machine, whose name or id follows: so that who loses the race for a disk
-does not overwrite what the winner wrote.
+"""The key of a disk's tag for one machine, followed by the machine's name or id: the loser of a race for a
+disk does not overwrite the winner's tag.
 """
 LENGTH = 250
-"""Characters in a tag's value: EC2 takes 256, OpenStack and GCE's metadata 255 and more."""
+"""Characters in a tag's value: EC2 allows 256, OpenStack and GCE's metadata 255 and more."""
 MOST = 24
-"""Tags that one text may fill, of the 50 that EC2 allows."""
+"""The most tags for one text, of the 50 that EC2 allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What a thing says of itself."""
+    """The mark of a thing."""
 
     owner: str
     address: Address
     token: str
     inputs: Mapping[str, Any]
     known: bool = True
-    """See `provider.Thing`: where the thing cannot say its inputs, they are empty here."""
+    """See `provider.Thing`: if the thing cannot store its inputs, they are empty here."""
 
     @property
     def node(self) -> NodeInputs:
-        """The inputs of a node."""
+        """The inputs as those of a node."""
         return inputs_of("node", self.inputs)
 
     @property
     def volume(self) -> VolumeInputs:
-        """The inputs of a volume."""
+        """The inputs as those of a volume."""
         return inputs_of("volume", self.inputs)
 
     @property
     def tags(self) -> dict[str, str]:
-        """Those of the user, of whatever it is."""
+        """The user's tags, for any kind."""
         return tags_in(self.inputs)
 
 
@@ -70,7 +70,7 @@ def tags_in(inputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def written(mark: Mark) -> dict[str, str]:
-    """The tags that say it."""
+    """The mark as tags."""
     text = json.dumps(mark.inputs, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return {
         OWNER: mark.owner,
@@ -81,7 +81,7 @@ def written(mark: Mark) -> dict[str, str]:
 
 
 def read(tags: Mapping[str, str], thing: str) -> Mark:
-    """What the tags of `thing` (its id) say; `PermanentError` if somebody damaged them."""
+    """The mark in the tags of `thing` (its id); `PermanentError` if it is damaged."""
     try:
         return Mark(
             owner=tags[OWNER],
@@ -96,8 +96,8 @@ def read(tags: Mapping[str, str], thing: str) -> Mark:
 def thing(
     mark: Mark, outputs: Mapping[str, Any], actual: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Thing:
-    """What the port calls a thing of ours. `actual` says what others changed, given the inputs that it was
-    made with.
+    """The port's thing for a thing of ours. `actual` returns what others changed, given the inputs that it
+    was made with.
     """
     return Thing(
         address=mark.address,
@@ -110,16 +110,14 @@ def thing(
 
 
 def node(mark: Mark, backend: str, outputs: Mapping[str, Any]) -> Record:
-    """The record of a node, by what its machine says of itself."""
+    """The record of a node, from its machine's mark."""
     return Record(address=mark.address, backend=backend, inputs=mark.inputs, outputs=outputs)
 
 
 def again(
     record: Record, tags: Mapping[str, str] | None = None, actual: Mapping[str, Any] | None = None
 ) -> Thing:
-    """A recorded thing that is there, as it is recorded. `tags` say of which create it is; `actual`:
-    what others changed.
-    """
+    """A recorded thing that exists, as recorded. `tags` name its create; `actual`: what others changed."""
     return Thing(
         address=record.address,
         token=(tags or {}).get(TOKEN, ""),
@@ -130,13 +128,13 @@ def again(
 
 
 def of_node(outputs: Mapping[str, Any]) -> dict[str, str]:
-    """What a node that was ready once says besides its mark, from what is recorded of it."""
+    """The further tags of a node that was ready once, from its record."""
     known = {HOST_KEY: outputs.get("host_key"), USER: outputs.get("user"), TAKEN: "yes"}
     return {key: str(value) for key, value in known.items() if value}
 
 
 def damaged(thing: str) -> PermanentError:
-    """The fault of tags that cannot be read."""
+    """The fault for tags that cannot be read."""
     summary = f"the tags `{OURS}…` of {thing} cannot be read: somebody changed them"
     hint = "put them back, or delete it by hand and run `fleetform state rm` for its address"
     return PermanentError(PermanentKind.INVALID, summary, about=thing, hint=hint)
@@ -154,7 +152,7 @@ def pack(key: str, text: str, about: Address) -> dict[str, str]:
 
 
 def unpack(key: str, tags: Mapping[str, str]) -> str:
-    """The text again. `KeyError`, `ValueError` if a part is missing."""
+    """The text of tags from `pack`. `KeyError`, `ValueError` if a part is missing."""
     number, _, first = tags[key].partition("|")
     return "".join([first, *(tags[f"{key}.{i}"] for i in range(1, int(number)))])
 
@@ -167,7 +165,7 @@ def _mapping(text: str) -> Mapping[str, Any]:
 
 
 MOST_BYTES = 1 << 18
-"""Of a text. All tags that one thing has hold less than this, packed or not."""
+"""For one text. All tags of a thing hold less than this, packed or not."""
 
 
 def packed(text: str) -> str:
@@ -176,7 +174,7 @@ def packed(text: str) -> str:
 
 
 def unpacked(code: str) -> str:
-    """What was packed; one that cannot be read is empty, which nothing of ours is."""
+    """The text of `packed`; empty if unreadable, which no text of ours is."""
     try:
         data = base64.b32decode(code.upper() + "=" * (-len(code) % 8))
         reader = zlib.decompressobj()

@@ -1,6 +1,6 @@
-"""Nodes of clouds that let machines carry tags: made once, found, compared, written anew, deleted.
+"""Nodes of clouds with tags on machines: made once, found, compared, updated, deleted.
 
-A cloud is a `Driver`: its calls, and what it alone refuses.
+A cloud is a `Driver`: its calls, and its own checks.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ from providers.cloud.marks import Mark
 from providers.ssh.key_pairs import Login
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
-"""Inputs of a node that are those of its machine: it is made anew to change them."""
+"""Inputs that are fixed when the machine is made: a change needs a new machine."""
 
 
 class Machine(Tagged, Protocol):
-    """A machine as its cloud tells of it. Texts are empty where there is nothing to say."""
+    """A machine as its cloud reports it. Texts are empty if unknown."""
 
     @property
     def address(self) -> str:
-        """The private address, which it keeps as long as it lives."""
+        """Its private address, which never changes."""
 
     @property
     def public_address(self) -> str | None:
-        """The one that it has now; None if the cloud does not tell."""
+        """Its current public address; None if the cloud does not report it."""
 
     @property
     def image(self) -> str:
-        """The id of the image that it started from, if that is recorded."""
+        """The id of its image, if known."""
 
     @property
     def why_gone(self) -> str:
-        """Why it has ended, as far as the cloud says it."""
+        """Why it has ended, if the cloud says so."""
 
 
 M = TypeVar("M", bound=Machine)
 
 
 class Driver(Protocol[M]):
-    """What a cloud is asked about machines. Faults are the port's."""
+    """A cloud's calls for machines. Faults are the port's."""
 
     def listed(self, *, address: str = ...) -> list[M]:
-        """All that are ours and alive, or those of an address."""
+        """All of ours that are alive, or those of an address."""
 
     def candidates(self, address: Address, token: str) -> Iterable[M]:
-        """What a create with this token made, the oldest first. One that never ran is nothing."""
+        """The machines of a create with this token, oldest first. One that never ran does not count."""
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, M | Ended | None]]:
-        """Each record of which the cloud knows something: its machine, that it ended, or that it is not there
-        and nobody knows why.
+        """The records about which the cloud knows something: the machine, its end, or that it is missing for
+        an unknown reason.
         """
 
     def machine(self, have: Record, *, ending: bool) -> M | None:
-        """The machine of a record. With `ending`, a fault if it may be there all the same."""
+        """The machine of a record. With `ending`, a fault unless it is certain that it is gone."""
 
     def type_of(self, machine: M, made: str) -> str:
-        """The type of a machine, in the notation in which `made` names the type it was made with."""
+        """The type of a machine, in the notation of the type in `made`."""
 
     def create(self, mark: Mark, node: NodeInputs) -> M:
-        """The machine that carries this mark, made now or by an earlier try. It runs and has an address."""
+        """The machine with this mark, made now or by an earlier try. It runs and has an address."""
 
     def retag(self, machine: M, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
-        """Write a new mark over the old one, or in its place if somebody removed it, after the tags `more`.
-        May be cut short anywhere, and tried again. Returns what is recorded of the machine from now on.
+        """Write the tags `more`, then a new mark over the old one, or in its place if it was removed. May be
+        interrupted at any point, and tried again. Returns the machine's outputs to record.
         """
 
     def remove(self, have: Record, there: Callable[[], list[M]]) -> None:
-        """Delete what is `there` of a record, and what it leaves behind."""
+        """Delete what exists (`there`) of a record, and what it leaves behind."""
 
     def states(self, nodes: Sequence[Record]) -> Iterable[tuple[Record, M | None, NodeState, str | None]]:
-        """What the cloud says of nodes: their machines, their states, and why they are in them."""
+        """The cloud's report on nodes: their machines, states and reasons."""
 
     def note_ready(self, node: Record) -> None:
         """Write the tag `marks.TAKEN` on the machine of a node."""
@@ -92,21 +92,21 @@ class Nodes(Generic[M]):
     """The machines of one account."""
 
     def __init__(self, account: Account, driver: Driver[M], adopts: checks.Driver[M] | None = None) -> None:
-        """`adopts` knows the machines of others; None where none can be adopted."""
+        """`adopts` handles machines that others made; None if none can be adopted."""
         self._account = account
         self._driver = driver
         self._adopts = adopts
 
     def listed(self) -> list[M]:
-        """All that are ours and alive."""
+        """All of ours that are alive."""
         return self._driver.listed()
 
     def thing(self, machine: M) -> Thing:
-        """A machine of ours as a thing."""
+        """A machine of ours as the port's thing."""
         return marks.thing(self._account.read(machine), outputs(machine), partial(self._actual, machine))
 
     def _actual(self, machine: M, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, and the type, which can be another one once it was stopped."""
+        """What others changed: the tags, and the type, which can change while the machine is stopped."""
         found = self._account.strange(machine.tags, made)
         wanted = str(made.get("instance_type") or "")
         has = self._driver.type_of(machine, wanted)
@@ -132,15 +132,15 @@ class Nodes(Generic[M]):
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the machine runs and has an address. One that is named is adopted."""
+        """See the port. It returns when the machine runs and has an address. A named machine is adopted."""
         mark = self._account.mark(address, token, inputs)
         if mark.node.instance_id is not None and self._adopts is not None:
             return outputs(checks.take(self._account, self._adopts, mark))
         return outputs(self._driver.create(mark, mark.node))
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. What changes in place is written down alone; where somebody took away whose it is,
-        everything is written anew.
+        """See the port. Only changes in place are written; if the owner's mark was removed, everything is
+        written again.
         """
         check_fixed(have.address, have.inputs, inputs, FIXED)
         machine = self.of(have, untagged=True)
@@ -155,8 +155,8 @@ class Nodes(Generic[M]):
         return self._driver.retag(machine, self._account.mark(made.address, made.token, inputs), have, {})
 
     def delete(self, have: Record) -> None:
-        """See the port. It ends when nothing of the machine is left that has to be waited for. What nodes
-        share goes with the last one of them, also where that had ended before. What was adopted is let go.
+        """See the port. It returns when everything of the machine is gone that must be waited for. What nodes
+        share is deleted with the last of them, even if that had ended before. An adopted machine is released.
         """
         if have.node.instance_id is not None:
             self._there(have)
@@ -164,8 +164,8 @@ class Nodes(Generic[M]):
         self._driver.remove(have, partial(self._there, have))
 
     def _there(self, have: Record) -> list[M]:
-        """The machines of a record that are to end. Those that were adopted are let go instead, whatever is
-        recorded: their own tags say it.
+        """The machines of a record to end. Adopted ones are released instead: their own tags decide, not the
+        record.
         """
         if not have.outputs.get("id"):
             found = self._driver.listed(address=str(have.address))
@@ -175,12 +175,12 @@ class Nodes(Generic[M]):
         return [m for m in found if self._adopts is None or not checks.let_go(self._account, self._adopts, m)]
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
-        """The machine of a record, if it is there; `PermanentError` if it is not ours.
+        """The machine of a record, if it exists; `PermanentError` if it is not ours.
 
         Args:
             have: The record.
-            untagged: One that does not say whose it is is returned, too.
-            ending: The driver makes sure that what it does not find is gone.
+            untagged: A machine that does not name its owner is returned, too.
+            ending: The driver makes sure that a machine that it does not find is gone.
         """
         machine = self._driver.machine(have, ending=ending)
         if machine is not None and not (untagged and self._account.lost(machine.tags)):
@@ -188,7 +188,7 @@ class Nodes(Generic[M]):
         return machine
 
     def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
-        """What the cloud says of nodes."""
+        """The cloud's report on nodes."""
         return {
             record.address.name: Seen(
                 readiness=Readiness(state=state, reason=reason, observed_at=time.time()),
@@ -199,12 +199,12 @@ class Nodes(Generic[M]):
         }
 
     def taken(self, node: Record) -> None:
-        """Note that a node was ready once: what it is not from now on is no part of its start."""
+        """Note that a node was ready once: a later fault is not part of its start."""
         self._driver.note_ready(node)
 
 
 def outputs(machine: Machine) -> dict[str, Any]:
-    """What is recorded of a machine, and stays as it is while that lives and runs."""
+    """The outputs of a machine, which stay the same while it runs."""
     found = {
         "id": machine.id,
         "address": machine.address,
@@ -218,11 +218,11 @@ def outputs(machine: Machine) -> dict[str, Any]:
 
 
 def first_start(account: Account, keys: Keys, login: Login, token: str) -> tuple[dict[str, str], str]:
-    """The tags by which a node says how it is logged in to, and the user data of its first start."""
+    """The tags of a node with its login data, and the user data for its first start."""
     key, user = keys.host_key(token), account.config.ssh_user or USER
     return {marks.HOST_KEY: key.public, marks.USER: user}, user_data(user, login.public, key)
 
 
 def ended(kind: Kind, summary: str, about: str) -> ProviderError:
-    """The fault of a machine that ended while it started. It is gone for good: another one may do better."""
+    """The fault for a machine that ended while starting. It is gone; another one may succeed."""
     return fault(PermanentKind.NO_CAPACITY if isinstance(kind, TransientKind) else kind, summary, about=about)

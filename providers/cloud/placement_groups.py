@@ -1,7 +1,7 @@
-"""Placement groups: where the nodes of a fleet with `placement: cluster` are close to each other.
+"""Placement groups: they keep the nodes of a fleet with `placement: cluster` close to each other.
 
-One for each fleet and zone: those of one group are in one zone. It is made before the first node and goes
-after the last one; in between it says itself whose it is. Nothing is recorded of it.
+There is one for each fleet and zone, since the nodes of a group are in one zone. It is made before the first
+node and deleted after the last one. Meanwhile its own tags name its owner; nothing about it is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Groups(ABC):
     """The placement groups of one account. Safe to use from many threads."""
 
     CALLED = "placement group"
-    """What the cloud calls one."""
+    """The cloud's word for one."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -37,12 +37,12 @@ class Groups(ABC):
 
     @property
     def given(self) -> str | None:
-        """What the user wants instead: the name of a group, or `off`."""
+        """The user's choice: the name of a group, or `off`."""
         found = self._account.options.get(OPTION)
         return str(found) if found else None
 
     def bring(self, inputs: NodeInputs) -> str | None:
-        """The group of a node that is about to be made, and is there; None if it has none."""
+        """The existing or new group for a node to make; None if it has none."""
         if inputs.placement == Placement.CLUSTER and self.given:
             return None if self.given == OFF else self.given
         name = self.of(inputs)
@@ -55,12 +55,12 @@ class Groups(ABC):
         return name
 
     def forgotten(self, name: str) -> None:
-        """Somebody says that a group is not there any more."""
+        """Note that a group no longer exists."""
         with self._turn:
             self._there.discard(name)
 
     def of(self, inputs: NodeInputs) -> str:
-        """The name of the group that a node is in, unless another is named; empty if it can be in none."""
+        """The name of a node's group, unless the user names another; empty if it can be in none."""
         clusters = inputs.placement == Placement.CLUSTER and self.takes(inputs)
         return self.name(inputs) if clusters else ""
 
@@ -73,7 +73,7 @@ class Groups(ABC):
                 off = f"write `options: {{{OPTION}: {OFF}}}` to do without"
                 hint = f"{error.hint}, or {off}" if error.hint else off
                 raise PermanentError(error.kind, error.summary, about=error.about, hint=hint) from None
-            # Another worker or machine was first, or an answer was lost.
+            # Another worker or machine was faster, or an answer was lost.
             have = self.tags(name, inputs)
             if have is None:
                 raise
@@ -84,10 +84,10 @@ class Groups(ABC):
 
     @contextmanager
     def changing(self, inputs: NodeInputs, *, ends: bool = False) -> Iterator[None]:
-        """While a node is made, or ended. The last one to leave takes the group away if it may be empty.
+        """Surrounds making or ending a node. The last call to leave deletes the group if it may be empty.
 
-        `BUSY` for who `ends` one, while its machines are on their way out, which takes some of them minutes:
-        until then a cloud does not let go of the group.
+        `BUSY` for a call that `ends` a node while machines of the group are still ending, which can take
+        minutes: the cloud does not delete the group before.
         """
         name = self.of(inputs)
         self._last.enter(name)
@@ -99,7 +99,7 @@ class Groups(ABC):
             if isinstance(error, PermanentError):
                 self._last.emptied(name)
             if self._last.leave(name):
-                with suppress(ProviderError):  # what it is about was said
+                with suppress(ProviderError):  # the call itself has succeeded or has its own error
                     self._leave(name, inputs)
             raise
         if self._last.leave(name):
@@ -122,20 +122,20 @@ class Groups(ABC):
 
     @abstractmethod
     def name(self, inputs: NodeInputs) -> str:
-        """What the group of a node is called: the same for all of its fleet in its zone."""
+        """The name of a node's group: the same for all nodes of its fleet in its zone."""
 
     @abstractmethod
     def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """Make it, with these tags; `PermanentError` if there is one of that name."""
+        """Make the group with these tags; `PermanentError` if the name exists."""
 
     @abstractmethod
     def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
-        """What it says of itself; None if there is none."""
+        """The tags of the group; None if it does not exist."""
 
     @abstractmethod
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        """Whether a machine is in it that does not end."""
+        """Whether it has a machine that is not ending."""
 
     @abstractmethod
     def remove(self, name: str, inputs: NodeInputs) -> None:
-        """Delete it; BUSY while a machine is in it, nothing to do if it is not there."""
+        """Delete it. BUSY while it has a machine; does nothing if it does not exist."""

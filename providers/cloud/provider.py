@@ -1,4 +1,4 @@
-"""`Cloud`, the port's methods over the nodes, volumes and attachments of a driver. Ranks run as on hosts."""
+"""`Cloud`: the port's methods over a driver's nodes, volumes and attachments. Ranks run as on hosts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from providers.cloud.volumes import Volumes
 
 
 def _once_only(seen: Seen) -> Seen:
-    """One that was ready before does not start again for the first time: whoever waits for that, would take a
-    node that somebody restarted for one that never came up.
+    """A node that was ready before does not start a second time. If it did, someone who waits for its start
+    would take a restarted node for one that never started.
     """
     if not seen.taken or seen.readiness.state is not NodeState.PROVISIONING:
         return seen
@@ -41,7 +41,7 @@ def _once_only(seen: Seen) -> Seen:
 
 
 def _may_answer(seen: Seen) -> bool:
-    """Whether a node is asked itself: it is up by its cloud, or was before."""
+    """Whether to ask the node itself: it is running by its cloud, or was ready before."""
     return seen.readiness.state is NodeState.READY or (
         seen.taken and seen.readiness.state is NodeState.NOT_READY
     )
@@ -57,8 +57,8 @@ def _reserving(wanted: Mapping[Address, Mapping[str, Any]]) -> list[Address]:
 
 
 def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
-    """What the cloud says of a node, and what it says itself. One that is down by its cloud and does not
-    answer is as silent as one that is up: who waits for it goes by that.
+    """Combines the cloud's report on a node and the node's own. A node that is down and does not answer
+    counts as unreachable, like one that is up: those who wait rely on this.
     """
     if own is None or cloud.state is NodeState.READY:
         return own or cloud
@@ -68,16 +68,16 @@ def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
 
 
 class Cloud:
-    """What all drivers have in common; each adds `offers`."""
+    """The common part of all cloud drivers; each adds `offers`."""
 
     ADOPTS = False
-    """Whether volumes that somebody else made can be taken on."""
+    """Whether volumes that somebody else made can be adopted."""
 
     ADOPTS_INSTANCES = False
-    """The same of instances."""
+    """The same for instances."""
 
     RESERVES = False
-    """Whether the cloud has capacity reservations, and the driver knows them."""
+    """Whether the cloud has capacity reservations that the driver supports."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Cloud:
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`: what this cloud lacks, once for each fleet."""
+        """See `provider.Checks`: what this cloud does not support, once for each fleet."""
         faults: list[ProviderError] = []
         if not self.RESERVES:
             faults += map(self._unreserved, _reserving(wanted))
@@ -220,7 +220,7 @@ class Cloud:
                 return
 
     def _leave(self, have: Record) -> None:
-        """Remove what ranks have left on an instance that was adopted and is let go, if it runs."""
+        """Remove what ranks left on an adopted instance that is released, if it runs."""
         seen = self._nodes.readiness([have])[have.address.name]
         if seen.taken and seen.readiness.state is NodeState.READY:
             self._hosts.met(have, seen.public)
@@ -229,8 +229,8 @@ class Cloud:
     def _detach(self, have: Record) -> None:
         """Unmount it, then detach it.
 
-        A node that is silent, and again when it is asked again, is not waited for: it may be the next to be
-        deleted, and its end is that of its attachments.
+        The call does not wait for a node that stays silent when asked again: the node may be the next to be
+        deleted, and its end ends its attachments.
         """
         disk = self._attachments.on_node(have)
         if disk is None or not disk.taken:
@@ -253,7 +253,7 @@ class Cloud:
 
     @asked
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
+        """See the port. A node is ready if it runs by its cloud, and answers as a usable host."""
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
         for node in nodes:
             self._hosts.met(node, seen[node.address.name].public)
@@ -275,12 +275,12 @@ class Cloud:
 
     @asked
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. Its volumes are mounted on the node first; a rank never begins without them."""
+        """See the port. Its volumes are mounted first; no rank starts without them."""
         folders = {path: self._mounted(node, launch, path) for path in sorted(launch.volumes)}
         return self._hosts.ssh.launch(self._hosts.host(node), launch, folders, must=True)
 
     def _mounted(self, node: Record, launch: Launch, path: str) -> str:
-        """The folder on the node where a volume of a rank is."""
+        """The folder on the node of a rank's volume."""
         volume = launch.volumes[path]
         disk = self._attachments.on_node(volume)
         if disk is None or disk.node.outputs.get("id") != node.outputs.get("id"):

@@ -1,8 +1,8 @@
-"""JSON over HTTP with a bearer token: how the clouds are asked whose drivers in libcloud keep a state.
+"""JSON over HTTP with a bearer token, for clouds whose drivers in libcloud keep state of their own.
 
-libcloud's drivers for GCE and Azure log in anew for each thread, keep the token in a file of the home folder,
-open a dialogue in the browser where a key cannot be read, and remember the page of a listing on the
-connection. Its transport does none of that, so requests go through it and the token comes from here.
+libcloud's drivers for GCE and Azure log in for each thread, keep the token in a file of the home folder, open
+a dialogue in the browser for an unreadable key, and store a listing's page on the connection. Its transport
+does none of that, so requests use only the transport, and the token comes from here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from providers.cloud.faults import Answer, ErrorInfo
 from providers.cloud.settings import Host
 
 SPARE = 300.0
-"""Seconds before its end in which a token is not used any more: a request may take a while."""
+"""Seconds before its end when a token is no longer used: a request may take a while."""
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 
 
 class Tokens:
-    """The bearer token of one account, for all threads."""
+    """The bearer token of one account, shared by all threads."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Tokens:
         scrub: Scrub,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`ask` logs in: its answer has `access_token` and, in seconds, `expires_in`."""
+        """`ask` logs in. Its answer has `access_token` and, in seconds, `expires_in`."""
         self._scrub = scrub
         self._ask = ask
         self._cloud = cloud
@@ -50,7 +50,7 @@ class Tokens:
         self._until = 0.0
 
     def __call__(self) -> str:
-        """One that is good for a while."""
+        """A token that is valid for a while."""
         with self._turn:
             if self._now() >= self._until - SPARE:
                 self._value, self._until = self._new()
@@ -65,19 +65,19 @@ class Tokens:
         if not isinstance(value, str) or not _TOKEN.fullmatch(value):
             raise TransientError(TransientKind.AMBIGUOUS, f"{self._cloud}: the login's answer has no token")
         self._scrub.learn([value])
-        # A token that lives for less than the reserve is used, too.
+        # A token with a shorter life than the reserve is used, too.
         return value, self._now() + max(life, SPARE + 1)
 
 
 class Form(dict[str, str]):
-    """What is sent as a form of the web sends it."""
+    """Data sent as a web form."""
 
 
 class Rest:
     """Requests to one API. Safe to use from many threads."""
 
     def __init__(self, connection: Connection, token: Callable[[], str] | None) -> None:
-        """`token` is None where one logs in."""
+        """`token` is None for logging in."""
         self._connection = connection
         self._token = token
 
@@ -92,7 +92,7 @@ class Rest:
         body: Mapping[str, Any] | Form | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The answer to one request, an object; empty if there is no more to it than its status."""
+        """The object in the answer to one request; empty if the answer has only a status."""
         sent = {"Accept": "application/json", **(headers or {})}
         data = None
         if isinstance(body, Form):
@@ -113,7 +113,7 @@ class Rest:
 
 
 class RestAccount(Account, ABC):
-    """One use of a cloud that is asked in this way. No secret is read before something has to be asked."""
+    """One account of a cloud with such an API. Secrets are read only when first needed."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
         """See `Account`."""
@@ -122,7 +122,7 @@ class RestAccount(Account, ABC):
         self._made: tuple[Rest, str] | None = None
 
     def _there(self) -> tuple[Rest, str]:
-        """The way to the API, and the project or subscription that is asked about."""
+        """The connection to the API, and the project or subscription."""
         with self._turn:
             if self._made is None:
                 self._made = self._make()
@@ -130,17 +130,17 @@ class RestAccount(Account, ABC):
 
     @abstractmethod
     def _make(self) -> tuple[Rest, str]:
-        """The same, made."""
+        """Make the connection."""
 
     def _connection(self, url: str, read: Callable[[Answer], ErrorInfo | None], *key: str) -> Connection:
-        """To a host. `read` is what its errors say; `key` is what else its requests are counted by."""
+        """A connection to a host. `read` parses its errors; `key` separates limiters for the same host."""
         host = settings.host(url)
         own = limiter(self.CLOUD, self.config.backend, host.name, host.port, *key)
         return Connection(lambda: link(host, self.timeout), own, self.scrub, read, fence=self.config.fence)
 
 
 def link(host: Host, timeout: int) -> Any:
-    """What `Connection` makes for a thread: libcloud's transport to a host."""
+    """A thread's connection to a host: libcloud's transport."""
     from libcloud.common.base import Connection as Transport
     from libcloud.common.base import JsonResponse
 
@@ -161,12 +161,12 @@ def link(host: Host, timeout: int) -> Any:
 
 
 def strange(what: str, how: str) -> TransientError:
-    """The fault of an answer that does not answer."""
+    """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
 
 
 def listed(what: str, found: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     items = found.get(key)
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise strange(what, f"has no list `{key}`")
@@ -174,7 +174,7 @@ def listed(what: str, found: Mapping[str, Any], key: str) -> list[dict[str, Any]
 
 
 def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -> Iterator[Mapping[str, Any]]:
-    """All pages of a listing; `ask` is given what an answer has as `key`, and None at first."""
+    """All pages of a listing. `ask` gets the value of `key` in the last answer, at first None."""
     read = Pages()
     more: str | None = None
     while True:

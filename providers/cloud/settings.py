@@ -1,7 +1,7 @@
-"""How a cloud is reached: its endpoint, the secrets, the options, and what each driver needs of them.
+"""How a cloud is reached: its endpoint, secrets and options, and what each driver needs of them.
 
-`credentials` of a backend names environment variables; their values are read here, kept in memory, and taken
-out of every message.
+A backend's `credentials` name environment variables. Their values are read here, kept in memory, and removed
+from every message.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from providers.cloud.bad_answers import Scrub
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
 DEBUG = "LIBCLOUD_DEBUG"
 REFUSED: Mapping[str, str] = {
-    # It repeats requests whose answer was lost with a new token: what is made then is made twice.
+    # It repeats requests without an answer under a new token, which makes things twice.
     RETRIES: f"unset {RETRIES}; requests are tried again here, and safely",
     DEBUG: f"unset {DEBUG}: all requests would be written into that file, with passwords, tokens and keys",
 }
-"""Variables of libcloud's, and what to do about each."""
+"""libcloud's variables that are refused, and what to do about each."""
 TIMEOUT = 60
-"""Seconds that an answer may take."""
+"""The timeout of a request in seconds."""
 NODE_DISK = 100
-"""GiB of a node's own disk by default: an image's, often 8, is too small for GPU software."""
+"""The default size of a node's own disk in GiB: an image's, often 8, is too small for GPU software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Host:
 
 
 def refuse() -> None:
-    """`PermanentError` where libcloud would do by a variable what is not safe."""
+    """`PermanentError` if a variable would make libcloud do something unsafe."""
     for name, hint in REFUSED.items():
         if os.environ.get(name):
             raise PermanentError(PermanentKind.INVALID, f"{name} is set", about=name, hint=hint)
 
 
 def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
-    """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
+    """The values of a driver's credentials; `PermanentError` for a missing one."""
     refuse()
     known = (*needed, *optional)
     for key in config.credentials:
@@ -66,14 +66,14 @@ def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] =
 
 
 def _unknown(config: Config, known: Sequence[str], key: str) -> PermanentError:
-    """The fault of a credential that the driver does not take."""
+    """The fault for a credential that the driver does not have."""
     summary = f"`{key}` is no credential of the driver `{config.driver}`"
     hint = suggest(key, known) or f"it takes {', '.join(known)}"
     return PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
 
 
 def _unnamed(config: Config, needed: Sequence[str], key: str) -> PermanentError:
-    """The fault of a credential that the backend does not name."""
+    """The fault for a credential that the backend does not name."""
     example = ", ".join(f"{name}: NAME_OF_A_VARIABLE" for name in needed)
     hint = f"write `credentials: {{{example}}}`"
     shown = re.findall(r"(\w+):", NEEDED.get(config.driver, {}).get("credentials", ""))
@@ -84,7 +84,7 @@ def _unnamed(config: Config, needed: Sequence[str], key: str) -> PermanentError:
 
 
 def _unset(config: Config, keys: Sequence[str]) -> PermanentError:
-    """The fault of variables without a value."""
+    """The fault for variables without a value."""
     names = " and ".join(config.credentials[key] for key in keys)
     which = " and ".join(f"`{key}`" for key in keys)
     if len(keys) == 1:
@@ -102,12 +102,12 @@ def _unset(config: Config, keys: Sequence[str]) -> PermanentError:
 
 
 def scrub(values: Mapping[str, str]) -> Scrub:
-    """What keeps these values out of messages."""
+    """An object that removes these values from messages."""
     return Scrub(values.values())
 
 
 def host(endpoint: str) -> Host:
-    """A URL as what libcloud is told."""
+    """A URL in libcloud's form."""
     parts = urlsplit(endpoint)
     secure = parts.scheme == "https"
     if parts.path not in ("", "/"):
@@ -117,7 +117,7 @@ def host(endpoint: str) -> Host:
 
 
 def options(config: Config, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """The driver's own options, each of a type that it takes; `PermanentError` names a wrong one."""
+    """The driver's own options; `PermanentError` for a wrong name or type."""
     for key, value in config.options.items():
         about = f"options.{key}"
         if key not in known:
@@ -172,18 +172,18 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
 }
 """Driver → field → an example. `credentials` name environment variables."""
 _CHOICES = {"options": ("resource_group", "project", "project_id")}
-"""Of these, one has to be in the field."""
+"""The field must have one of these."""
 
 
 def write(config: Config, field: str) -> str | None:
-    """`write …`, for a field that is missing or lacks something, and for all others that are; None if it is
-    not known what the driver needs.
+    """A hint `write …` for a missing or incomplete field, and all others of that kind; None if the driver's
+    needs are not known.
     """
     examples = NEEDED.get(config.driver, {})
     if field not in examples:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
-    # Without credentials in YAML, EC2's are looked for where AWS's own tools find them.
+    # Without credentials in the YAML, EC2's are found as AWS's own tools find them.
     missing = [field, *(name for name in others if (config.driver, name) != ("ec2", "credentials"))]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""
@@ -192,7 +192,7 @@ def write(config: Config, field: str) -> str | None:
 
 def _has(config: Config, field: str) -> bool:
     if field == "options":
-        # Only a user of OpenStack names a project: an application's credentials are those of one.
+        # Only users name a project: an application credential belongs to one.
         return ("secret" in config.credentials and config.driver == "openstack") or any(
             key in config.options for key in _CHOICES[field]
         )

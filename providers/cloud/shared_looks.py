@@ -1,7 +1,7 @@
-"""Looks at a cloud that many need at once: they are shared, or go side by side.
+"""Looks at a cloud that many callers need at the same time: they are shared, or run in parallel.
 
-A cloud without tokens is asked for everything of ours before each create, and again until the machine runs.
-With many creates at once that would be a listing for each look.
+In a cloud without tokens, each create looks for everything of ours before it starts, and again until the
+machine runs. With many creates at once, each look would be a listing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ T = TypeVar("T")
 
 
 class Looks(Generic[T]):
-    """Looks at things by their ids. Safe to use from many threads, if each waits for something of its own."""
+    """Shared looks at things by their ids. Safe to use from many threads, if each waits for a different
+    thing.
+    """
 
     def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
-        """`ask` gives what it finds; what it leaves out is not there. Its faults are those of who asked."""
+        """`ask` returns the things that it finds; missing ones do not exist. Its faults go to the thread that
+        called it.
+        """
         self._ask = ask
         self._change = threading.Condition()
         self._waiting: set[str] = set()
-        """Nobody asks for it yet."""
+        """Ids that nobody asks for yet."""
         self._asked: set[str] = set()
-        """Somebody else does just now."""
+        """Ids that another thread asks for now."""
         self._found: dict[str, T | None] = {}
-        """What he found, until it is taken."""
+        """Things found by another thread, until they are taken."""
 
     def next(self, key: str, pause: float) -> T | None:
-        """What a look finds that begins from now on: after `pause` seconds, or when somebody else looks."""
+        """The result of a look that begins after this call: after `pause` seconds, or with another thread's
+        look.
+        """
         due = time.monotonic() + pause
         with self._change:
             while True:
@@ -44,7 +50,7 @@ class Looks(Generic[T]):
                     self._change.wait()
                 if key in self._found:
                     return self._found.pop(key)
-                # The thread that asked for it got no answer: the next one asks.
+                # The thread that asked for it got a fault: the next one asks.
             all_of_us = sorted(self._waiting)
             others = {other for other in all_of_us if other != key}
             self._waiting.clear()
@@ -62,9 +68,10 @@ class Looks(Generic[T]):
 
 @contextmanager
 def asking(at_once: int, name: str) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads for questions that change nothing. What is not asked yet when this ends, never is.
+    """A pool of threads for requests that change nothing. Requests that have not started at its end are
+    dropped.
 
-    Ctrl-C does not wait for answers: one may take a minute.
+    Ctrl-C does not wait for answers, which may take a minute.
     """
     pool = ThreadPoolExecutor(at_once, thread_name_prefix=name)
     try:
@@ -76,7 +83,7 @@ def asking(at_once: int, name: str) -> Iterator[ThreadPoolExecutor]:
 
 
 class Shared(Generic[T]):
-    """A listing that began after one asked for it. Safe to use from many threads."""
+    """A shared listing that began after the caller asked. Safe to use from many threads."""
 
     def __init__(self, look: Callable[[], Sequence[T]], now: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -86,8 +93,8 @@ class Shared(Generic[T]):
         self._found: tuple[T, ...] = ()
 
     def fresh(self, age: float = 0.0) -> tuple[T, ...]:
-        """The listing; faults are those of the look, and everybody's own. It may have started `age` seconds
-        before.
+        """The listing. Each caller gets the faults of its own look. It may have started up to `age` seconds
+        earlier.
         """
         asked = self._now() - age
         with self._turn:
@@ -99,25 +106,25 @@ class Shared(Generic[T]):
 
 
 class RecentLook(Generic[T]):
-    """Looks of many, each at one thing of a listing that may have started a moment ago. What this process has
-    changed since is looked at anew.
+    """Looks at single things in a shared listing that may have started a moment ago. Things that this process
+    changed since are looked at again.
     """
 
     def __init__(self, look: Callable[[], Mapping[str, T]], age: float) -> None:
-        """`look` gives things by their ids; `age` is how many seconds ago it may have started."""
+        """`look` returns things by their ids. It may have started `age` seconds ago."""
         self._all: Shared[tuple[str, T]] = Shared(lambda: tuple(look().items()))
         self._age = age
         self._turn = threading.Lock()
         self._changed: set[str] = set()
 
     def find(self, key: str) -> T | None:
-        """The thing of that id, if it was there."""
+        """The thing of that id; None if it did not exist."""
         with self._turn:
             changed = key in self._changed
             self._changed.discard(key)
         return dict(self._all.fresh(0.0 if changed else self._age)).get(key)
 
     def changed(self, key: str) -> None:
-        """The next look at it is to be a new one."""
+        """The next look at this thing must be new."""
         with self._turn:
             self._changed.add(key)

@@ -1,6 +1,6 @@
-"""Volumes of clouds that let disks carry tags: made once, found, compared, grown, adopted, let go, deleted.
+"""Volumes of clouds with tags on disks: made once, found, compared, grown, adopted, released, deleted.
 
-A cloud is a `Driver`: its calls, and what it alone refuses.
+A cloud is a `Driver`: its calls, and its own checks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from providers.cloud.checks import absent, check_fixed, check_tags, gone, is_fre
 from providers.cloud.marks import ON, Mark
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
-"""Inputs that are those of the disk: it is made anew to change them."""
+"""Inputs that are fixed when the disk is made: a change needs a new disk."""
 
 
 class Disk(Tagged, Protocol):
-    """A disk as its cloud tells of it."""
+    """A disk as its cloud reports it."""
 
     @property
     def name(self) -> str:
@@ -31,11 +31,11 @@ class Disk(Tagged, Protocol):
 
     @property
     def size(self) -> int | None:
-        """In GiB; None if the cloud does not say it."""
+        """In GiB; None if the cloud does not report it."""
 
     @property
     def type(self) -> str:
-        """Empty if the cloud did not say it."""
+        """Empty if the cloud did not report it."""
 
     @property
     def state(self) -> str:
@@ -46,59 +46,59 @@ D = TypeVar("D", bound=Disk)
 
 
 class Driver(Protocol[D]):
-    """What a cloud is asked about disks. Faults are the port's."""
+    """A cloud's calls for disks. Faults are the port's."""
 
     @property
     def usual_type(self) -> str:
-        """The type that a disk has by default; empty if types are not compared then."""
+        """The default type of disks; empty if types are not compared."""
 
     def listed(self, **narrow: str) -> list[D]:
-        """All that are ours and not gone; `address` and `token` narrow it."""
+        """All of ours that are not gone. `address` and `token` narrow it."""
 
     def candidates(self, address: Address, token: str) -> Iterable[D]:
-        """What a create with this token may have made."""
+        """The disks that a create with this token may have made."""
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, D | None]]:
-        """Each record whose region is known, and its disk if that is there or just ended."""
+        """The records with a known region, and the disk of each if it exists or has just ended."""
 
     def disk(self, have: Record, *, ending: bool) -> D | None:
-        """The disk of a record. With `ending`, a fault if it may be there all the same."""
+        """The disk of a record. With `ending`, a fault unless it is certain that it is gone."""
 
     def make_once(self, mark: Mark) -> D:
-        """The disk that carries this mark, made now or by an earlier try. It can be attached, or will be."""
+        """The disk with this mark, made now or by an earlier try. It can be attached, now or soon."""
 
     def named(self, mark: Mark) -> D | None:
-        """The disk that somebody else made and the mark's inputs name."""
+        """The disk of somebody else that is named in the mark's inputs."""
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """Where such a disk is looked for, and the hint if it is not there."""
+        """Where such a disk is looked for, and a hint if it does not exist."""
 
     def check_adopted(self, mark: Mark, disk: D) -> None:
-        """`PermanentError` where such a disk is not what is declared."""
+        """`PermanentError` if such a disk is not as declared."""
 
     def take(self, disk: D, mark: Mark) -> None:
-        """Write the mark on a disk that is nobody's."""
+        """Write the mark on a disk without an owner."""
 
     def let_go(self, disk: D) -> None:
-        """Take what we wrote off a disk."""
+        """Remove what we wrote from a disk."""
 
     def grow(self, disk: D, size: int, about: Address) -> None:
-        """Let it have so many GiB."""
+        """Grow it to so many GiB."""
 
     def retag(self, disk: D, mark: Mark, have: Record) -> None:
-        """Write a new mark over the old one, or in its place if somebody removed it."""
+        """Write a new mark over the old one, or in its place if it was removed."""
 
     def remove(self, disk: D, about: Address) -> None:
-        """Delete it; what is absent already is success."""
+        """Delete it; does nothing if it does not exist."""
 
     def holders(self, disk: D) -> Sequence[str]:
-        """The ids of the machines that have it, or are about to."""
+        """The ids of the machines that have it or are getting it."""
 
     def living(self, disk: D, machines: Sequence[str]) -> str | None:
-        """The first of its holders that lives and keeps it, as a message names it."""
+        """The first living holder that keeps it, as named in a message."""
 
     def busy(self, disk: D, machines: Sequence[str], *, theirs: bool) -> str:
-        """Why it cannot be deleted or let go just now; empty if it can. `theirs`: it was adopted."""
+        """Why it cannot be deleted or released now; empty if it can. `theirs`: it was adopted."""
 
 
 class Volumes(Generic[D]):
@@ -109,11 +109,11 @@ class Volumes(Generic[D]):
         self._driver = driver
 
     def listed(self, *, address: str | None = None) -> list[D]:
-        """All that are ours, or those of an address."""
+        """All of ours, or those of an address."""
         return self._driver.listed(address=address) if address else self._driver.listed()
 
     def thing(self, disk: D) -> Thing:
-        """A disk of ours as a thing."""
+        """A disk of ours as the port's thing."""
         return marks.thing(self._account.read(disk), outputs(disk), partial(self._actual, disk))
 
     def _actual(self, disk: D, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Volumes(Generic[D]):
         return found
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`. A disk that is not there says nothing: it may be another account."""
+        """See `provider.Recalls`. A missing disk proves nothing: it may be another account."""
         out: dict[Address, Thing | Ended | None] = {}
         for record, disk in self._driver.recorded(records):
             if disk is not None and disk.gone:
@@ -143,7 +143,7 @@ class Volumes(Generic[D]):
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. A disk that is named is adopted."""
+        """See the port. A named disk is adopted."""
         mark = self._account.mark(address, token, inputs)
         if VOLUME_ID not in inputs:
             return outputs(self._driver.make_once(mark))
@@ -153,8 +153,8 @@ class Volumes(Generic[D]):
         return outputs(disk)
 
     def seen(self, address: Address, token: str, inputs: Mapping[str, Any]) -> tuple[D, bool]:
-        """The disk that is named, and whether it is still to be taken; `PermanentError` where it is not what
-        is declared. There is no `token` with a plan.
+        """The named disk, and whether it still has to be adopted; `PermanentError` if it is not as declared.
+        In a plan there is no `token`.
         """
         mark = self._account.mark(address, token, inputs)
         disk = self._driver.named(mark)
@@ -165,7 +165,7 @@ class Volumes(Generic[D]):
         return disk, free
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It grows in place."""
+        """See the port. A disk grows in place."""
         disk = self.of(have, untagged=True)
         if disk is None:
             raise gone(have.address)
@@ -184,7 +184,7 @@ class Volumes(Generic[D]):
         return outputs(disk)
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a living machine has is refused. What was adopted is let go."""
+        """See the port. A disk on a living machine is refused. An adopted one is released."""
         if have.outputs.get("id"):
             disk = self.of(have, untagged=VOLUME_ID in have.inputs, ending=True)
             there = [disk] if disk and not self._account.lost(disk.tags) else []
@@ -199,7 +199,7 @@ class Volumes(Generic[D]):
                 self._driver.remove(disk, have.address)
 
     def _check_free(self, disk: D, address: Address, *, theirs: bool) -> None:
-        """What was adopted (`theirs`) others may have, but not a machine that got it from us."""
+        """Others may hold an adopted disk (`theirs`), but not a machine that got it from us."""
         holders = self._driver.holders(disk)
         ours = [m for m in holders if not theirs or ON + m.rpartition("/")[2] in disk.tags]
         if ours and (who := self._driver.living(disk, ours)):
@@ -211,12 +211,12 @@ class Volumes(Generic[D]):
             )
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> D | None:
-        """The disk of a record, if it is there; `PermanentError` if it is not ours.
+        """The disk of a record, if it exists; `PermanentError` if it is not ours.
 
         Args:
             have: The record.
-            untagged: One that does not say whose it is is returned, too.
-            ending: The driver makes sure that what it does not find is gone.
+            untagged: A disk that does not name its owner is returned, too.
+            ending: The driver makes sure that a disk that it does not find is gone.
         """
         disk = self._driver.disk(have, ending=ending)
         if disk is None or disk.gone:
@@ -227,5 +227,5 @@ class Volumes(Generic[D]):
 
 
 def outputs(disk: Disk) -> dict[str, Any]:
-    """What is recorded of a disk."""
+    """The outputs of a disk."""
     return {"id": disk.id, **({"zone": disk.zone} if disk.zone is not None else {})}

@@ -1,8 +1,8 @@
-"""The driver `azure` (in libcloud `azure_arm`): virtual machines and managed disks of one resource group. Its
-calls: machines, their interfaces and addresses, disks, tags.
+"""The driver `azure` (libcloud's `azure_arm`): virtual machines and managed disks in one resource group. It
+makes the calls for machines, their interfaces and addresses, disks and tags.
 
-Names are taken once in a resource group, so what is made is named after its token. A PUT makes or changes, so
-one that is tried again is preceded by a look, and asks that there be none yet where Azure takes that.
+A name is unique in a resource group, so a thing is named after its token. PUT both makes and changes things,
+so a retried one is preceded by a look, and demands that the thing is new where Azure supports that.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 }
 _ID = re.compile(r"([\w().-]{1,90})/([\w.-]{1,80})")
 MACHINE_OF = f"{marks.OURS}machine-of"
-"""On what belongs to a machine: whose that is."""
+"""The key on a machine's parts for the machine that they belong to."""
 MOST = 50
-"""Tags that one resource has at most."""
+"""The most tags on one resource."""
 
 
 class Api:
-    """One resource group, and others that things of ours were made in. Ids are `group/name`."""
+    """One resource group, and others that hold things of ours. Ids are `group/name`."""
 
     disk_type = TYPE
     called = "the name of a disk of the backend's resource group, or its whole id: `/subscriptions/…`"
@@ -74,7 +74,7 @@ class Api:
     disk_id = machine_id
 
     def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
-        """See `named.Api`. Those of other groups are in no listing."""
+        """See `named.Api`. No listing has disks of other groups."""
         start = f"{self._account.root(self._account.group)}/providers/Microsoft.Compute/disks/".lower()
         made = f"{self._account.group}/{given.lower().removeprefix(start)}"
         return made if _ID.fullmatch(made) else None
@@ -95,7 +95,7 @@ class Api:
         return if_there(self._ask, what, "GET", kind, made, params=params)
 
     def _listed(self, kind: str, **params: str) -> list[dict[str, Any]]:
-        """All of a kind in the resource group, whoever's they are."""
+        """All of a kind in the resource group, with any owner."""
         path = f"{self._account.root(self._account.group)}/providers/Microsoft.{_KINDS[kind][0]}/{kind}"
         return self._account.all(f"list of {kind}", path, _KINDS[kind][1], params)
 
@@ -116,7 +116,7 @@ class Api:
     # ----------------------------------------------------------------------------------- machines
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
-        """See `named.Api`. Addresses are those of interfaces, and states are told for the subscription."""
+        """See `named.Api`. Interfaces give the addresses; states are listed for the whole subscription."""
         if name is not None:
             made = self.machine(f"{self._account.group}/{name}")
             return [self.with_addresses(made)] if made else []
@@ -137,7 +137,7 @@ class Api:
         return (item.get("tags") or {}).get(marks.OWNER) == self._account.owner
 
     def _interfaces(self) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-        """By machine: its address and the place of its public one; and these by their places."""
+        """By machine: its address, and the place of its public address; and the public addresses by place."""
         private: dict[str, tuple[str, str]] = {}
         for item in self._listed("networkInterfaces"):
             holder = answers.place(((item.get("properties") or {}).get("virtualMachine") or {}).get("id"))
@@ -152,7 +152,7 @@ class Api:
         }
 
     def _powers(self) -> dict[str, str]:
-        """What machines do just now; empty for a login that may see the resource group alone."""
+        """The current states of machines; empty if the login may see only the resource group."""
         what, path = "list of states", f"{self._account.root()}/providers/Microsoft.Compute/virtualMachines"
         try:
             found = self._account.all(what, path, COMPUTE, {"statusOnly": "true"})
@@ -179,7 +179,7 @@ class Api:
         return replace(machine, address=address, public_address=outside)
 
     def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
-        """See `named.Api`. Its address and its interface are made before it, under its own name and tags."""
+        """See `named.Api`. Address and interface are made first, under the same name and tags."""
         _check_tags(wanted.tags, wanted.address)
         body, tags = partial(machine_body, self._account, wanted, start), self._beside(wanted)
         where = wanted.inputs.zone or wanted.inputs.region
@@ -199,7 +199,7 @@ class Api:
         return found
 
     def _put(self, kind: str, wanted: Wanted[NodeInputs], body: Mapping[str, Any]) -> None:
-        """Make what a machine needs, unless an earlier try has: so each try comes further than the last."""
+        """Make what a machine needs, unless an earlier try did: so each try gets further than the last."""
         what = f"create of {kind} {wanted.name}"
         found = self._look(kind, wanted.id)
         if found is None or not self._left(kind, found):
@@ -209,7 +209,7 @@ class Api:
     def _settled(
         self, what: str, look: Callable[[], dict[str, Any] | None], found: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """A resource once nothing is being done with it any more; a fault if that failed."""
+        """A resource once no operation is running on it; a fault if the operation failed."""
         for _ in self._patiently(what, what):
             found = found or look_up(look)
             if found is None:
@@ -225,25 +225,27 @@ class Api:
 
     @staticmethod
     def _beside(wanted: Wanted[NodeInputs]) -> dict[str, str]:
-        """What is written on a machine's interface and address: whose they are. No things of ours."""
+        """The tags of a machine's interface and address: their owner. They are not things of ours by
+        themselves.
+        """
         keep = (marks.ADDRESS, marks.TOKEN)
         own = {key: wanted.tags[key] for key in keep}
         return {**own, MACHINE_OF: wanted.tags[marks.OWNER]}
 
     def end(self, machine: Machine) -> None:
-        """See `named.Api`. First itself: what it has cannot go before it."""
+        """See `named.Api`. The machine goes first: its parts cannot be removed before it."""
         self._removed("virtualMachines", machine.id)
         self.clean(machine.id)
 
     def clean(self, made: str) -> None:
-        """See `named.Api`. With the machine went what it had; not so where it was never made, or half."""
+        """See `named.Api`. A machine takes its parts along, unless it was never made, or only partly."""
         for kind in ("networkInterfaces", "publicIPAddresses", "disks"):
             found = self._look(kind, made)
             if found is not None and self._left(kind, found):
                 self._removed(kind, made)
 
     def _left(self, kind: str, found: Mapping[str, Any]) -> bool:
-        """Whether this was made for a machine of ours. Its disk has the machine's own tags, or none."""
+        """Whether this was made for a machine of ours. A machine's disk has the machine's tags, or none."""
         tags = found.get("tags") or {}
         if kind != "disks":
             return bool(tags.get(MACHINE_OF) == self._account.owner)
@@ -255,10 +257,11 @@ class Api:
         self._retag(self._path("virtualMachines", machine.id), machine.name, machine.tags, tags)
 
     def _retag(self, path: str, name: str, have: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """One key at a time is no write over what others write. May be cut short, and tried again.
+        """Writes one key at a time, so that tags of others are not overwritten. May be interrupted, and is
+        tried again.
 
-        The user's own go first, for which they were stands in the old mark; what is left over of the old mark
-        goes last, when no other part leads to it any more.
+        The user's tags are removed first, because only the old mark says which they were. Leftovers of the
+        old mark go last, when no other part refers to them any more.
         """
         users: dict[str, str] = {}
         ours: dict[str, str] = {}
@@ -286,7 +289,7 @@ class Api:
         return None if found is None else answers.disk("look at a disk", found)
 
     def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
-        """See `named.Api`. Tries at once put the same, and make one."""
+        """See `named.Api`. Simultaneous tries send the same request, and make one disk."""
         _check_tags(wanted.tags, wanted.address)
         what = f"create of {wanted.name}"
         where = wanted.inputs.zone or wanted.inputs.region
@@ -315,7 +318,7 @@ class Api:
     # -------------------------------------------------------------------------------- attachments
 
     def attach(self, machine: str, disk: Disk) -> None:
-        """See `named.Api`. Azure picks the LUN."""
+        """See `named.Api`. Azure chooses the LUN."""
         one = {"diskId": self._path("disks", disk.id), "caching": "None", "deleteOption": "Detach"}
         self._change(f"attach of {disk.name}", machine, {"dataDisksToAttach": [one]})
 
@@ -332,7 +335,7 @@ class Api:
 def _check_tags(
     tags: Mapping[str, str], about: Address | str, have: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """`PermanentError` for what Azure does not take. `have`: what the thing has already."""
+    """`PermanentError` for tags that Azure refuses. `have`: the tags already on the thing."""
     there = {key.lower(): key for key in have}
     for key, value in tags.items():
         if have.get(key) == value:
@@ -355,7 +358,7 @@ class Azure(Named):
     """One resource group of Azure. No secret is read before something has to be asked.
 
     Credentials: `tenant_id`, `subscription_id`, `key` (the application's id) and `secret`. Options:
-    `resource_group`, which is there already; `disk_type` and `disk_size` (GB) of the machine's own disk;
+    `resource_group`, which exists already; `disk_type` and `disk_size` (GB) of the machine's own disk;
     `placement_group`, a proximity placement group that is there, for all fleets with `placement: cluster`, or
     `off` for none; `admin_user`, a name that Azure wants; `architecture` of the image; `login_endpoint` and
     `login_resource` of another Azure than the public one, beside the backend's `endpoint`; and those of all

@@ -1,4 +1,4 @@
-"""One use of Azure: its resource group, its options, who asks, and where."""
+"""One account of Azure: its resource group, its options, its login and its host."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from providers.cloud.settings import write
 ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"
 COMPUTE = "2024-07-01"
-"""Since 2024-03-01 disks come and go without a write of the whole machine, and `If-None-Match` is heeded."""
+"""Since 2024-03-01, disks are attached without rewriting the whole machine, and `If-None-Match` works."""
 NEEDED = ("tenant_id", "subscription_id", "key", "secret")
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
     ("resource_group", "login_endpoint", "login_resource", "disk_type", "admin_user", "placement_group"), str
 ) | {"disk_size": int}
 ARCHITECTURES = {"x86_64": "x64", "arm64": "Arm64"}
-"""And what Azure calls them."""
+"""Our names of architectures, and Azure's."""
 _GROUP = re.compile(r"[\w().-]{1,90}")
 _ID = re.compile(r"[0-9A-Za-z.-]{1,100}")
 
@@ -41,7 +41,7 @@ class Account(RestAccount):
             hint = write(config, "options")
             raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
         self.group = group.lower()
-        """In lower case: Azure answers in any."""
+        """In lower case: Azure's answers vary."""
 
     def root(self, group: str | None = None) -> str:
         """The path of a resource group, or of the subscription."""
@@ -59,7 +59,7 @@ class Account(RestAccount):
         def ask(more: str | None) -> Mapping[str, Any]:
             if more is None:
                 return self.ask(what, "GET", path, version, params=dict(params))
-            # Of where the next page is, the question alone is taken: the token goes to nobody else.
+            # Only the query of the next page's URL is used: the token is sent to no other host.
             query = dict(parse_qsl(urlsplit(more).query, keep_blank_values=True))
             return self.ask(what, "GET", path, query.pop("api-version", version), params=query)
 

@@ -1,6 +1,6 @@
-"""Azure's answers as plain values, and the codes of its errors as the port's faults.
+"""Azure's answers as plain values, and its error codes as the port's faults.
 
-The status of an error misleads: what is sold out, what is busy and what is there already are all a 409.
+The status of an error is misleading: 409 means sold out, busy or already existing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MACHINES: Mapping[str, Phase] = {
     "Failed": Phase.FAILED,
     "Deleting": Phase.ENDING,
 }
-"""By the state of what is being done with it. A machine that is being changed runs on."""
+"""By provisioning state. A machine that is being changed still runs."""
 _POWER: Mapping[str, Phase] = {
     "starting": Phase.STARTING,
     "stopping": Phase.STOPPED,
@@ -36,7 +36,7 @@ _DISKS: Mapping[str, Phase] = {
 
 
 def place(resource: object) -> str:
-    """`group/name` of a resource's id, in lower case: Azure writes it now so, now so."""
+    """`group/name` from a resource's id, in lower case: Azure's answers vary."""
     words = str(resource or "").lower().strip("/").split("/")
     try:
         return f"{words[words.index('resourcegroups') + 1]}/{words[-1]}"
@@ -54,13 +54,13 @@ def states(what: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def power(codes: list[str]) -> str:
-    """What a machine does, by its instance view; empty if that is not told."""
+    """A machine's power state in its instance view; empty if missing."""
     found = [code.partition("/")[2] for code in codes if code.startswith("PowerState/")]
     return found[0] if found else ""
 
 
 def machine(what: str, found: Mapping[str, Any], power_state: str | None = None) -> Machine:
-    """One machine, without its addresses. `power_state` is what a listing of states told."""
+    """One machine, without its addresses. `power_state` comes from a listing of states."""
     try:
         inner, region = found["properties"], str(found["location"])
         doing, does = str(inner["provisioningState"]), power_state or power(states(what, found))
@@ -83,9 +83,9 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
 
 
 def _phase(doing: str, does: str) -> Phase:
-    """By what is being done with a machine, and what it does."""
+    """The phase for a machine's provisioning state and power state."""
     if doing == "Failed" and does == "running":
-        return Phase.RUNS  # what failed was a change of a machine that runs on
+        return Phase.RUNS  # the failed operation was a change of a running machine
     return _MACHINES.get(doing) or _POWER.get(does, Phase.RUNS)
 
 
@@ -94,7 +94,7 @@ def _tags(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _devices(properties: Mapping[str, Any]) -> dict[str, Device]:
-    """A machine's disks but its own, without those that it is letting go of."""
+    """A machine's disks except its own and those that it is releasing."""
     out: dict[str, Device] = {}
     for disk in value_at(properties, "storageProfile", "dataDisks") or ():
         if value_at(disk, "managedDisk", "id") and not disk.get("toBeDetached"):
@@ -103,12 +103,12 @@ def _devices(properties: Mapping[str, Any]) -> dict[str, Device]:
 
 
 def _device(lun: int) -> Device:
-    """Azure's udev makes a link for each LUN of the machine's: of a disk of SCSI, or of one of NVMe."""
+    """Azure's udev makes a link for each LUN of the machine, for SCSI disks and for NVMe disks."""
     return Device(links=(f"/dev/disk/azure/scsi1/lun{lun}", f"/dev/disk/azure/data/by-lun/{lun}"))
 
 
 def _why(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a machine failed, as its instance view says."""
+    """Why a machine failed, from its instance view."""
     for status in value_at(found, "properties", "instanceView", "statuses") or ():
         parts = str(status.get("code")).split("/")
         if parts[:2] == ["ProvisioningState", "failed"]:
@@ -140,7 +140,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
 
 
 def addresses(what: str, found: Mapping[str, Any]) -> tuple[str, str]:
-    """The private address of a network interface, and the id of its public one; empty if it has none."""
+    """The private address of a network interface, and the id of its public address; empty without one."""
     try:
         settings = found["properties"]["ipConfigurations"][0]["properties"]
         public = (settings.get("publicIPAddress") or {}).get("id")
@@ -150,7 +150,7 @@ def addresses(what: str, found: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def state(what: str, found: Mapping[str, Any]) -> str:
-    """What is being done with a resource: `Succeeded` where nothing is any more."""
+    """The provisioning state of a resource: `Succeeded` if no operation is running."""
     doing = (found.get("properties") or {}).get("provisioningState")
     if not isinstance(doing, str):
         raise strange(what, "has no state")
@@ -158,7 +158,7 @@ def state(what: str, found: Mapping[str, Any]) -> str:
 
 
 def failure(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Code and message of an error within an answer."""
+    """Code and message of an error inside an answer."""
     error = found.get("error")
     return code_and_message(error) if isinstance(error, dict) else ("", "")
 
@@ -227,25 +227,25 @@ _HINTS: Mapping[str, str] = {
 
 
 def error_info(answer: Answer) -> ErrorInfo | None:
-    """What an error of Azure says; None if it is none of Azure's, as the page of a gateway."""
+    """Azure's error; None if the answer has none, like a page of a gateway."""
     try:
         found = json.loads(answer.text)
     except ValueError:
         return None
     error = found.get("error", found) if isinstance(found, dict) else None
-    if isinstance(error, str):  # that of a login
+    if isinstance(error, str):  # the form of a login's errors
         text = f"{error}: {found.get('error_description') or ''}"
         return ErrorInfo(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         return None
     code, message = code_and_message(error)
-    if answer.status == 412:  # it was asked that there be none yet
+    if answer.status == 412:  # the thing was required to be new
         return ErrorInfo(kind=PermanentKind.CONFLICT, text=f"{code}: {message}")
     return ErrorInfo(kind=kind_of(code, message), text=f"{code}: {message}", hint=hint(code, message))
 
 
 def code_and_message(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Code and message of an error; those of its first detail if the error says only `Conflict`."""
+    """Code and message of an error; those of its first detail if the code is only `Conflict`."""
     details = error.get("details")
     if error.get("code") in ("Conflict", "DeploymentFailed", "MultipleErrorsOccurred") and details:
         inner = details[0] if isinstance(details, list) and isinstance(details[0], dict) else {}
@@ -255,7 +255,9 @@ def code_and_message(error: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def kind_of(code: str, message: str) -> Kind | None:
-    """What a code means; None if nobody knows. `OperationNotAllowed` says only in words what is not."""
+    """The kind of fault for a code; None if unknown. `OperationNotAllowed` says only in its message what is
+    wrong.
+    """
     if code == "OperationNotAllowed":
         return PermanentKind.QUOTA if "quota" in message.lower() else PermanentKind.CONFLICT
     return CODES.get(code)
@@ -268,11 +270,11 @@ def hint(code: str, message: str) -> str | None:
 
 
 def zone_of(region: str, numbers: object) -> str | None:
-    """`eastus-1`: zones of Azure have numbers, which every region begins anew."""
+    """`eastus-1`: Azure numbers zones within each region."""
     first = numbers[0] if isinstance(numbers, list) and len(numbers) == 1 else None
     return f"{region}-{first}" if first else None
 
 
 def number_of(zone: object) -> list[str]:
-    """The number of a zone, as requests have it; empty where there is none."""
+    """A zone's number for requests; empty without a zone."""
     return [str(zone).rpartition("-")[2]] if zone else []

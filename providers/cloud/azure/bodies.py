@@ -1,4 +1,4 @@
-"""The bodies of the requests that make something: the same bytes for the same create."""
+"""The bodies of create requests: the same create gives the same bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from providers.cloud.named.api import FirstStart, Wanted
 from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"
-"""Azure wants a user of its own, who may log in with the same key. `cloud_init.USER` is made beside it."""
+"""Azure requires a user of its own, who may log in with the same key. `cloud_init.USER` is made as well."""
 TYPE = "Premium_LRS"
 OS_TYPE = "StandardSSD_LRS"
 
 
 def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a public address."""
+    """The body for a public address."""
     return {
         "location": wanted.inputs.region,
         "tags": dict(tags),
@@ -35,7 +35,7 @@ def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[st
 def interface_body(
     account: Account, wanted: Wanted[NodeInputs], tags: Mapping[str, str], address: str | None
 ) -> dict[str, Any]:
-    """What makes a network interface; `address` is the id of its public one."""
+    """The body for a network interface; `address` is the id of its public address."""
     groups = account.config.network.security_groups
     if len(groups) > 1:
         summary = "a network interface of Azure has one security group at most"
@@ -71,7 +71,7 @@ def _subnet(account: Account, wanted: Wanted[NodeInputs]) -> str:
 
 
 def _full(account: Account, name: str, kind: str) -> str:
-    """The id of something of the network, by its name in the resource group."""
+    """The full id of a network resource, from its name in the resource group."""
     return (
         name
         if name.startswith("/")
@@ -82,9 +82,9 @@ def _full(account: Account, name: str, kind: str) -> str:
 def machine_body(
     account: Account, wanted: Wanted[NodeInputs], start: FirstStart, interface: str
 ) -> dict[str, Any]:
-    """What makes a machine with its tags; `interface` is the id of its network interface.
+    """The body for a machine with its tags; `interface` is the id of its network interface.
 
-    Its own disk, interface and address go with it, and no other disk.
+    Its own disk, interface and address are deleted with it, and no other disk.
     """
     user = str(account.options.get("admin_user") or ADMIN)
     keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": start.login}]
@@ -115,7 +115,7 @@ def machine_body(
         },
     }
     if wanted.inputs.spot:
-        # Without a cap it costs as much as on demand at most: it ends when there is no room, and not before.
+        # Without a cap, it costs at most the price on demand, and ends only for lack of room.
         cap = wanted.inputs.max_price
         price = {"maxPrice": -1 if cap is None else round(float(cap), 5)}
         inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": price}
@@ -146,7 +146,7 @@ def _image(given: str) -> dict[str, str]:
 
 
 def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
-    """What makes a disk with its tags, in one request."""
+    """The body for a disk with its tags, in one request."""
     return {
         "location": wanted.inputs.region,
         "tags": dict(wanted.tags),

@@ -1,8 +1,8 @@
-"""What Azure can launch, as its list of SKUs tells it, with the prices that libcloud ships; its
-reservations, in groups, each for one type of machine, in a zone or in none; and its placement groups.
+"""What Azure can launch, from its list of SKUs and the prices that libcloud ships; its reservations, in
+groups, each for one machine type in a zone or in none; and its placement groups.
 
-The list of SKUs has the number of GPUs and not their model, which stands in the size's name. Placement
-groups are proximity placement groups. The first machine in one decides where it is; all of them are in
+The list of SKUs has the number of GPUs but not their model, which is part of the size's name. Placement
+groups are proximity placement groups. The first machine in one decides where it is; all its machines are in
 one zone, or in none.
 """
 
@@ -45,11 +45,11 @@ _GPUS: tuple[tuple[str, str, str, int], ...] = (
     (r"nc\d+r?s_v3", "nvidia", "V100", 16384),
     (r"nd\d+rs_v2", "nvidia", "V100", 32768),
 )
-"""A size's name, and the maker, model and MiB of each of its GPUs."""
+"""Size name → maker, model and MiB of each of its GPUs."""
 
 
 _PARTS = re.compile(r"nv(6|12|18)ads_a10_v5|nv\d+as_v4")
-"""Sizes with a part of a GPU."""
+"""Sizes with a share of a GPU."""
 
 
 def offers(account: Account) -> tuple[Offer, ...]:
@@ -77,7 +77,7 @@ def _skus(account: Account, region: str) -> list[dict[str, Any]]:
 
 
 def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
-    """A size in each zone of a region that has it for this subscription, or in the region as a whole."""
+    """A size in each zone of a region available to this subscription, or in the region as a whole."""
     name, can, shape, zones = _read(found, region)
     fits = can.get("CpuArchitectureType", "x64") == ARCHITECTURES[account.architecture]
     if not fits or shape.memory_mib < 1:
@@ -103,7 +103,7 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
 
 
 def _read(found: Mapping[str, Any], region: str) -> tuple[str, dict[str, str], Shape, list[str | None]]:
-    """A size's name, what it can, what it has, and where it is."""
+    """A size's name, capabilities, restrictions and locations."""
     try:
         name = str(found["name"])
         can = {str(c["name"]): str(c["value"]) for c in found.get("capabilities") or ()}
@@ -115,7 +115,7 @@ def _read(found: Mapping[str, Any], region: str) -> tuple[str, dict[str, str], S
 
 
 def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
-    """The zones of a region that have a size for this subscription; None stands for the region as a whole."""
+    """The zones of a region where this subscription can have a size. None stands for the whole region."""
     limits = found.get("restrictions") or ()
     if any(limit.get("type") == "Location" for limit in limits):
         return []
@@ -127,7 +127,7 @@ def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
 
 
 def _listed_zones(found: Mapping[str, Any], region: str) -> set[str]:
-    """The numbers of a region's zones that have a size at all."""
+    """The numbers of a region's zones that offer a size."""
     zones: set[str] = set()
     for place in found.get("locationInfo") or ():
         if str(place.get("location")).lower().replace(" ", "") == region:
@@ -136,7 +136,7 @@ def _listed_zones(found: Mapping[str, Any], region: str) -> set[str]:
 
 
 def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:
-    """The GPUs of a size, as fields of a shape. A part of a GPU does not count."""
+    """The GPUs of a size, as fields of a shape. A share of a GPU does not count."""
     count = int(can["GPUs"]) if can.get("GPUs", "").isdecimal() else 0
     if not count:
         return {}
@@ -150,7 +150,7 @@ def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _price(name: str, region: str) -> float | None:
-    """USD an hour on demand; None where it is unknown, as it is for what is newer than libcloud's table."""
+    """USD an hour on demand; None if unknown, as for sizes newer than libcloud's table."""
     try:
         found = float(prices("azure_linux")[name.lower().replace("_", "")][region])
     except (KeyError, TypeError, ValueError):
@@ -169,11 +169,11 @@ KIND = "capacityReservationGroups"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A group, as far as it decides on a machine."""
+    """What a group tells about where machines can be."""
 
     region: str
     types: frozenset[tuple[str, str | None]]
-    """Type, in lower case, and zone of what is reserved in it."""
+    """The reserved types, in lower case, each with its zone."""
 
 
 class Reservations:
@@ -185,9 +185,9 @@ class Reservations:
         self._seen: dict[str, Found | None] = {}
 
     def asked(self, inputs: NodeInputs) -> Reserved:
-        """What a machine takes of the group that its inputs name: see `named.Api`.
+        """What a machine takes of the group in its inputs: see `named.Api`.
 
-        In no placement group: Azure reserves nothing that would be in one.
+        Such a machine is in no placement group: Azure does not reserve capacity in one.
         """
         given = str(inputs.reservation)
         path = self._path(given)
@@ -211,7 +211,7 @@ class Reservations:
         return f"{self._account.root(group)}/providers/Microsoft.Compute/{KIND}/{parts[2]}"
 
     def _read(self, given: str, path: str) -> Found | None:
-        """None for one of another subscription that may not be looked at."""
+        """A reservation group; None if it is in another subscription and may not be read."""
         what = f"look at the capacity reservation group {given}"
         try:
             group = self._account.ask(what, "GET", path, COMPUTE, about="reservation")
@@ -234,7 +234,7 @@ class Reservations:
 
 
 def _check(found: Found, given: str, inputs: NodeInputs) -> None:
-    """Whether the machine can have it: elsewhere, or of another type, there is no capacity of it."""
+    """Check that the reservation has capacity for the machine: its place and its type."""
     kind, region, zone = inputs.instance_type, inputs.region, inputs.zone
     where = zone or region
     if found.region.replace(" ", "").lower() != region:
@@ -252,7 +252,7 @@ _GROUP_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 class Proximity:
-    """See `named.api.Sites`. Ids are `group/name`, as those of all of Azure's things."""
+    """See `named.api.Sites`. Ids are `group/name`, as for all of Azure's things."""
 
     called = "proximity placement group"
     most = None
@@ -263,7 +263,7 @@ class Proximity:
         self._machines = machines
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `Sites`: they all can."""
+        """See `Sites`: all types can."""
         return True
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
@@ -287,7 +287,7 @@ class Proximity:
         return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """See `Sites`. A PUT changes what is there, so that is looked at before."""
+        """See `Sites`. A PUT would change an existing group, so it looks first."""
         name = made.rpartition("/")[2]
         if self.tags(made) is not None:
             raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.called} {name}", about=OPTION)
@@ -314,7 +314,7 @@ class Proximity:
 
 
 def path_of(account: Account, made: str) -> str:
-    """The whole id of a group."""
+    """The full id of a group."""
     group, _, name = made.partition("/")
     return f"{account.root(group)}/providers/Microsoft.Compute/proximityPlacementGroups/{name}"
 

@@ -1,7 +1,7 @@
-"""The driver `ec2`: Amazon's, and whatever speaks its protocol at another `endpoint`.
+"""The driver `ec2`: Amazon's EC2, and other services with its protocol at another `endpoint`.
 
-Requests are posted, so that nothing of them is in a URL, and answers are read by the names of their elements,
-whatever their namespace is: libcloud reads a strange namespace as an empty list.
+Requests use POST, so that URLs contain none of the parameters. Answers are read by element names in any
+namespace: libcloud reads an unknown namespace as an empty list.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from providers.cloud.volumes import Volumes
 
 
 class Ec2(Cloud):
-    """One use of EC2, or of what speaks its protocol. No secret is read before something has to be asked.
+    """One account of EC2, or of a service with its protocol. Secrets are read only when first needed.
 
     Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `disk_size`
-    (GiB) and `disk_type` of the disk that nodes start from (what the image says if left out), `key_name`
-    (a key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
+    (GiB) and `disk_type` of the disk that nodes start from (what the image says if left out), `key_name` (a
+    key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
     for all fleets with `placement: cluster`; `off` for none), `volume_iops` and `volume_throughput` (MiB/s,
-    of volumes that are made), `identity_file` (the private key for the nodes,
-    shared by all who work on the state; without it `keys` makes one for this project), and of those of the
-    driver `ssh`: `ssh_config`, `connect_timeout`, `root`.
+    of volumes that are made), `identity_file` (the private key for the nodes, shared by all who work on the
+    state; without it `keys` makes one for this project), and of those of the driver `ssh`: `ssh_config`,
+    `connect_timeout`, `root`.
     """
 
     RESERVES = True
@@ -62,7 +62,7 @@ class Ec2(Cloud):
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
-        """From the catalog, without asking anybody."""
+        """From the catalog, without a request."""
         return offers(self._account)
 
     @asked
@@ -84,7 +84,7 @@ class Ec2(Cloud):
 
 
 def existing_instances(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """Those of one region that have not ended."""
+    """The instances of a region that have not ended."""
     action = "DescribeInstances"
     for filters in _filters("instance-id", INSTANCE, ids):
         for reservation in region.pages(action, "reservationSet", PAGE, Filter=filters):
@@ -104,7 +104,7 @@ def existing_instances(region: Region, ids: Collection[str] | None) -> Iterator[
 
 
 def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """Those of one region that have not ended."""
+    """The volumes of a region that have not ended."""
     action = "DescribeVolumes"
     for filters in _filters("volume-id", VOLUME, ids):
         for item in region.pages(action, "volumeSet", PAGE // 2, Filter=filters):
@@ -129,7 +129,7 @@ def _goes_along(held: Mapping[str, Any]) -> bool:
 
 
 def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[list[dict[str, object]] | None]:
-    """The filters of one listing each."""
+    """The filters of each listing."""
     if ids is None:
         yield None
         return
@@ -139,7 +139,7 @@ def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[list
 
 
 KIND = ("zone", "instance_type", "spot", "reservation")
-"""Inputs of a node by which the conditions differ under which it is made."""
+"""Inputs of a node that change the conditions under which it is made."""
 LEAST_PAGE = 5
 
 Wanted = Mapping[Address, Mapping[str, Any]]
@@ -148,10 +148,12 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 def preflight_faults(
     account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, wanted: Wanted
 ) -> list[PermanentError]:
-    """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
+    """Each fault once. A fault of the credentials, the clock or the connection is raised: nothing else can be
+    checked then.
+    """
     if not wanted:
         return []
-    account.regions()  # that there are none is the fault, and not what comes of it
+    account.regions()  # report the missing zones themselves, not what follows from them
     probes: list[checks.Look] = []
     looks: list[checks.Look] = []
     for name, here in checks.by_region(wanted):
@@ -163,7 +165,9 @@ def preflight_faults(
 
 
 def _probe(region: Region) -> None:
-    """Every command asks this, so every login that is of use may. The number of instances does not matter."""
+    """Every command makes this request, so every usable login may. The number of instances does
+    not matter.
+    """
     next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
 
 
@@ -203,7 +207,9 @@ def _volume_looks(
 
 
 def _zones(region: Region, wanted: Mapping[str, str]) -> None:
-    """`PermanentError` for a zone that the account does not have there. `wanted` says of what each is."""
+    """`PermanentError` for a zone that the account does not have. `wanted` names the reasons for
+    each zone.
+    """
     action = "DescribeAvailabilityZones"
     found = region.ask(action, "availability_zone")
     known = [str(item.get("zoneName")) for item in answers.listed(action, found, "availabilityZoneInfo")]
@@ -214,7 +220,7 @@ def _zones(region: Region, wanted: Mapping[str, str]) -> None:
 
 
 def _image(account: Account, region: Region) -> None:
-    """`PermanentError` if there is no image, or one that the nodes cannot start."""
+    """`PermanentError` if there is no image, or the nodes cannot start it."""
     image = account.image(region.name)
     item = look(region, image)
     built = item.get("architecture")
@@ -232,17 +238,16 @@ def _image(account: Account, region: Region) -> None:
 def offers(account: Account) -> tuple[Offer, ...]:
     """Each instance type in each zone of the backend's regions, on demand and as spot, for its architecture.
 
-    Which zone has which type is not known here: in the oldest regions the letters of zones are shuffled
-    for each account, so that a list of one account's is wrong for others. All zones of the region are
-    named. Where there is none of the type after all, EC2 says so, and that is no capacity there; a zone
-    that was left out by mistake could never be used. Prices are those of `Catalog.priced_on`; what a spot
-    instance costs changes by the minute and is unknown.
+    It is unknown which zone has which type: in the oldest regions, each account has its own letters for the
+    zones, so one account's list would be wrong for others. So all zones of a region are offered. If a zone
+    lacks the type, EC2 reports no capacity; a zone left out by mistake could never be used. Prices are of
+    `Catalog.priced_on`. Spot prices change by the minute and are unknown.
     """
     config, known = account.config, account.catalog
     out: list[Offer] = []
     for region in dict.fromkeys(config.regions):
         if config.endpoint is None:
-            endpoint(region, known.zones)  # a region that does not exist is an error, not an empty list
+            endpoint(region, known.zones)  # an unknown region is an error, not an empty list
         zones = _used_zones(account, region)
         for kind in known.types.values():
             if region in kind.prices and kind.architecture == account.architecture:
@@ -273,7 +278,7 @@ def _of(account: Account, region: str, zones: Sequence[str], kind: InstanceType)
 
 
 def _used_zones(account: Account, region: str) -> list[str]:
-    """The zones of a region that the backend uses."""
+    """The zones of a region in use by the backend."""
     config, subnets = account.config, account.config.network.subnets
     if subnets and config.endpoint is None:
         _check_subnets(account)
@@ -282,7 +287,7 @@ def _used_zones(account: Account, region: str) -> list[str]:
 
 
 def _check_subnets(account: Account) -> None:
-    """`PermanentError` for a subnet of a zone that no region of the backend has."""
+    """`PermanentError` for a subnet of a zone that is in none of the backend's regions."""
     config = account.config
     there = [zone for name in config.regions for zone in account.catalog.zones.get(name, ())]
     wrong = next((zone for zone in config.network.subnets if zone not in there), None)

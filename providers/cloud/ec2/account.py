@@ -1,15 +1,12 @@
-"""One use of EC2: its regions, credentials and images, its options, and what every kind of thing needs of
-it.
+"""One account of EC2: its regions, credentials, images and options, and what all kinds of things share.
 
-Credentials that no backend names (a profile, a role) are looked for by botocore where AWS's own tools do:
-variables, `AWS_PROFILE` and ~/.aws with roles and SSO, a token of the CI (web identity), the metadata of
-container and machine. It renews what ends, in memory alone. It is an extra (`aws`): two variables that
-are named need no library.
+If the backend names no credentials, botocore looks for them as AWS's own tools do: variables, `AWS_PROFILE`
+and ~/.aws with roles and SSO, a token of the CI (web identity), the metadata of container and machine. It
+renews expiring ones, in memory only. It is an extra (`aws`), since two named variables need no library.
 
-`image: {filter: …}` means the newest image that fits. Names of images are anybody's to choose, so that
-only those of one owner count: the account's own where none is named. Where a later try finds a newer
-image than the one before, its create differs from that one's: EC2 says so, and what the first try made is
-found by its token (`account.once`).
+`image: {filter: …}` means the newest image that matches. Anybody may choose an image's name, so only those of
+one owner count: the account's own if none is named. If a retry finds a newer image, its create differs from
+the first one's: EC2 reports this, and the instance of the first try is found by its token (`account.once`).
 """
 
 from __future__ import annotations
@@ -51,13 +48,13 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "volume_throughput": int,
 }
 INSTANCE, VOLUME = r"i-[0-9a-f]{4,32}", r"vol-[0-9a-f]{4,32}"
-"""What their ids look like."""
+"""The form of their ids."""
 LIVE = ("pending", "running", "stopping", "stopped")
-"""States of instances that are there. The others do not come back."""
+"""States of instances that exist. Others do not come back."""
 
 
 class Account(RegionalAccount[Region]):
-    """The regions of a backend, and whose things are looked for there."""
+    """The regions of a backend, and the owner whose things are looked for."""
 
     CLOUD = "EC2"
     MISMATCH = MISMATCH
@@ -73,13 +70,13 @@ class Account(RegionalAccount[Region]):
 
     @property
     def disk_size(self) -> int | None:
-        """GiB of the disk that a node starts from, as the options say; None: `NODE_DISK`, or its image's."""
+        """GiB of the disk from which a node starts, by the options; None: `NODE_DISK`, or its image's."""
         found = self.options.get("disk_size")
         return None if found is None else int(found)
 
     @property
     def catalog(self) -> Catalog:
-        """What EC2 has, as far as that is known without asking."""
+        """EC2's offers, as known without a request."""
         return catalog("ec2")
 
     # ------------------------------------------------------------------------------------ regions
@@ -91,7 +88,7 @@ class Account(RegionalAccount[Region]):
         return Region(name, settings.host(given), login, self.config, self.timeout)
 
     def _login(self, region: str) -> Callable[[], Mapping[str, str]]:
-        """Key, secret and token: by the variables that are named, else what AWS's own tools would find."""
+        """Key, secret and token: from the named variables, else as AWS's own tools find them."""
         profile = self.options.get("profile")
         if self.config.credentials:
             if profile:
@@ -111,7 +108,7 @@ class Account(RegionalAccount[Region]):
         return newest(self.region(region), asked, self.architecture)
 
     def own_disk(self, region: Region, image: str) -> dict[str, Any]:
-        """Parameters of the disk that a node starts from."""
+        """The parameters for a node's first disk."""
         key = region.name, image
         if key not in self._own:
             self._own[key] = own_disk(region, image)
@@ -123,14 +120,14 @@ class Account(RegionalAccount[Region]):
     # -------------------------------------------------------------------------------------- marks
 
     def mine(self, **more: str) -> dict[str, list[str]]:
-        """The filter for what is ours; `address` and `token` narrow it."""
+        """The filter for things of ours. `address` and `token` narrow it."""
         return {
             f"tag:{marks.OWNER}": [self.owner],
             **{f"tag:{marks.OURS}{key}": [value] for key, value in more.items()},
         }
 
     def tags(self, mark: Mark) -> dict[str, str]:
-        """Everything that is written on a thing: its name (not on what is adopted), the user's tags, ours."""
+        """All tags of a thing: its name (unless it is adopted), the user's tags, ours."""
         users = mark.tags
         for key in users:
             if key.startswith((marks.OURS, "aws:")):
@@ -140,36 +137,38 @@ class Account(RegionalAccount[Region]):
         return {**name, **users, **marks.written(mark)}
 
     def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut
-        short anywhere, and tried again.
+        """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
+        any point, and tried again.
         """
         before = {} if self.lost(have) else marks.read(have, thing).inputs
         after = self.tags(mark)
         users = [k for k in marks.tags_in(before) if k in have and k not in after]
-        region.untag(thing, users)  # first: which they are stands in the old mark
+        region.untag(thing, users)  # first, because only the old mark says which ones they were
         region.tag(thing, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")
         region.untag(thing, [k for k in have if rest.fullmatch(k) and k not in after])
 
 
 def made_id(have: Record, prefix: str) -> str | None:
-    """The id that a record has of EC2; None if it has none that could be one."""
+    """EC2's id in a record; None if it has no valid one."""
     found = str(have.outputs.get("id", ""))
     return found if re.fullmatch(rf"{prefix}-[0-9a-f]{{4,32}}", found) else None
 
 
 _AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
-"""Classes of botocore's, for STS or the metadata that did not answer."""
+"""botocore's errors when STS or the metadata service did not answer."""
 
 
 class Ambient:
-    """What the chain finds, renewed when it ends. Safe to use from many threads."""
+    """The credentials that botocore's chain finds, renewed when they expire. Safe to use from
+    many threads.
+    """
 
     def __init__(
         self, config: Config, profile: str | None, region: str, learn: Callable[[Iterable[str]], None]
     ) -> None:
-        """`region` is asked for a role where AWS's own settings name none. `learn` is told each secret before
-        it is used.
+        """`region` is where a role is requested if AWS's settings name no region. `learn` gets each secret
+        before it is used.
         """
         self._backend, self._profile, self._region, self._learn = config.backend, profile, region, learn
         self._hint = write(config, "credentials")
@@ -178,7 +177,7 @@ class Ambient:
         self._last: dict[str, str] = {}
 
     def __call__(self) -> dict[str, str]:
-        """Key, secret and token as they are now; `ProviderError` if there are none."""
+        """The current key, secret and token; `ProviderError` if there are none."""
         with self._turn:
             try:
                 if self._found is None:
@@ -217,7 +216,7 @@ class Ambient:
         return found
 
     def _fault(self, error: Exception) -> ProviderError:
-        """Only the class and AWS's own code are told: messages may quote what was sent."""
+        """Shows only the class and AWS's own code: messages may quote what was sent."""
         names = {cls.__name__ for cls in type(error).__mro__}
         response = getattr(error, "response", None)
         code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
@@ -239,20 +238,22 @@ OWN = "self"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The disk that nodes of an image start from: as what, and how many GiB it has at least."""
+    """The disk from which nodes of an image start: its device, and its least size in GiB."""
 
     device: str
     size: int = 0
 
 
 def let_go(region: Region, made: str, tags: Mapping[str, str]) -> None:
-    """Take what we wrote off an instance or a volume. Our name goes last: until then it is found again."""
+    """Remove what we wrote from an instance or a volume. Our name goes last: until then it can be found
+    again.
+    """
     region.untag(made, users(tags, made))
     region.untag(made, [key for key in tags if key.startswith(marks.OURS)])
 
 
 def look(region: Region, image: str) -> dict[str, Any]:
-    """What EC2 says of an image; `PermanentError` if there is none."""
+    """EC2's description of an image; `PermanentError` if there is none."""
     action = "DescribeImages"
     found = region.ask(action, "image", Filter=[{"Name": "image-id", "Value": [image]}])
     item = next(iter(answers.listed(action, found, "imagesSet")), None)
@@ -266,12 +267,12 @@ def look(region: Region, image: str) -> dict[str, Any]:
 
 
 def own_disk(region: Region, image: str) -> Disk:
-    """The disk of an image that is there."""
+    """The disk of an existing image."""
     return disk_of(look(region, image))
 
 
 def disk_of(item: dict[str, Any]) -> Disk:
-    """What `look` found, as a disk."""
+    """The disk in the result of `look`."""
     device = str(item.get("rootDeviceName") or "/dev/xvda")
     for mapped in item.get("blockDeviceMapping") or ():
         if mapped.get("deviceName") == device:
@@ -316,7 +317,7 @@ def _no_image(
 
 
 def _deprecated(image: dict[str, Any]) -> bool:
-    """EC2 leaves out what is deprecated, but not the account's own."""
+    """EC2 hides deprecated images, except the account's own."""
     try:
         when = datetime.fromisoformat(str(image.get("deprecationTime")))
     except ValueError:

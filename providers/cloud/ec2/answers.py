@@ -1,6 +1,6 @@
-"""EC2's answers as plain values: instances and volumes, and the codes of its errors as the port's faults.
+"""EC2's answers as plain values: instances and volumes; and its error codes as the port's faults.
 
-The status of an error misleads: no capacity is a 500, too many requests are a 503, a quota is a 400.
+The status of an error is misleading: 500 is no capacity, 503 too many requests, 400 a quota.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from providers.cloud.faults import Answer, ErrorInfo, Kind
 GONE = ("shutting-down", "terminated")
 """States of an instance that will not come back."""
 BUSY = "busy"
-"""State of an attachment that was asked to end while the machine has it in use."""
+"""The state of an attachment that should end while the machine still uses it."""
 LEAVING = ("detaching", BUSY)
-"""States of an attachment that was asked to end."""
+"""States of an attachment that should end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,19 @@ class Instance:
     zone: str
     type: str
     address: str
-    """The private one, which it keeps as long as it lives."""
+    """Its private address, which never changes."""
     public_address: str
-    """None is an empty text."""
+    """Empty if there is none."""
     tags: Mapping[str, str]
     image: str
     reason: str
-    """Why it is in this state: EC2's code and text."""
+    """The reason for its state: EC2's code and text."""
     age: float = 0.0
-    """Seconds since it was made, as far as the answer says it."""
+    """Seconds since it was made, if the answer says so."""
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.state in GONE
 
     @property
@@ -76,9 +76,9 @@ class Volume:
     size: int
     tags: Mapping[str, str]
     type: str = ""
-    """Empty if EC2 did not say it."""
+    """Empty if EC2 did not report it."""
     age: float = 0.0
-    """As that of an instance."""
+    """As for an instance."""
     held: tuple[Held, ...] = field(default=())
 
     @property
@@ -88,19 +88,19 @@ class Volume:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.state in ("deleting", "deleted")
 
 
 def parsed(text: str) -> ET.Element:
-    """A text as XML; `ParseError`. EC2 declares no entities: a text that does wants to grow."""
+    """A text as XML; `ParseError` otherwise. EC2 uses no entities: a text that declares some is an attack."""
     if "<!DOCTYPE" in text:
         raise ET.ParseError("it has a DOCTYPE")
     return ET.fromstring(text)  # noqa: S314  # see above
 
 
 def plain(element: ET.Element) -> Any:
-    """An element as a mapping, a list (of what it calls `item`), a text, or None. Namespaces are left out."""
+    """An element as a mapping, a list (of EC2's `item`), a text, or None. Namespaces are dropped."""
     children = list(element)
     if not children:
         return (element.text or "").strip() or None
@@ -122,7 +122,7 @@ def _local(element: ET.Element) -> str:
 
 
 def content(action: str, body: object) -> dict[str, Any]:
-    """The content of the answer to an action; an answer to anything else is a fault, and nothing is known."""
+    """The content of the answer to an action. Any other answer is a fault with an unknown result."""
     if not isinstance(body, str) or not body:
         raise strange(action, "is empty")
     try:
@@ -136,7 +136,7 @@ def content(action: str, body: object) -> dict[str, Any]:
 
 
 def listed(action: str, found: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     if name not in found:
         raise strange(action, f"has no `{name}`")
     items = found[name] or []
@@ -146,12 +146,12 @@ def listed(action: str, found: Mapping[str, Any], name: str) -> list[dict[str, A
 
 
 def strange(action: str, what: str) -> TransientError:
-    """The fault of an answer that does not answer."""
+    """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{action}: the answer {what}")
 
 
 def _age(made: object, date: str) -> float:
-    """Seconds from one time to the other, both by EC2's clock; 0 if one of them cannot be read."""
+    """Seconds between two times of EC2's clock; 0 if one cannot be read."""
     try:
         then, now = datetime.fromisoformat(str(made)), parsedate_to_datetime(date)
     except (TypeError, ValueError):
@@ -176,7 +176,7 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
             public_address=found.get("ipAddress") or "",
             tags=tags(found),
             image=found.get("imageId") or "",
-            reason=text if text.startswith(code) else f"{code}: {text}".strip(": "),  # most name it again
+            reason=text if text.startswith(code) else f"{code}: {text}".strip(": "),  # most of them repeat it
             age=_age(found.get("launchTime"), date),
         )
     except (KeyError, TypeError, AttributeError):
@@ -293,13 +293,13 @@ HINTS: Mapping[str, str] = {
 
 
 def kind_of(code: str) -> Kind | None:
-    """What a code means; None if nobody knows."""
+    """The kind of fault for a code; None if unknown."""
     known = CODES.get(code)
     return known or next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(code)), None)
 
 
 def error_info(answer: Answer) -> ErrorInfo | None:
-    """What an error of EC2 says; None if it is none of EC2's, as the page of a gateway."""
+    """EC2's error; None if the answer has none, like a page of a gateway."""
     try:
         found = plain(parsed(answer.text))
     except ET.ParseError:

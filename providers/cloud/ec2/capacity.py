@@ -1,5 +1,5 @@
-"""Where EC2 is asked for an instance: in which capacity reservation, placement group, subnet, or as spot; and
-the key pairs of a state, one in each region with nodes.
+"""Where EC2 places an instance: its capacity reservation, placement group and subnet, or as spot; and the
+state's key pairs, one in each region with nodes.
 
 EC2 keeps a placement group (see `cloud.placement_groups`) in the zone of its first instance.
 """
@@ -35,18 +35,18 @@ from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 DUPLICATE = "InvalidKeyPair.Duplicate"
-"""There is one of this name, whether it is listed yet or not."""
+"""The name exists already, listed or not."""
 
 
 class Ec2Keys(Pairs[Region, Mapping[str, str]]):
-    """See `Pairs`. A pair is told by its tags, which have the key's fingerprint."""
+    """See `Pairs`. A pair is recognized by its tags, which contain the key's fingerprint."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self._regions = account.regions
 
     def _before(self, region: Region) -> None:
-        """Nodes in another region may have a key already, which is on another machine."""
+        """Nodes in another region may have a key that is on another machine."""
         if self._login or self.given or self.file.exists():
             return
         for other in self._regions():
@@ -57,7 +57,7 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
         try:
             return self.there(region)
         except PermanentError:
-            return False  # who may not look there has made nothing there
+            return False  # a login that may not look there has made nothing there
 
     def _send(self, region: Region, login: Login) -> None:
         tags = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
@@ -105,7 +105,7 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
 
 
 BLOCK = "capacity-block"
-"""EC2's word for capacity that was bought for some days, which has a market of its own."""
+"""EC2's word for capacity bought for some days, which is a market of its own."""
 _ID = re.compile(r"cr-[0-9a-f]{4,32}")
 _GROUP = re.compile(r"arn:[a-z-]+:resource-groups:[a-z0-9-]+:\d+:group/.+")
 NONE_SUCH = "InvalidCapacityReservationId"
@@ -113,7 +113,7 @@ NONE_SUCH = "InvalidCapacityReservationId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """What is reserved, as far as it decides on a node."""
+    """What a reservation tells about where nodes can be."""
 
     state: str
     instance_type: str
@@ -130,7 +130,7 @@ class Capacity:
         self._seen: dict[tuple[str, str], Reserved] = {}
 
     def asked(self, region: Region, inputs: NodeInputs) -> tuple[dict[str, Any], bool]:
-        """The parameters for a node, and whether it is close to its like without a placement group."""
+        """The parameters for a node, and whether it is near its siblings without a placement group."""
         made = inputs.reservation
         if not made:
             return _market(inputs), False
@@ -181,7 +181,7 @@ def _unknown(region: Region, made: str) -> PermanentError:
 
 
 def _check(found: Reserved, made: str, inputs: NodeInputs) -> None:
-    """Whether the node can have it: elsewhere, or of another type, there is no capacity of it."""
+    """Check that the reservation has capacity for the node: its place and its type."""
     kind, zone = inputs.instance_type, inputs.zone
     if (found.instance_type, found.zone) != (kind, zone or found.zone):
         summary = f"{made} is for {found.instance_type} in {found.zone}, not for {kind} in {zone}"
@@ -197,7 +197,7 @@ def _target(**what: Any) -> dict[str, Any]:
 
 
 def _market(inputs: NodeInputs) -> dict[str, Any]:
-    """On demand unless the node is spot: that one ends when EC2 wants it back, or when it gets too dear."""
+    """On demand, unless the node is spot. A spot node ends when EC2 needs it or it gets too expensive."""
     if not inputs.spot:
         return {}
     cap = inputs.max_price
@@ -272,7 +272,7 @@ class Groups(placement_groups.Groups):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one region has of what is named."""
+    """The subnets and security groups of the named ones that one region has."""
 
     zones: Mapping[str, str] = field(default_factory=dict)
     """Subnet → its zone."""
@@ -282,10 +282,10 @@ class Found:
 
 
 class Networks:
-    """Where nodes are in EC2's network: subnets and security groups, looked at before the first node is made.
+    """The network of nodes: subnets and security groups, looked up before the first node is made.
 
-    Where nothing is named, EC2 takes the default subnet of the zone and that network's default group. Safe to
-    use from many threads.
+    If none is named, EC2 uses the zone's default subnet and its network's default group. Safe to use from
+    many threads.
     """
 
     def __init__(self, config: Config) -> None:
@@ -298,7 +298,7 @@ class Networks:
         return self._config.network
 
     def asked(self, region: Region, zone: str | None) -> dict[str, Any]:
-        """The parameters for a node in a zone; `PermanentError` if what is named is not there."""
+        """The parameters for a node in a zone; `PermanentError` if a named subnet or group does not exist."""
         named = self._named
         if named.subnets and zone not in named.subnets:
             summary = f"`network.subnets` has none for {zone or 'a node without a zone'}"
@@ -331,13 +331,13 @@ class Networks:
         return Found(zones=zones, nets={**nets, **there}, groups=tuple(there))
 
     def _groups(self, region: Region) -> dict[str, str]:
-        """The security groups that are named and in this region, in that order, and the VPC of each."""
+        """The named security groups that are in this region, in order, and the VPC of each."""
         wanted = dict.fromkeys(self._named.security_groups)
         found = _listed(region, "DescribeSecurityGroups", "securityGroupInfo", "group-id", set(wanted))
         nets = {str(group.get("groupId")): text_at(group, "vpcId") for group in found}
         there = {name: nets[name] for name in wanted if name in nets}
         missing = [name for name in wanted if name not in nets]
-        # Each group is one region's: where there are several, the others' are named beside this one's.
+        # A group belongs to one region. With several regions, groups of all of them are named together.
         if missing and (len(self._config.regions) < 2 or not there):
             summary = f"{region.name} has no security group {missing[0]}"
             hint = "`network.security_groups` takes ids, `sg-…`, of groups in the backend's regions"
@@ -346,7 +346,7 @@ class Networks:
 
 
 def _check_subnet(found: Found, subnet: str, zone: str, region: str) -> None:
-    """Whether the subnet of a zone is there, in that zone, and in the network of the groups."""
+    """Check that a zone's subnet exists, in that zone and in the network of the groups."""
     about = "network.subnets"
     if subnet not in found.zones:
         summary = f"{region} has no subnet {subnet}, which `network.subnets` names for {zone}"
@@ -363,7 +363,7 @@ def _check_subnet(found: Found, subnet: str, zone: str, region: str) -> None:
 
 
 def _listed(region: Region, action: str, name: str, key: str, values: set[str]) -> list[dict[str, Any]]:
-    """What there is of some ids: one that there is not is no error to a filter."""
+    """The existing ones of some ids. A filter ignores missing ones."""
     if not values:
         return []
     return answers.listed(action, region.ask(action, Filter=[{"Name": key, "Value": sorted(values)}]), name)

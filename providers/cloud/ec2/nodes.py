@@ -1,9 +1,9 @@
-"""Nodes: instances, made by one request each that carries their token and all of their tags.
+"""Nodes: instances, each made by one request with its token and all its tags.
 
-Alike ones are not made together by one request. That has one user data and one set of tags for all of them:
-the private host key of each would be known to all others, any of which could then pass for it. And from the
-launch on until its tags are written, which a kill can prevent, an instance would not say which node it is:
-`find` by a node's token would miss it. Launches are paced instead, as EC2 counts them (`region.LAUNCHES`).
+Similar instances are not made together by one request. They would share user data and tags: each would know
+the private host keys of all others, and could pose as any of them. And until its tags are written, which a
+kill can prevent, an instance would not say which node it is: `find` by token would miss it. Instead, launches
+are paced as EC2 counts them (`region.LAUNCHES`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
 
 MOST_STATUSES = 100
-"""Instances whose status checks are asked for at once."""
+"""How many instances' status checks are requested at once."""
 
 
 class Ec2Nodes:
@@ -53,12 +53,12 @@ class Ec2Nodes:
         self._networks = Networks(account.config)
 
     def listed(self, **narrow: str) -> list[Instance]:
-        """All that are ours and alive, in all regions."""
+        """All of ours that are alive, in all regions."""
         filters = {**self._account.mine(**narrow), "instance-state-name": LIVE}
         return self._account.each(lambda region: region.instances(filters))
 
     def candidates(self, address: Address, token: str) -> list[Instance]:
-        """What a create with this token made."""
+        """The instances of a create with this token."""
         return self._account.each(lambda region: self._of_token(region, token))
 
     def _of_token(self, region: Region, token: str) -> list[Instance]:
@@ -66,8 +66,8 @@ class Ec2Nodes:
         return [i for i in region.instances(filters) if i.tags.get(marks.TOKEN) == token]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Instance | Ended | None]]:
-        """Of what EC2 has forgotten, the key pair tells whether it was there; then it is asked for by its id
-        itself: a listing may leave something out, and does not deny that it exists.
+        """If EC2 has forgotten an instance, the key pair shows whether it existed. Then it is requested by
+        its id: a listing may be incomplete and proves nothing.
         """
         for region, found in self._account.by_region(records):
             yield from self._recorded(
@@ -91,7 +91,7 @@ class Ec2Nodes:
                 yield record, there.get(mine)
 
     def machine(self, have: Record, *, ending: bool) -> Instance | None:
-        """The instance of a record, if it is alive."""
+        """The instance of a record, if alive."""
         region, made = self._account.region(have.node.region), made_id(have, "i")
         instance = region.instances_by_id([made]).get(made) if made else None
         if ending and made and instance is None:
@@ -99,7 +99,7 @@ class Ec2Nodes:
         return None if instance is None or instance.gone else instance
 
     def type_of(self, machine: Instance, made: str) -> str:
-        """As EC2 says it."""
+        """As EC2 reports it."""
         return machine.type
 
     # ----------------------------------------------------------------------------------- adoption
@@ -121,7 +121,7 @@ class Ec2Nodes:
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Instance:
-        """It ends when the instance runs."""
+        """It returns when the instance runs."""
         region, token = self._account.region(node.region), mark.token
         with self._changing(region, ending=False), self._groups.changing(node):
             try:
@@ -171,11 +171,13 @@ class Ec2Nodes:
         return answers.instance(LAUNCH, items[0], region.name, date)
 
     def conditions(self, region: Region, node: NodeInputs) -> tuple[dict[str, Any], dict[str, Any], bool]:
-        """Parameters of a node for its network and its capacity; whether that capacity is close together."""
+        """The parameters for a node's network and capacity, and whether that capacity is in one place."""
         return self._networks.asked(region, node.zone), *self._capacity.asked(region, node)
 
     def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
-        """Whether what a node needs went meanwhile, by whoever deleted the last one: it is brought again."""
+        """Whether something that a node needs was deleted meanwhile, together with the last node: it is made
+        again.
+        """
         if "InvalidKeyPair.NotFound" in error.summary and not self._account.options.get("key_name"):
             self._keys.forgotten(region)
             return True
@@ -189,7 +191,7 @@ class Ec2Nodes:
     def retag(
         self, machine: Instance, mark: Mark, have: Record, more: Mapping[str, str]
     ) -> Mapping[str, Any]:
-        """Whose it is comes last."""
+        """The owner is written last."""
         region = self._account.region(machine.region)
         if more:
             region.tag(machine.id, more)
@@ -197,8 +199,8 @@ class Ec2Nodes:
         return outputs(machine)
 
     def remove(self, have: Record, there: Callable[[], list[Instance]]) -> None:
-        """An instance that shuts down is gone: nothing brings it back. With the last one of a region goes the
-        key pair there, with the last one of a cluster its placement group.
+        """An instance that is shutting down counts as gone: nothing can stop that. With the last one of a
+        region its key pair is deleted, with the last one of a cluster its placement group.
         """
         found = there()
         places = {have.node.region} if have.outputs.get("id") else {i.region for i in found}
@@ -212,7 +214,7 @@ class Ec2Nodes:
                 self._end(instance, have.address)
 
     def clear(self, inputs: Mapping[str, Any]) -> None:
-        """See `provider.Clears`: the key pair and the placement group, if nothing else is there."""
+        """See `provider.Clears`: deletes the key pair and the placement group, if nothing else is left."""
         node = inputs_of("node", inputs)
         region = self._account.region(node.region)
         with self._changing(region, ending=True), self._groups.changing(node, ends=True):
@@ -231,7 +233,7 @@ class Ec2Nodes:
     def states(
         self, nodes: Sequence[Record]
     ) -> Iterator[tuple[Record, Instance | None, NodeState, str | None]]:
-        """Ready is what runs and has passed EC2's own checks."""
+        """Ready means: it runs and passed EC2's own checks."""
         for region, records in self._account.by_region(nodes):
             ids = {record.address: made_id(record, "i") or "" for record in records}
             there = region.instances_by_id(i for i in ids.values() if i)
@@ -241,22 +243,22 @@ class Ec2Nodes:
                 yield record, instance, *_state(instance, checks)
 
     def note_ready(self, node: Record) -> None:
-        """Without a look at it before."""
+        """Without a look at it first."""
         self._account.region(node.node.region).tag(str(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 
 def _disk_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """What is written on an instance's own disks: whose they are. No token: they are no volumes of ours."""
+    """The tags of an instance's own disks: only the owner. Without a token, they are not volumes of ours."""
     keep = ("Name", marks.ADDRESS)
     return {**{k: v for k, v in tags.items() if k in keep}, f"{marks.OURS}disk-of": tags[marks.OWNER]}
 
 
 def _running(account: Account, region: Region, instance: Instance, token: str) -> Instance:
-    """The instance once it runs. One that ended instead is a fault that says why; nothing is left of it."""
+    """The instance once it runs. If it ended, a fault says why, and nothing is left of it."""
     age = instance.age
     for look, pause in enumerate(waits(f"{instance.id} is still starting", instance.zone)):
         found = look_up(partial(region.starting.next, instance.id, pause))
-        # EC2 has answered that it is made, so it is listed soon. But we do not wait for ever.
+        # EC2 has confirmed it, so it is listed soon. The wait is still limited.
         if found is None and look >= SURE:
             account.check_missed(token, f"{instance.id} is not listed", instance.zone, age=age)
         instance = found or instance
@@ -268,7 +270,9 @@ def _running(account: Account, region: Region, instance: Instance, token: str) -
 
 
 def _ended(instance: Instance) -> ProviderError:
-    """The fault of an instance that ended while it started. What begins with `Server.` is EC2's own doing."""
+    """The fault for an instance that ended while starting. EC2 itself caused reasons that begin with
+    `Server.`.
+    """
     code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")
     kind = kind_of(code) or PermanentKind.INVALID
     if instance.reason.startswith("Server."):
@@ -278,7 +282,7 @@ def _ended(instance: Instance) -> ProviderError:
 
 
 def _checks(region: Region, ids: Sequence[str]) -> dict[str, str]:
-    """The worse of the two status checks of each instance that runs."""
+    """The worse of the two status checks of each running instance."""
     action = "DescribeInstanceStatus"
     out: dict[str, str] = {}
     for start in range(0, len(ids), MOST_STATUSES):
@@ -288,7 +292,7 @@ def _checks(region: Region, ids: Sequence[str]) -> dict[str, str]:
         except PermanentError as error:
             if error.kind is not PermanentKind.NOT_FOUND:
                 raise
-            # It ended since it was listed.
+            # It ended after it was listed.
             raise TransientError(TransientKind.BUSY, error.summary) from None
         for item in answers.listed(action, found, "instanceStatusSet"):
             out[str(item.get("instanceId"))] = _worse(item)

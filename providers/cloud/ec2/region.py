@@ -1,4 +1,4 @@
-"""One region of EC2: signed requests, whole listings."""
+"""One region of EC2: signed requests, complete listings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from providers.cloud.shared_looks import Looks
 Login: TypeAlias = tuple[Callable[[], Mapping[str, str]], Scrub]
 VERSION = "2016-11-15"
 PAGE = 1000
-"""The most instances of one answer."""
+"""The most instances per answer."""
 FEW = 50
-"""Instances that are asked for by their ids at once, so that all of them fit into a refusal."""
+"""How many instances are requested by id at once, so that an error message can name all of them."""
 LEAST_PAGE = 5
-"""The fewest that EC2 can be asked for."""
+"""The smallest page that EC2 accepts."""
 VALUES = 200
 """The most values of one filter."""
 LAUNCH = "RunInstances"
 LAUNCHES = 2.0
-"""Launches a second that EC2 grants in the long run, where nobody had that raised. It counts them alone: many
-of them must not slow the listings down that tell what became of them, and those must not speed them up.
+"""Launches a second that EC2 allows in the long run by default. It counts them separately: many launches must
+not slow down the listings that report their results, and the listings must not speed them up.
 """
 _SPECIAL = re.compile(r"[^A-Za-z0-9_.~-]")
 
@@ -37,7 +37,7 @@ class Region:
     """Requests to one region."""
 
     def __init__(self, name: str, host: Host, login: Login, config: Config, timeout: int) -> None:
-        """`login` gives key, secret and token as they are now, and what keeps them out of messages."""
+        """`login` returns the current key, secret and token, and keeps them out of messages."""
         self.name = name
         secrets, scrub = login
         held: Mapping[str, str] = {}
@@ -48,7 +48,7 @@ class Region:
             return held
 
         def make() -> Any:
-            return _driver(name, host, held, timeout)  # as they were when it was found to be needed, or newer
+            return _driver(name, host, held, timeout)  # as of when the need was found, or newer
 
         key = ("ec2", config.backend, host.name, host.port, name)
         self._connection = Connection(make, limiter(*key), scrub, error_info, now, fence=config.fence)
@@ -57,13 +57,13 @@ class Region:
         self.appearing = Looks(self.volumes_by_id)
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
-        """The content of the answer to one action. Lists and mappings of parameters are numbered from 1."""
+        """The content of the answer to one action. Lists and mappings in parameters are numbered from 1."""
         return self.dated(action, about, **parameters)[0]
 
     def dated(
         self, action: str, about: str | None = None, /, **parameters: object
     ) -> tuple[dict[str, Any], str]:
-        """As `ask`, and the date of the answer by EC2's own clock; empty if it does not say it."""
+        """As `ask`, with the answer's date by EC2's own clock; empty if missing."""
         pairs = [("Action", action), ("Version", VERSION), *_flat("", parameters)]
         response = self._connection.request(
             f"{action} in {self.name}",
@@ -78,7 +78,7 @@ class Region:
         return answers.content(action, response.body), headers.get("date", "")
 
     def pages(self, action: str, name: str, size: int, **parameters: object) -> Iterator[dict[str, Any]]:
-        """What a list of an answer has, on all its pages."""
+        """The items of a list, over all pages."""
         read = Pages()
         more: dict[str, str] = {}
         while True:
@@ -92,7 +92,7 @@ class Region:
             more = {"NextToken": token}
 
     def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:
-        """All instances that pass the filters, those that ended included."""
+        """All instances that match the filters, including ended ones."""
         action = "DescribeInstances"
         found = self.pages(action, "reservationSet", PAGE, Filter=_filters(filters))
         return [
@@ -102,24 +102,24 @@ class Region:
         ]
 
     def has_instance(self, filters: Mapping[str, Iterable[str]]) -> bool:
-        """Whether an instance passes the filters: of the listing no more is read than that takes."""
+        """Whether an instance matches the filters. It reads only as much of the listing as needed."""
         found = self.pages("DescribeInstances", "reservationSet", LEAST_PAGE, Filter=_filters(filters))
         return next(found, None) is not None
 
     def volumes(self, filters: Mapping[str, Iterable[str]]) -> list[Volume]:
-        """All volumes that pass the filters."""
+        """All volumes that match the filters."""
         action = "DescribeVolumes"
         found = self.pages(action, "volumeSet", PAGE // 2, Filter=_filters(filters))
         return [answers.volume(action, item, self.name) for item in found]
 
     def instances_by_id(self, ids: Iterable[str]) -> dict[str, Instance]:
-        """Those that there are: ids of others are no error to a filter."""
+        """The existing ones. A filter ignores unknown ids."""
         every = sorted(set(ids))
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
 
     def denied(self, ids: Sequence[str]) -> frozenset[str]:
-        """Those of the ids of which EC2 itself says that there is no such instance."""
+        """The ids for which EC2 itself says that there is no such instance."""
         out: set[str] = set()
         for start in range(0, len(ids), FEW):
             part = ids[start : start + FEW]
@@ -132,7 +132,7 @@ class Region:
         return frozenset(out)
 
     def check_gone(self, action: str, name: str, made: str) -> None:
-        """`TransientError` unless EC2 says itself that there is no `made`: listings may leave it out."""
+        """`TransientError` unless EC2 itself says that `made` does not exist: listings may be incomplete."""
         try:
             self.ask(action, **{name: [made]})
         except PermanentError as error:
@@ -143,13 +143,13 @@ class Region:
         raise TransientError(TransientKind.AMBIGUOUS, summary, about=made)
 
     def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Volume]:
-        """Those that there are."""
+        """The existing ones."""
         every = sorted(set(ids))
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.volumes({"volume-id": part})}
 
     def volume(self, made: str) -> Volume | None:
-        """One volume; None if there is none of that id."""
+        """One volume; None if the id does not exist."""
         return next(iter(self.volumes({"volume-id": [made]})), None)
 
     def tag(self, thing: str, tags: Mapping[str, str]) -> None:
@@ -157,19 +157,19 @@ class Region:
         self.ask("CreateTags", ResourceId=[thing], Tag=_tags(tags))
 
     def untag(self, thing: str, keys: Iterable[str]) -> None:
-        """Take tags away from a thing."""
+        """Remove tags from a thing."""
         found = [{"Key": key} for key in keys]
         if found:
             self.ask("DeleteTags", ResourceId=[thing], Tag=found)
 
 
 def quoted(text: str) -> str:
-    """As in a form. Python's own looks at each character, and user data has thousands of them."""
+    """The text as in a form. Python's own function handles each character, and user data has thousands."""
     return _SPECIAL.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
 
 
 def tagged(kind: str, tags: Mapping[str, str]) -> list[dict[str, object]]:
-    """The parameter that makes something with its tags, in one request."""
+    """The parameter that gives a new thing its tags in the same request."""
     return [{"ResourceType": kind, "Tag": _tags(tags)}]
 
 
@@ -182,7 +182,7 @@ def _filters(filters: Mapping[str, Iterable[str]]) -> list[dict[str, object]]:
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Parameters as EC2 wants them: `Tag.1.Key`."""
+    """Parameters in EC2's form: `Tag.1.Key`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _flat(f"{name}.{key}" if name else str(key), item)
@@ -194,7 +194,7 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _driver(region: str, host: Host, secrets: Mapping[str, str], timeout: int) -> Any:
-    """A driver of libcloud's. It knows fewer regions than there are, so it is told the name afterwards."""
+    """A driver of libcloud's. It does not know all regions, so the name is set afterwards."""
     from libcloud.common.base import Response
     from libcloud.compute.providers import get_driver
 
@@ -210,12 +210,12 @@ def _driver(region: str, host: Host, secrets: Mapping[str, str], timeout: int) -
         timeout=timeout,
     )
     driver.region_name = region
-    driver.connection.responseCls = Response  # one that leaves the text alone: `answers` reads it
+    driver.connection.responseCls = Response  # a class that leaves the text alone: `answers` parses it
     return driver
 
 
 def endpoint(region: str, known: Iterable[str]) -> str:
-    """Where Amazon answers for a region; `PermanentError` if it has none of that name."""
+    """Amazon's host for a region; `PermanentError` if there is none."""
     known = list(known)
     if region not in known:
         hint = suggest(region, known) or f"known regions: {', '.join(known)}; another one needs an `endpoint`"

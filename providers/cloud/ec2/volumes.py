@@ -30,7 +30,7 @@ SIZES = {
     **dict.fromkeys(("st1", "sc1"), (125, 16384)),
     "standard": (1, 1024),
 }
-"""The fewest and the most GiB of a type. Not a promise: what EC2 itself refuses, it says."""
+"""The least and greatest size of a type in GiB. EC2 itself may refuse further sizes."""
 
 
 class Ec2Volumes:
@@ -45,7 +45,7 @@ class Ec2Volumes:
         return self._account.region(volume.region)
 
     def listed(self, **narrow: str) -> list[Volume]:
-        """All that are ours, in all regions."""
+        """All of ours, in all regions."""
         found = self._account.each(lambda region: region.volumes(self._account.mine(**narrow)))
         return [volume for volume in found if not volume.gone]
 
@@ -54,14 +54,14 @@ class Ec2Volumes:
         return self.listed(token=token)
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Volume | None]]:
-        """One request for each region."""
+        """One request per region."""
         for region, found in self._account.by_region(records):
             ids = {r.address: made_id(r, "vol") for r in found}
             there = region.volumes_by_id(i for i in ids.values() if i)
             yield from ((record, there.get(ids[record.address] or "")) for record in found)
 
     def disk(self, have: Record, *, ending: bool) -> Volume | None:
-        """By the id; EC2 is asked once more for what is not there."""
+        """By its id. If it is missing, EC2 is asked once more."""
         region = self._account.region(have.volume.region)
         made = made_id(have, "vol")
         volume = region.volume(made) if made else None
@@ -72,7 +72,7 @@ class Ec2Volumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Volume:
-        """It ends when the volume is listed: it may be attached while it is being made."""
+        """It returns when the volume is listed: it may be attached while it is still being made."""
         asked, token = mark.volume, mark.token
         region = self._account.region(asked.region)
         volume = self._account.once(
@@ -101,7 +101,7 @@ class Ec2Volumes:
         return answers.volume(action, found, region.name, date)
 
     def _listed(self, region: Region, volume: Volume, token: str) -> Volume:
-        """The volume once EC2 lists it. What is not listed counts as gone to whoever wants to attach it."""
+        """The volume once EC2 lists it. An unlisted one counts as gone for attachments."""
         summary = f"{volume.id} is not listed yet"
         for look, pause in enumerate(waits(summary, volume.zone)):
             found = look_up(partial(region.appearing.next, volume.id, pause))
@@ -116,18 +116,18 @@ class Ec2Volumes:
         raise AssertionError("waits end with a fault")
 
     def ahead(self, region: str, address: Address, asked: VolumeInputs) -> tuple[str, str, int]:
-        """Zone, type and GiB of a volume that is to be made; `PermanentError` for what cannot be."""
+        """Zone, type and GiB of a planned volume; `PermanentError` for an impossible one."""
         zone = self.zone(region, address, asked)
         size, kind = gibibytes(address, asked.size), asked.volume_type or TYPE
         near = suggest(kind, list(SIZES)) if kind not in SIZES else None
-        if near:  # another one may be newer than this
+        if near:  # another zone may be newer than this list
             summary = f"{address}: EC2 has no volumes of the type `{kind}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume_type", hint=near)
         check_size(address, kind, size)
         return zone, kind, size
 
     def zone(self, region: str, address: Address, asked: VolumeInputs) -> str:
-        """The zone of a volume that is to be made; `PermanentError` if none is named."""
+        """The zone of a volume to make; `PermanentError` if none is named."""
         zones = [z for z in self._account.config.zones if z.startswith(region)]
         zone = asked.zone or next(iter(zones), None)
         if not zone:
@@ -158,7 +158,7 @@ class Ec2Volumes:
         self._region(disk).tag(disk.id, self._account.tags(mark))
 
     def let_go(self, disk: Volume) -> None:
-        """Our name goes last: until then it is found again."""
+        """Our name goes last: until then it can be found again."""
         let_go(self._region(disk), disk.id, disk.tags)
 
     # ----------------------------------------------------------------------------- update, delete
@@ -172,7 +172,7 @@ class Ec2Volumes:
         except PermanentError as error:
             now = region.volume(disk.id)
             if error.kind is PermanentKind.QUOTA and now and now.size >= size:
-                return  # an earlier try has done it
+                return  # an earlier try did it
             raise
 
     def retag(self, disk: Volume, mark: Mark, have: Record) -> None:
@@ -188,7 +188,7 @@ class Ec2Volumes:
         return [held.instance for held in disk.held]
 
     def living(self, disk: Volume, machines: Sequence[str]) -> str | None:
-        """One that was asked to let go keeps nothing."""
+        """A machine that was asked to release it does not keep it."""
         keep = [h.instance for h in disk.held if h.instance in machines and h.state not in LEAVING]
         found = self._region(disk).instances_by_id(keep) if keep else {}
         alive = next((i for i in found.values() if not i.gone), None)
@@ -200,7 +200,7 @@ class Ec2Volumes:
 
 
 def check_size(address: Address, kind: str, size: int) -> None:
-    """`PermanentError` for a size that volumes of a type do not have."""
+    """`PermanentError` for a size that volumes of a type cannot have."""
     least, most = SIZES.get(kind, (1, size))
     if not least <= size <= most:
         summary = f"{address}: a volume of the type {kind} has {least} to {most} GB, and not {size}"
@@ -208,12 +208,14 @@ def check_size(address: Address, kind: str, size: int) -> None:
 
 
 DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
-"""Names that EC2 takes for disks, besides those of the image's own."""
+"""Device names that EC2 accepts for disks, besides those of the image."""
 TAKEN = "already in use"
-"""What EC2 says of a device that another attachment got meanwhile."""
+"""EC2's message for a device that another attachment took meanwhile."""
 
 _TURNS = tuple(threading.Lock() for _ in range(64))
-"""One attachment to an instance at a time: which devices are free is seen once the last one has its own."""
+"""One attachment to an instance at a time: free devices are known only once the last attachment
+has its own.
+"""
 
 
 class Ec2Attachments(ClaimTags):
@@ -240,7 +242,7 @@ class Ec2Attachments(ClaimTags):
         )
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
-        """Those that there are."""
+        """The existing ones."""
         found = self._account.region(region).volumes_by_id(ids)
         return {made: self.disk(volume) for made, volume in found.items()}
 
@@ -259,11 +261,11 @@ class Ec2Attachments(ClaimTags):
         self._account.region(disk.region).tag(disk.id, tags)
 
     def untag(self, disk: Disk, keys: Sequence[str]) -> None:
-        """Take tags away."""
+        """Remove tags."""
         self._account.region(disk.region).untag(disk.id, keys)
 
     def attach(self, disk: Disk, machine: str, about: str) -> None:
-        """Under the first name that the instance has free."""
+        """Under the first free name of the instance."""
         region = self._account.region(disk.region)
         with _TURNS[hash(machine) % len(_TURNS)]:
             used = {
@@ -285,12 +287,12 @@ class Ec2Attachments(ClaimTags):
                 raise TransientError(TransientKind.BUSY, error.summary, about=about) from None
 
     def detach(self, disk: Disk, machine: str) -> None:
-        """Also one that is not attached yet."""
+        """Also if it is not attached yet."""
         self._account.region(disk.region).ask("DetachVolume", VolumeId=disk.id, InstanceId=machine)
 
 
 def _holder(volume: Volume, held: Held) -> Holder:
-    """As NVMe it says the volume's id, on Xen nothing but its name."""
+    """On NVMe, the device reports the volume's id; on Xen it has only its name."""
     letters = held.device.removeprefix("/dev/").removeprefix("xvd").removeprefix("sd")
     return Holder(
         machine=held.instance,

@@ -1,8 +1,8 @@
-"""The driver `gce`: Google's Compute Engine. Its calls: instances and disks, the operations on them, and the
-bodies of the requests that make them.
+"""The driver `gce`: Google's Compute Engine. It makes the calls for instances and disks, follows their
+operations, and builds the bodies of create requests.
 
-Names are taken once in a zone, so what is made is named after its token. A request that changes something is
-answered with an operation, whose errors come later than its answer.
+A name is unique in a zone, so a thing is named after its token. A change is answered with an operation, whose
+errors come later than the answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from providers.cloud.settings import NODE_DISK
 
 TYPE = "pd-balanced"
 PAGE = 500
-"""The most things of one answer."""
+"""The most items per answer."""
 _ID = re.compile(r"([a-z0-9.:-]{1,100})/([a-z0-9-]{1,63})/([a-z]([a-z0-9-]{0,61}[a-z0-9])?)")
 
 
@@ -69,7 +69,7 @@ class Api:
     disk_id = machine_id
 
     def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
-        """See `named.Api`. A machine can have no disks but those of its own project."""
+        """See `named.Api`. A machine can use only disks of its own project."""
         path = re.search(r"(?:^|/)projects/([^/]+)/zones/([^/]+)/disks/([^/]+)$", given)
         made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
         return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
@@ -97,7 +97,7 @@ class Api:
         return if_there(self._account.ask, f"look at {_name(made)}", "GET", _path(kind, made))
 
     def _do(self, what: str, method: str, path: str, about: str | None = None, **more: Any) -> None:
-        """Ask for a change below a zone or a region, and see it through to its end."""
+        """Request a change below a zone or a region, and wait until it has ended."""
         found = self._account.ask(what, method, path, about=about, **more)
         if answers.done(what, found, about):
             return
@@ -112,7 +112,7 @@ class Api:
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
         """See `named.Api`."""
-        del states  # they are told with each listing
+        del states  # each listing includes them
         return [answers.instance("list of instances", found) for found in self._listed("instances", name)]
 
     def machine(self, made: str) -> Machine | None:
@@ -125,10 +125,10 @@ class Api:
         return machine
 
     def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
-        """See `named.Api`. Its operation is followed, since what went wrong stands there alone.
+        """See `named.Api`. Waits for the operation, since only it reports what went wrong.
 
-        No `requestId`: the answer to one that was used before is the operation of then, a failed one
-        included, and the name keeps a second instance away as well.
+        It sends no `requestId`: a repeated one returns the earlier operation, even a failed one. The name
+        prevents a second instance anyway.
         """
         project, zone, name = wanted.id.split("/")
         body = instance_body(self._account, wanted, start)
@@ -144,14 +144,14 @@ class Api:
         return found
 
     def end(self, machine: Machine) -> None:
-        """See `named.Api`. Its boot disk goes with it, and no other."""
+        """See `named.Api`. Only its boot disk goes with it."""
         self._remove("instances", machine.id)
 
     def clean(self, made: str) -> None:
         """See `named.Api`: an instance leaves nothing."""
 
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
+        """See `named.Api`. BUSY if somebody else wrote meanwhile: nothing is overwritten."""
         path = _path("instances", machine.id)
         mine, text = answers.instance_labels(tags, machine.name, machine.raw.get("labels"))
         metadata = machine.raw.get("metadata") or {}
@@ -202,7 +202,7 @@ class Api:
         if_there(self._do, f"end of {_name(made)}", "DELETE", _path(kind, made))
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
+        """See `named.Api`. BUSY if somebody else wrote meanwhile: nothing is overwritten."""
         about = tags.get(marks.ADDRESS, disk.name)
         body = {
             "labelFingerprint": disk.raw.get("labelFingerprint"),
@@ -240,7 +240,7 @@ def _name(made: str) -> str:
 
 
 def instance_body(account: Account, wanted: Wanted[NodeInputs], start: FirstStart) -> dict[str, Any]:
-    """What makes an instance with its marks, in one request."""
+    """The body for an instance with its marks, in one request."""
     _, zone, name = wanted.id.split("/")
     inputs = wanted.inputs
     kind, accelerators = _kind(wanted.address, inputs.instance_type, zone)
@@ -267,7 +267,7 @@ def instance_body(account: Account, wanted: Wanted[NodeInputs], start: FirstStar
 
 
 def _kind(address: Address, given: str, zone: str) -> tuple[str, list[dict[str, Any]]]:
-    """`n1-standard-8`, or with GPUs that are no part of the type: `n1-standard-8+nvidia-tesla-t4:2`."""
+    """`n1-standard-8`, or a type with added GPUs: `n1-standard-8+nvidia-tesla-t4:2`."""
     kind, plus, rest = given.partition("+")
     if not plus:
         return kind, []
@@ -292,7 +292,7 @@ def _boot(account: Account, zone: str, inputs: NodeInputs, tags: Mapping[str, st
 
 
 def _image(given: str) -> str:
-    """`projects/P/global/images/…`; `P/FAMILY` is the newest of a family."""
+    """`projects/P/global/images/…`; `P/FAMILY` is a family's newest image."""
     if given.count("/") == 1:
         project, _, family = given.partition("/")
         return f"projects/{project}/global/images/family/{family}"
@@ -300,7 +300,7 @@ def _image(given: str) -> str:
 
 
 def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
-    """Where in the network an instance is."""
+    """An instance's place in the network."""
     network, region = account.config.network, inputs.region or zone.rpartition("-")[0]
     found: dict[str, Any] = {}
     if network.subnets:
@@ -318,8 +318,8 @@ def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
 
 
 def _scheduling(inputs: NodeInputs, accelerators: bool, *, grouped: bool) -> dict[str, Any]:
-    """With GPUs, and close to others, it cannot be moved while its host is mended. A spot instance that is
-    taken away is gone.
+    """Instances with GPUs, or close to others, cannot be moved during maintenance of their host. A spot
+    instance is deleted when it is taken back.
     """
     gpus = inputs.resources.gpus
     spot = inputs.spot
@@ -332,7 +332,7 @@ def _scheduling(inputs: NodeInputs, accelerators: bool, *, grouped: bool) -> dic
 
 
 def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
-    """What makes a disk with its marks, in one request."""
+    """The body for a disk with its marks, in one request."""
     _, zone, name = wanted.id.split("/")
     return {
         "name": name,
@@ -348,7 +348,7 @@ class Gce(Named):
 
     Credentials: see `login`. Options: `project` (else that of the key), `network` (its name, where no subnets
     are named), `disk_type` and `disk_size` (GB) of the boot disk, `architecture` of the image,
-    `placement_group` (a placement policy that is there, for all fleets with `placement: cluster`; `off` for
+    `placement_group` (an existing placement policy, for all fleets with `placement: cluster`; `off` for
     none), and those of all clouds. `network.security_groups` are network tags here, which firewall rules go
     by.
     """

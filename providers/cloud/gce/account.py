@@ -1,8 +1,7 @@
-"""One use of GCE: who asks Google, its project, and its options.
+"""One account of GCE: its service account, project and options.
 
-A service account asks, by its key. libcloud would open a dialogue in the browser for any other key, and
-keep tokens in the home folder. Here a key is one of a service account or an error, and the token stays in
-memory.
+A service account logs in with its key. For any other key, libcloud would open a dialogue in the browser, and
+keep tokens in the home folder. Here, any other key is an error, and the token stays in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Account(RestAccount):
 
     @property
     def project(self) -> str:
-        """The project: the option, or else that of the key."""
+        """The project: the option, else that of the key."""
         return self._there()[1]
 
     def ask(self, what: str, method: str, path: str, **more: Any) -> dict[str, Any]:
@@ -74,7 +73,7 @@ class Account(RestAccount):
         return Rest(self._connection(self.config.endpoint or ENDPOINT, error_info, project), tokens), project
 
     def zone(self, inputs: Placed) -> str:
-        """The zone of what is to be made."""
+        """The zone of a thing to make."""
         region = inputs.region
         zones = [z for z in self.config.zones if z.rpartition("-")[0] == region]
         zone = inputs.zone or next(iter(zones), None)
@@ -88,7 +87,7 @@ class Account(RestAccount):
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105  # a URL
 SCOPE = "https://www.googleapis.com/auth/compute"
 LIFE = 3600
-"""Seconds that a signed request for a token is good for, and the token after it."""
+"""For how many seconds a signed request for a token, and its token, is valid."""
 HINT = (
     "`credentials.key` names the variable that has the key of a service account: the path of its JSON file, "
     "the JSON itself, or its private key as PEM with the account's address under `credentials.email`"
@@ -97,7 +96,7 @@ HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccount:
-    """A service account. `project` is the one that its file names."""
+    """A service account. `project` is the project in its file."""
 
     email: str
     key: str = field(repr=False)
@@ -108,7 +107,9 @@ class ServiceAccount:
 
 
 def service_account(config: Config) -> ServiceAccount:
-    """The service account of a backend; `PermanentError` if its credentials are none. Contacts nobody."""
+    """The service account of a backend; `PermanentError` if its credentials are not valid. Sends
+    no request.
+    """
     values = settings.secrets(config, ("key",), ("email",))
     given, variable = values["key"], config.credentials["key"]
     if not given.startswith(("{", "-----")):

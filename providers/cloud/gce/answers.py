@@ -1,13 +1,12 @@
-"""GCE's answers as plain_label values, how tags are written there, and the codes of its errors as the port's
-faults.
+"""GCE's answers as plain values, the form of tags there, and its error codes as the port's faults.
 
-Tags are labels, of few characters, and the metadata of instances for the rest. Labels alone can be asked
-for in a listing, and are the only thing on a disk that can be written later. So owner and token are
-labels of everything; the rest of the marks is one item of an instance's metadata, and on a disk a text in
-as many labels as it takes.
+Tags are labels, which allow few characters, and metadata of instances for the rest. Only labels can be
+filtered in a listing, and only they can be changed later on a disk. So owner and token are labels of
+everything. The rest of the marks is one item of an instance's metadata, and on a disk a text in as many
+labels as it needs.
 
 Codes are the reasons of refused requests (`quotaExceeded`), and those of failed operations
-(`QUOTA_EXCEEDED`). The status misleads: a 403 may be a rate, a quota or a right that is missing.
+(`QUOTA_EXCEEDED`). The status is misleading: 403 may be a rate, a quota or a missing right.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ INSTANCES: Mapping[str, Phase] = {
     "TERMINATED": Phase.STOPPED,
     "DEPROVISIONING": Phase.ENDING,
 }
-"""`STOPPING` comes before an end and before a stop: it is there until it is not."""
+"""`STOPPING` precedes an end and a stop: the instance exists until it is gone."""
 DISKS: Mapping[str, Phase] = {
     "CREATING": Phase.STARTING,
     "RESTORING": Phase.STARTING,
@@ -56,7 +55,7 @@ def tail(url: object) -> str:
 
 
 def place(url: object, scope: str = "zones") -> str:
-    """`project/zone/name` of a URL or a part of one: `…/projects/p/zones/z/disks/d`. So of `regions`."""
+    """`project/zone/name` from a URL or a part of it: `…/projects/p/zones/z/disks/d`. Also for `regions`."""
     words = str(url or "").split("/")
     try:
         return f"{words[words.index('projects') + 1]}/{words[words.index(scope) + 1]}/{words[-1]}"
@@ -65,9 +64,11 @@ def place(url: object, scope: str = "zones") -> str:
 
 
 def scoped(what: str, found: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
-    """What an aggregated listing has of a kind, in all zones. A zone that could not be asked is a fault."""
+    """The items of a kind in an aggregated listing of all zones. A zone that could not be asked
+    is a fault.
+    """
     scopes = found.get("items")
-    # An empty listing is an object of that kind, too.
+    # An empty listing is also an object of that kind.
     if scopes is None and "AggregatedList" in str(found.get("kind")):
         scopes = {}
     if not isinstance(scopes, dict):
@@ -108,13 +109,13 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
 
 
 def _outside(network: Mapping[str, Any]) -> str:
-    """The public address of an interface; empty if it has none."""
+    """The public address of an interface; empty without one."""
     found = [text_at(access, "natIP") for access in network.get("accessConfigs") or ()]
     return next(filter(None, found), "")
 
 
 def _device(disk: Mapping[str, Any]) -> Device:
-    """Google's udev names its link, and the disk says the same name of itself."""
+    """The link's name: Google's udev uses the name that the disk reports itself."""
     name = str(disk.get("deviceName") or "")
     return Device(links=(f"/dev/disk/by-id/google-{name}",), serials=(name,))
 
@@ -204,7 +205,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"[Rr]eservations? .*do(es)? not exist"), PermanentKind.NOT_FOUND),
     (re.compile(r"[Cc]ould not find the given reservation"), PermanentKind.NOT_FOUND),
 )
-"""Errors about reservations share the code `CONDITION_NOT_MET` with conditions that pass by themselves."""
+"""Errors about reservations share the code `CONDITION_NOT_MET` with conditions that pass."""
 
 _HINTS: Mapping[str, str] = {
     "accessNotConfigured": "enable the Compute Engine API for the project",
@@ -218,32 +219,32 @@ _HINTS: Mapping[str, str] = {
 
 
 def kind_of(code: str, message: str) -> Kind | None:
-    """What an error means; None if nobody knows."""
+    """The kind of fault for an error; None if unknown."""
     found = (kind for pattern, kind in _TEXTS if pattern.search(message))
     return next(found, CODES.get(code))
 
 
 def error_info(answer: Answer) -> ErrorInfo | None:
-    """What an error of GCE says; None if it is none of Google's, as the page of a gateway."""
+    """GCE's error; None if the answer has none of Google's, like a page of a gateway."""
     try:
         found = json.loads(answer.text)
     except ValueError:
         return None
     error = found.get("error") if isinstance(found, dict) else None
-    if isinstance(error, str):  # that of a login
+    if isinstance(error, str):  # the form of a login's errors
         text = f"{error}: {found.get('error_description') or ''}"
         return ErrorInfo(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
     if not isinstance(error, dict):
         return None
     code, message = first(error)
-    # `required` is also what a field is called that was left out.
+    # `required` is also the code for a missing field.
     required = code == "required" and answer.status == 400
     kind = PermanentKind.INVALID if required else kind_of(code, message)
     return ErrorInfo(kind=kind, text=f"{code}: {message}" if code else message, hint=_HINTS.get(code))
 
 
 def first(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Code and message of the first of the errors in an `error`."""
+    """Code and message of the first error in an `error`."""
     several = error.get("errors")
     one = several[0] if isinstance(several, list) and several and isinstance(several[0], dict) else error
     code = one.get("reason") or one.get("code") or error.get("status") or ""
@@ -260,32 +261,32 @@ OWNER_LABEL = "fleetform_owner"
 TOKEN_LABEL = "fleetform_token"  # noqa: S105  # the name of a label
 PART_LABEL = "fleetform_mark_"
 DISK_OF_LABEL = "fleetform_disk_of"
-"""On an instance's own disk: whose instance it is."""
+"""On an instance's own disk: the instance to which it belongs."""
 METADATA_ITEM = "fleetform"
 """The item of an instance's metadata."""
 MOST_LABELS = 64
-"""Labels that one thing has at most."""
+"""The most labels on one thing."""
 LABEL_LENGTH = 63
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def plain_label(text: str) -> str:
-    """A text as the value of a label: itself, or its digest."""
+    """A text as the value of a label: unchanged, or its digest."""
     return text if text and _VALUE.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def instance_labels(
     tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None
 ) -> tuple[dict[str, str], str]:
-    """The labels of an instance, and the text of its metadata's item. `have`: the labels that it has."""
+    """The labels of an instance, and the text of its metadata item. `have`: its present labels."""
     ours, users = _split_tags(tags)
     labels = {**_user_labels(users, about, have), **_found_by(ours)}
     return labels, json.dumps(ours, sort_keys=True)
 
 
 def disk_labels(tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The labels of a disk. `have`: those that it has."""
+    """The labels of a disk. `have`: its present ones."""
     ours, users = _split_tags(tags)
     if not ours:
         return _user_labels(users, about, have)
@@ -304,7 +305,7 @@ def disk_labels(tags: Mapping[str, str], about: str, have: Mapping[str, str] | N
 
 
 def instance_tags(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
-    """The tags of an instance. Whose it is, both have to say."""
+    """The tags of an instance. Labels and metadata must agree on the owner."""
     return _tags(labels, item)
 
 
@@ -315,7 +316,7 @@ def disk_tags(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _written(item: str | None) -> dict[str, str]:
-    """Anybody who may write metadata can write this: what cannot be read says nothing."""
+    """Anybody with access to metadata can write this, so an unreadable text counts as missing."""
     try:
         given = json.loads(item) if item else {}
     except (ValueError, RecursionError):
@@ -329,7 +330,7 @@ def _tags(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
     for key, label in ((marks.OWNER, OWNER_LABEL), (marks.TOKEN, TOKEN_LABEL)):
         value = labels.get(label)
         if value is None:
-            found.pop(key, None)  # somebody took it away: nothing is found by it any more
+            found.pop(key, None)  # somebody removed it: it can no longer be found by it
         elif key not in found or plain_label(found[key]) != value:
             found[key] = value
     theirs = {k: v for k, v in labels.items() if not k.startswith("fleetform_")}
@@ -347,7 +348,7 @@ def _found_by(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _user_labels(users: Mapping[str, str], about: str, have: Mapping[str, str] | None) -> dict[str, str]:
-    """Labels that are none of ours. Those that are there may be in any script, and stay."""
+    """The labels that are not ours. Existing ones may be in any script, and stay."""
     for key, value in users.items():
         if have and have.get(key) == value:
             continue

@@ -1,12 +1,11 @@
-"""What GCE can launch, as its API tells it, with the prices that libcloud ships; its reservations, which are
-of a zone and of one type of machine; and its placement groups.
+"""What GCE can launch, from its API and the prices that libcloud ships; its reservations, each for a zone and
+a machine type; and its placement groups.
 
-Machine types that have GPUs of their own (`a3-highgpu-8g`) are told with them. GPUs that are put beside a
-type are no offer of the API's: `n1-standard-8+nvidia-tesla-t4:2` may be declared in the backend's
-`catalog`.
+The API lists machine types with GPUs of their own (`a3-highgpu-8g`). It does not list types with added GPUs:
+`n1-standard-8+nvidia-tesla-t4:2` may be declared in the backend's `catalog`.
 
-Placement groups are compact placement policies: of a region, and what is in one is in one zone. A policy
-has no labels: whose it is stands in its description.
+Placement groups are compact placement policies of a region; the machines in one are in one zone. A policy has
+no labels, so its description names its owner.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _GPUS: Mapping[str, tuple[str, int]] = {
     "nvidia-tesla-p100": ("P100", 16384),
     "nvidia-tesla-p4": ("P4", 8192),
 }
-"""Model and MiB of each. One that is not here has a count and no name: it satisfies `gpu: 1` alone."""
+"""Model and MiB of each. A GPU that is not listed has no name, so it only fits `gpu: 1`."""
 _PRICED = ("c2", "e2", "n1", "n2", "n2d")
-"""Families whose price is that of their CPUs and memory."""
+"""Families that are priced by their CPUs and memory."""
 _ODD = ("e2-micro", "e2-small", "e2-medium")
 
 
@@ -69,7 +68,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
 
 
 def _zones(account: Account) -> dict[str, list[str]]:
-    """The backend's regions, and those of their zones that it uses."""
+    """The backend's regions, and the zones of each that are in use."""
     there: dict[str, list[str]] = {}
     for found in _listed(account, "list of zones", "zones", "compute#zoneList"):
         there.setdefault(answers.tail(found.get("region")), []).append(str(found.get("name")))
@@ -102,7 +101,7 @@ def _listed(account: Account, what: str, path: str, kind: str) -> list[Mapping[s
 
 
 def _of(account: Account, region: str, zone: str, found: Mapping[str, Any]) -> list[Offer]:
-    """A machine type of a zone, on demand and as spot; nothing for what is no offer of this backend's."""
+    """A machine type of a zone, on demand and as spot; nothing if this backend does not offer it."""
     try:
         shape, name = _shape(found), str(found["name"])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -132,7 +131,7 @@ def _obsolete(found: Mapping[str, Any]) -> bool:
 
 
 def _shape(found: Mapping[str, Any]) -> Shape | None:
-    """None for what has accelerators that are no GPUs."""
+    """The shape; None for a type with accelerators that are not GPUs."""
     cpu, memory = int(found["guestCpus"]), int(found["memoryMb"])
     if cpu < 1 or memory < 1:
         return None
@@ -149,7 +148,7 @@ def _shape(found: Mapping[str, Any]) -> Shape | None:
 
 
 def _price(name: str, region: str, shape: Shape) -> float | None:
-    """USD an hour on demand; None where it is unknown, as it is for all GPUs."""
+    """USD an hour on demand; None if unknown, as for all GPUs."""
     family, _, rest = name.partition("-")
     if family not in _PRICED or name in _ODD or shape.gpus or rest.startswith(("custom", "node")):
         return None
@@ -166,7 +165,7 @@ def _price(name: str, region: str, shape: Shape) -> float | None:
 KEY = "compute.googleapis.com/reservation-name"
 READY = ("READY", "UPDATING")
 DENSE = "DENSE"
-"""Where the machines of a reservation are next to each other, and end with it."""
+"""The value for a reservation whose machines are close together and end with it."""
 PAGE = 500
 _PART = "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(
@@ -177,15 +176,15 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A reservation, as far as it decides on a machine."""
+    """What a reservation tells about where machines can be."""
 
     zone: str
     state: str
     instance_type: str
-    """Empty where it is not told."""
+    """Empty if not reported."""
     dense: bool
     policies: tuple[str, ...]
-    """The placement policies that its machines have to be in, by their ids."""
+    """The ids of the placement policies that its machines must be in."""
 
 
 class Reservations:
@@ -197,7 +196,7 @@ class Reservations:
         self._seen: dict[tuple[str, str], dict[str, Found] | None] = {}
 
     def asked(self, inputs: NodeInputs, zone: str) -> Reserved:
-        """What a machine in a zone takes of the reservation that its inputs name: see `named.Api`."""
+        """What a machine in a zone takes of the reservation in its inputs: see `named.Api`."""
         given = str(inputs.reservation)
         parts = _NAME.fullmatch(given)
         if not parts:
@@ -210,7 +209,7 @@ class Reservations:
         body = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": KEY, "values": [value]}
         places = self._look(project, name)
         if places is None:
-            # Its owner may share it and forbid to look at it. Then GCE says whether it fits this machine.
+            # Its owner may share it without the right to read it. GCE then checks whether it fits.
             return Reserved(body={"reservationAffinity": body})
         found = places.get(zone)
         if found is None:
@@ -224,10 +223,10 @@ class Reservations:
         )
 
     def _look(self, project: str, name: str) -> dict[str, Found] | None:
-        """A reservation by its zones; None where one may not look at another project's."""
+        """A reservation by its zones; None if another project's may not be read."""
         with self._turn:
             key = project, name
-            # What is not ready yet may be by now.
+            # A reservation that was not ready may be ready now.
             if any(found.state not in READY for found in (self._seen.get(key) or {}).values()):
                 del self._seen[key]
             if key not in self._seen:
@@ -282,7 +281,7 @@ def _elsewhere(given: str, zone: str, zones: list[str]) -> PermanentError:
 
 
 def _check(found: Found, given: str, inputs: NodeInputs) -> None:
-    """Whether the machine can have it: of another type, there is no capacity of it."""
+    """Check that the reservation has capacity for the machine: its type."""
     kind = inputs.instance_type.partition("+")[0]
     if found.instance_type and found.instance_type != kind:
         summary = f"the reservation {given} is for {found.instance_type} in {found.zone}, not for {kind}"
@@ -298,7 +297,7 @@ def _check(found: Found, given: str, inputs: NodeInputs) -> None:
 FAMILIES = frozenset(
     ("a2", "a3", "a4", "a4x", "c2", "c2d", "c3", "c3d", "c4", "c4d", "g2", "g4", "h3", "h4d", "n2", "n2d")
 )
-"""Families of types that Google names for compact placement. A machine of another is made without."""
+"""Families of types for which Google supports compact placement. Machines of other types get no group."""
 _PATH = re.compile(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)")
 _GROUP_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -312,7 +311,7 @@ class Policies:
     def __init__(
         self, account: Account, do: Callable[..., None], machines: Callable[[], list[Machine]]
     ) -> None:
-        """`do` sees a change through to its end; `machines` are all of the owner's."""
+        """`do` makes a change and waits for its end; `machines` are all of the owner's."""
         self._account = account
         self._do = do
         self._machines = machines
@@ -322,7 +321,7 @@ class Policies:
         return inputs.instance_type.partition("-")[0] in FAMILIES
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
-        """See `Sites`. One of another project or region takes no machine."""
+        """See `Sites`. A policy of another project or region cannot be used."""
         project, region = self._account.project, inputs.region
         path = _PATH.fullmatch(name)
         where = path.groups() if path else (project, region, name)
@@ -341,7 +340,7 @@ class Policies:
         try:
             tags = json.loads(str(found.get("description") or "{}"))
         except ValueError:
-            tags = {}  # another's, in his own words
+            tags = {}  # somebody else's, with a description of their own
         return {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
@@ -365,7 +364,7 @@ class Policies:
 
 
 def path_of(made: str) -> str:
-    """The path of a policy, below `projects/`."""
+    """A policy's path below `projects/`."""
     project, region, name = made.split("/")
     return f"{project}/regions/{region}/resourcePolicies/{name}"
 

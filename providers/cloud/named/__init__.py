@@ -1,6 +1,6 @@
-"""Clouds that take a name once: what is made is named after its token, so that a create that is tried again
-meets what the first try made. What such clouds have in common stands here; each says in an `Api` how it is
-asked. See `cloud.volumes` and `cloud.attachments` for what the calls for volumes are asked.
+"""Clouds in which names are unique: a thing is named after its token, so a retried create meets the thing of
+the first try. This module has what such clouds share; each has an `Api` with its requests. See
+`cloud.volumes` and `cloud.attachments` for the calls for volumes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NamedVolumes:
         return self._api.disk_type
 
     def listed(self, **narrow: str) -> list[Disk]:
-        """All that are ours. A machine's own disk may carry the machine's marks."""
+        """All of ours. A machine's own disk may carry the machine's mark."""
         return self._ours(self._api.disks(), **narrow)
 
     def _ours(self, found: Iterable[Disk], **narrow: str) -> list[Disk]:
@@ -52,12 +52,12 @@ class NamedVolumes:
         return [d for d in ours if d.tags.get(marks.ADDRESS, "").startswith("volume/")]
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
-        """Those of the name first. One that was adopted has a name of its own."""
+        """First those with the token's name. An adopted one has another name."""
         for name in (name_of(address, token), None):
             yield from self._ours(self._api.disks(name=name))
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Disk | None]]:
-        """Asked for one by one."""
+        """One request for each."""
         return ((record, self.disk(record, ending=False)) for record in records)
 
     def disk(self, have: Record, *, ending: bool) -> Disk | None:
@@ -68,7 +68,7 @@ class NamedVolumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Disk:
-        """Its name is a function of the token: the cloud makes no second one."""
+        """Its name is a function of the token, so the cloud makes no second one."""
         address, asked = mark.address, mark.volume
         made = self._api.disk_id(name_of(address, mark.token), asked)
         size = gibibytes(address, asked.size)
@@ -136,7 +136,7 @@ class NamedVolumes:
         return disk.holders
 
     def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
-        """Asked for one by one."""
+        """One request for each."""
         for machine in map(self._api.machine, machines):
             if machine is not None and machine.phase is not Phase.ENDING:
                 return f"{machine.tags.get(marks.ADDRESS, machine.name)} ({machine.name})"
@@ -148,7 +148,7 @@ class NamedVolumes:
 
 
 class NamedAttachments:
-    """See `attachment_driver.Driver`. A machine says where it finds its disks; a disk says who has it."""
+    """See `attachment_driver.Driver`. A machine knows where its disks are; a disk knows its holders."""
 
     regional = False
 
@@ -157,7 +157,7 @@ class NamedAttachments:
         self._api = api
 
     def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
-        """Its holders are asked for one by one, unless `machines` are known."""
+        """One request for each holder, unless `machines` are known."""
         if machines is None:
             there = {made: self._api.machine(made) for made in volume.holders}
             machines = {made: m for made, m in there.items() if m and m.phase is not Phase.ENDING}
@@ -187,16 +187,16 @@ class NamedAttachments:
         return seen.node()
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
-        """Asked for one by one."""
+        """One request for each."""
         return {disk.id: self.disk(disk) for disk in map(self._api.disk, ids) if disk}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
-        """Asked for one by one."""
+        """One request for each."""
         found = {made: self._api.machine(made) for made in ids}
         return {made: self._machine(m) for made, m in found.items() if m and m.phase is not Phase.ENDING}
 
     def machine_id(self, node: Record) -> str:
-        """That of one which is there and ours."""
+        """The id of a machine that exists and is ours."""
         machine = self._api.machine(str(node.outputs["id"]))
         if machine is None or machine.phase is Phase.ENDING:
             raise gone(node.address)
@@ -208,14 +208,14 @@ class NamedAttachments:
         return of_tags(disk.tags, disk.id, machine)
 
     def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
-        """All tags of a disk are written together."""
+        """All tags of a disk are written at once."""
         others = {key: value for key, value in disk.tags.items() if not key.startswith(ON)}
         tags = {**others, **to_tags(claim, machine)}
         if tags != disk.tags:
             self._api.tag_disk(disk.source, tags)
 
     def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
-        """All tags of a disk are written together."""
+        """All tags of a disk are written at once."""
         mine = keys_of(disk.tags, machine)
         self._api.tag_disk(disk.source, {key: value for key, value in disk.tags.items() if key not in mine})
 
@@ -242,17 +242,17 @@ def _holder(made: str, machine: Machine | None, disk: Disk) -> attachment_driver
 
 
 KIND = ("region", "zone", "instance_type", "reservation")
-"""Inputs of a node that decide whether it can use its reservation."""
+"""Inputs of a node on which the use of its reservation depends."""
 
 
 class Named(Cloud):
-    """One use of a cloud."""
+    """One account of a cloud."""
 
     ADOPTS = True
     RESERVES = True
 
     def __init__(self, account: Account, api: Api, kinds: Mapping[str, Kind]) -> None:
-        """`kinds`: what the cloud's codes mean."""
+        """`kinds`: the meaning of the cloud's codes."""
         keys = Keys(account)
         self._account = account
         self._account = account

@@ -1,4 +1,4 @@
-"""What the drivers of such clouds are asked, and what they answer."""
+"""The interface of the drivers of clouds with unique names, and their answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ P = TypeVar("P", bound=Placed)
 
 
 class Phase(StrEnum):
-    """How a machine is, whatever its cloud calls it."""
+    """The phase of a machine, the same for all clouds."""
 
     STARTING = "starting"
     RUNS = "runs"
     STOPPED = "stopped"
     ENDING = "ending"
     FAILED = "failed"
-    """It never ran and never will."""
+    """It never ran, and never will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine. Its `id` leads to it and is never given again."""
+    """One machine. Its `id` identifies it and is never used again."""
 
     id: str
     name: str
@@ -50,18 +50,18 @@ class Machine:
     tags: Mapping[str, str] = field(default_factory=dict)
     type: str = ""
     image: str = ""
-    """Not recorded."""
+    """Not known."""
     devices: Mapping[str, Device] = field(default_factory=dict)
-    """The disks that it has, by their ids, and where it finds them."""
+    """Its disks by id, and where it finds them."""
     code: str = ""
     reason: str = ""
-    """Why it is as it is: the cloud's code, and its text."""
+    """The reason for its state: the cloud's code, and its text."""
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """As the cloud has it, for the `Api` alone."""
+    """The cloud's own object, for the `Api` only."""
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.phase is Phase.ENDING
 
     @property
@@ -80,17 +80,17 @@ class Disk:
     zone: str | None
     size: int
     phase: Phase
-    """`RUNS` is one that can be used."""
+    """`RUNS` means that it can be used."""
     state: str
     tags: Mapping[str, str] = field(default_factory=dict)
     type: str = ""
     holders: tuple[str, ...] = ()
-    """The ids of the machines that have it, or are about to."""
+    """The ids of the machines that have it or are getting it."""
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.phase is Phase.ENDING
 
 
@@ -99,18 +99,18 @@ class Reserved:
     """What a machine takes of a reservation."""
 
     body: Mapping[str, Any]
-    """What stands in the request of it, for the `Api` alone."""
+    """The part for the request, for the `Api` only."""
     group: str = ""
-    """The id of the placement group that goes with it."""
+    """The id of the reservation's own placement group."""
     grouped: bool = False
-    """Whether a machine of it can be in another placement group."""
+    """Whether its machines can be in another placement group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted(Generic[P]):
-    """What is to be made: under which id, for which address, from what, and with which tags.
+    """A thing to make: its id, its address, its inputs, and its tags.
 
-    Of a machine besides: the id of its placement group, empty for none, and the reservation that it is of.
+    For a machine also: the id of its placement group (empty for none), and its reservation.
     """
 
     id: str
@@ -128,7 +128,7 @@ class Wanted(Generic[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStart:
-    """What a machine gets for its first start: cloud-init's text, and the public key that may log in."""
+    """The input of a machine's first start: cloud-init's text, and the public key that may log in."""
 
     user_data: str
     login: str
@@ -139,38 +139,38 @@ class Sites(Protocol):
 
     @property
     def called(self) -> str:
-        """What the cloud calls one."""
+        """The cloud's word for it."""
 
     @property
     def most(self) -> int | None:
-        """Machines that one takes; None if nobody says."""
+        """How many machines one can hold; None if unknown."""
 
     def takes(self, inputs: NodeInputs) -> bool:
         """Whether a machine of the type can be in one."""
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
-        """The id of one by its name, or by what else people call it; `PermanentError` if nothing is."""
+        """The id of a group by its name or another name of it; `PermanentError` if there is none."""
 
     def tags(self, made: str) -> Mapping[str, str] | None:
-        """What one says of itself; None if there is none."""
+        """The tags of a group; None if it does not exist."""
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """Make it, where `inputs` put its machines; `CONFLICT` if there is one."""
+        """Make a group in the place of the machines with these `inputs`; `CONFLICT` if it exists."""
 
     def used(self, made: str) -> bool:
-        """Whether a machine of the owner's is in it that does not end."""
+        """Whether it has a machine of the owner's that is not ending."""
 
     def remove(self, made: str) -> None:
-        """Remove it; BUSY while a machine is in it, nothing to do where it is not there."""
+        """Remove it. BUSY while it has a machine; does nothing if it does not exist."""
 
 
 class Api(Protocol):
     """One account of a cloud. Faults are the port's.
 
-    `disk_type` is that of disks of which nobody says it. `called` says how people name a disk that is there.
+    `disk_type` is the default type of disks. `called` says how people name an existing disk.
 
-    What carries a wrong name or none is None; whose it is, the caller looks at. `listed` and `find` give what
-    carries the owner's mark, all pages of it.
+    The result for a wrong name or a missing thing is None; the caller checks the owner. Listings have only
+    what carries the owner's mark, from all pages.
     """
 
     disk_type: str
@@ -181,42 +181,44 @@ class Api(Protocol):
         """Its placement groups."""
 
     def offers(self) -> tuple[Offer, ...]:
-        """What it could launch now, in the backend's regions."""
+        """The offers that can be launched now in the backend's regions."""
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
-        """What a machine takes of the reservation that `inputs` name; `PermanentError` if there is none such,
-        `NO_CAPACITY` if it is not for this machine, here.
+        """What a machine takes of the reservation in `inputs`; `PermanentError` if there is no such
+        reservation, `NO_CAPACITY` if it is not for this machine in this place.
         """
 
     def machine_id(self, name: str, inputs: NodeInputs) -> str:
-        """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""
+        """The id of a machine of that name in the place of its `inputs`; `PermanentError` if they
+        name none.
+        """
 
     def disk_id(self, name: str, inputs: VolumeInputs) -> str:
-        """The same of a disk."""
+        """The same for a disk."""
 
     def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
-        """The id of a disk that somebody else made, by what he calls it; None if no disk is called so."""
+        """The id of a disk that somebody else made, by the user's name for it; None if there is none."""
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
-        """All of the owner's, or those of a name. `states`: with what the cloud sees them do just now."""
+        """All of the owner's, or those of a name. `states`: with their current states."""
 
     def machine(self, made: str) -> Machine | None:
-        """One; without its addresses, if these are told elsewhere."""
+        """One machine, without its addresses if they need another request."""
 
     def with_addresses(self, machine: Machine) -> Machine:
-        """The same with its addresses."""
+        """The machine with its addresses."""
 
     def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
-        """Make a machine and do not wait for it; `CONFLICT` if there is one of that name."""
+        """Make a machine and do not wait for it; `CONFLICT` if the name exists."""
 
     def end(self, machine: Machine) -> None:
-        """Remove it and all that was made with it. Returns when it is gone."""
+        """Remove it and all that was made with it. It returns when the machine is gone."""
 
     def clean(self, made: str) -> None:
         """Remove what may be left of a machine that is gone."""
 
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        """Let these be its tags, and no others."""
+        """Replace all of its tags."""
 
     def disks(self, *, name: str | None = None) -> list[Disk]:
         """All of the owner's, or those of a name."""
@@ -225,27 +227,27 @@ class Api(Protocol):
         """One."""
 
     def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
-        """Make a disk of so many GiB. Returns when it can be used; `CONFLICT` if its name is taken."""
+        """Make a disk of so many GiB. It returns when the disk can be used; `CONFLICT` if the name exists."""
 
     def grow(self, disk: Disk, size: int) -> None:
-        """Let it have more GiB."""
+        """Grow it to so many GiB."""
 
     def remove(self, disk: Disk) -> None:
-        """Remove it. Returns when it is gone."""
+        """Remove it. It returns when the disk is gone."""
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """Let these be its tags, and no others."""
+        """Replace all of its tags."""
 
     def attach(self, machine: str, disk: Disk) -> None:
-        """Give the disk to a machine, by its id. BUSY where one has to look again."""
+        """Attach the disk to a machine, by its id. BUSY means to look again."""
 
     def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
-        """Take it away again. BUSY as above. `serials` are those of its `Device`, if the machine has one."""
+        """Detach it. BUSY as above. `serials` are those of its `Device`, if the machine has one."""
 
 
 def name_of(address: Address, token: str) -> str:
-    """The name of what a create with this token makes: `gpu-0-1c6f…`, at most 61 lower case letters, digits
-    and dashes, a letter first.
+    """The name for a create with this token: `gpu-0-1c6f…`, at most 61 lower case letters, digits and dashes,
+    with a letter first.
     """
     stem = re.sub(r"[^a-z0-9]+", "-", address.name.lower()).strip("-")[:36].rstrip("-")
     head = stem if re.match(r"[a-z]", stem) else f"x{stem}"

@@ -1,5 +1,5 @@
-"""The calls for nodes of clouds that take a name once: see `cloud.nodes`. A machine is named after its
-token. Their placement groups: see `cloud.placement_groups`.
+"""The calls for nodes of clouds with unique names: see `cloud.nodes`. A machine is named after its token. For
+placement groups see `cloud.placement_groups`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from providers.cloud.placement_groups import OFF, OPTION
 from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
-"""Mark of a machine: the fingerprint of the key that may log in."""
+"""A machine's tag: the fingerprint of the key that may log in."""
 
 SURE = 4
-"""Looks in a row that do not find a machine which was there: one alone may have asked too early."""
+"""How many looks in a row must miss a machine that existed: a single one may be too early."""
 FEW = 2
-"""Nodes that are looked at one by one, rather than in a listing."""
+"""Up to so many nodes are looked at one by one; more by a listing."""
 
 
 class NamedNodes:
-    """The calls of such clouds for nodes: see `nodes.Driver`."""
+    """The calls of these clouds for nodes: see `nodes.Driver`."""
 
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
-        """`kinds`: what the cloud's codes mean."""
+        """`kinds`: the meaning of the cloud's codes."""
         self._account = account
         self._keys = keys
         self._api = api
@@ -57,7 +57,7 @@ class NamedNodes:
         self._compared = False
 
     def listed(self, *, address: str | None = None) -> list[Machine]:
-        """All that are ours and not about to end."""
+        """All of ours that are not ending."""
         found = self._living()
         return [m for m in found if address is None or m.tags.get(marks.ADDRESS) == address]
 
@@ -68,11 +68,11 @@ class NamedNodes:
         return machine.tags.get(marks.OWNER) == self._account.owner
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
-        """A machine that never ran does not count: the create that made it deletes it."""
+        """A machine that never ran does not count: its create deletes it."""
         return [m for m in self._living(name_of(address, token)) if m.phase is not Phase.FAILED]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
-        """An id names its account: there is no such machine there, says the cloud."""
+        """An id includes its account, so the cloud's denial is reliable."""
         for record in records:
             if made := _id(record):
                 yield (
@@ -81,19 +81,19 @@ class NamedNodes:
                 )
 
     def machine(self, have: Record, *, ending: bool = False) -> Machine | None:
-        """The machine of a record, also one that is about to end."""
+        """The machine of a record, even if it is ending."""
         made = _id(have)
         return self._api.machine(made) if made else None
 
     def type_of(self, machine: Machine, made: str) -> str:
-        """Clouds differ in upper and lower case. The part after a `+` is not the cloud's."""
+        """Clouds vary in upper and lower case. The part after a `+` is not the cloud's."""
         wanted, plus, rest = made.partition("+")
         return made if machine.type.lower() == wanted.lower() else f"{machine.type}{plus}{rest}"
 
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Machine:
-        """It ends when the machine runs."""
+        """It returns when the machine runs."""
         with self.groups.changing(node):
             return self._create(mark, node)
 
@@ -104,11 +104,11 @@ class NamedNodes:
             try:
                 machine = self._run(*self._asked(mark, made, node))
             except PermanentError:
-                with suppress(ProviderError):  # what it is about was said
+                with suppress(ProviderError):  # an error about it was already reported
                     self._api.clean(made)
                 raise
         elif machine.gone or machine.state.lower() == "stopping":
-            # The same create once made it, before this state was brought back from a backup.
+            # The same create made it earlier, before this state was restored from a backup.
             raise leaving(machine.name, mark.address)
         if not self._ours(machine) or machine.tags.get(marks.TOKEN) != mark.token:
             summary = f"{machine.id} is there, and does not carry this state's marks"
@@ -117,7 +117,7 @@ class NamedNodes:
         return self._running(machine)
 
     def _asked(self, mark: Mark, made: str, node: NodeInputs) -> tuple[Wanted[NodeInputs], FirstStart]:
-        """What the machine is made from. What it needs besides is there then."""
+        """The request for the machine. All that it needs exists then."""
         login = self._login()
         own, user_data = first_start(self._account, self._keys, login, mark.token)
         tags = {**tags_of(mark), **own, FINGERPRINT: login.fingerprint}
@@ -147,7 +147,7 @@ class NamedNodes:
         return self._api.reserved(node) if node.reservation else None
 
     def _login(self) -> Login:
-        """The key; `PermanentError` if existing nodes were made with another one."""
+        """The key; `PermanentError` if existing nodes have another one."""
         with self._turn:
             login = self._keys.made()
             for machine in () if self._compared else self._living():
@@ -163,7 +163,7 @@ class NamedNodes:
             return login
 
     def _running(self, machine: Machine) -> Machine:
-        """The machine once it runs. One that fails instead is taken away, and a fault says why it failed."""
+        """The machine once it runs. If it fails, it is removed, and a fault says why it failed."""
         about = machine.zone or machine.name
         unseen = 0
         for _ in pauses(f"{machine.name} is still starting", about):
@@ -184,7 +184,7 @@ class NamedNodes:
         raise AssertionError("pauses end with a fault")
 
     def _ended(self, machine: Machine, about: str) -> ProviderError:
-        """The fault of a machine that ended while it started, by the cloud's code if it told one."""
+        """The fault for a machine that ended while starting, by the cloud's code if there is one."""
         text = f"{machine.code}: {machine.reason}".strip(": ") or machine.state
         usual = PermanentKind.INVALID if machine.code else PermanentKind.NO_CAPACITY
         kind = self._kinds.get(machine.code, usual)
@@ -199,8 +199,8 @@ class NamedNodes:
         return have.outputs
 
     def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
-        """It ends when nothing of the machine is left. With the last one of a cluster goes its placement
-        group: also where the machine had ended before.
+        """It returns when nothing of the machine is left. With the last one of a cluster its placement group
+        is deleted, even if the machine had ended before.
         """
         with self.groups.changing(have.node, ends=True):
             found = there()
@@ -222,7 +222,7 @@ class NamedNodes:
     def states(
         self, nodes: Sequence[Record]
     ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
-        """What the cloud says of nodes: one listing, and a look at each that is not in it."""
+        """The cloud's report on nodes: one listing, and a look at each node that is missing from it."""
         listed = self._api.machines(states=True) if len(nodes) > FEW else []
         there = {machine.id: machine for machine in listed}
         for record in nodes:
@@ -232,19 +232,19 @@ class NamedNodes:
             yield record, machine, *_state(machine)
 
     def note_ready(self, node: Record) -> None:
-        """All tags of a machine are written together: it is looked at before."""
+        """All tags of a machine are written at once, so it is read first."""
         machine = self.machine(node)
         if machine is not None and marks.TAKEN not in machine.tags:
             self._api.tag_machine(machine, {**machine.tags, marks.TAKEN: "yes"})
 
 
 def _id(have: Record) -> str:
-    """What is recorded of a machine; empty if nothing is."""
+    """The recorded id of a machine; empty if there is none."""
     return str(have.outputs.get("id") or "")
 
 
 def tags_of(mark: Mark) -> dict[str, str]:
-    """What is written on a thing: the user's tags, and the mark."""
+    """The tags of a thing: the user's, and the mark."""
     users = mark.tags
     for key in users:
         if key.lower().startswith(marks.OURS[:-1]):
@@ -254,9 +254,9 @@ def tags_of(mark: Mark) -> dict[str, str]:
 
 
 def retagged(have: Mapping[str, str], thing: str, after: Mapping[str, str], record: Record) -> dict[str, str]:
-    """All tags of a thing once its mark is another one: what others wrote on it stays.
+    """All tags of a thing with its new mark. Tags of others stay.
 
-    `record` says what it was made with where somebody removed its mark.
+    `record` has the inputs that it was made with, in case its mark was removed.
     """
     before = marks.read(have, thing).tags if marks.OWNER in have else marks.tags_in(record.inputs)
     old = set(before) | {key for key in have if key.startswith(marks.INPUTS)}
@@ -281,7 +281,7 @@ def _state(machine: Machine | None) -> tuple[NodeState, str | None]:
 
 
 def leaving(name: str, address: Address) -> TransientError:
-    """The fault of a create where a thing of that name is on its way out: then the name is free again."""
+    """The fault for a create while a thing of that name is ending: the name will be free again."""
     summary = f"an earlier {name} is just being deleted: it can be made anew once that is over"
     return TransientError(TransientKind.BUSY, summary, about=str(address))
 
@@ -295,15 +295,15 @@ class Groups(placement_groups.Groups):
         self.CALLED = api.sites.called
 
     def of_node(self, inputs: NodeInputs, reserved: Reserved | None) -> str:
-        """The id of the group of a node that is about to be made, and is there; empty if it has none."""
+        """The id of the existing group for a node to make; empty if it has none."""
         if reserved and (reserved.group or not reserved.grouped):
             return reserved.group
         name = self.bring(inputs)
         return self._sites.id_of(name, inputs) if name else ""
 
     def went(self, error: PermanentError, made: str, inputs: NodeInputs) -> bool:
-        """Whether a node could not be made since its group went meanwhile, with the last one of another: it
-        is brought again.
+        """Whether a node was refused because its group was deleted meanwhile with its last node: it is made
+        again.
         """
         name = self.of(inputs)
         refused = error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID)
@@ -317,8 +317,8 @@ class Groups(placement_groups.Groups):
     # -------------------------------------------------------------------------------------- ahead
 
     def unfit(self, wanted: Iterable[NodeInputs]) -> Iterator[PermanentError]:
-        """What keeps nodes from being in their groups, as far as that can be told before they are made."""
-        # What is reserved has a group of its own, or none.
+        """Why nodes cannot be in their groups, as far as this can be checked before they are made."""
+        # A reservation has a group of its own, or none.
         cluster = [i for i in wanted if i.placement == Placement.CLUSTER and not i.reservation]
         if self.given == OFF:
             return
@@ -341,7 +341,7 @@ class Groups(placement_groups.Groups):
             except PermanentError as error:
                 if error.kind is not PermanentKind.AUTH:
                     raise
-                continue  # who may use it need not be let look
+                continue  # the right to use it does not include the right to read it
             if not there:
                 summary = f"there is no {self.CALLED} `{given}` in {region}"
                 hint = f"check `options.{OPTION}`; without it, one is made for each fleet"
@@ -354,7 +354,7 @@ class Groups(placement_groups.Groups):
         return self._sites.takes(inputs)
 
     def name(self, inputs: NodeInputs) -> str:
-        """See `placement_groups.Groups`: owners are too long to be part of a name."""
+        """See `placement_groups.Groups`: an owner is too long for a part of the name."""
         fleet, where = inputs.fleet, inputs.zone or inputs.region
         whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
         return name_of(Address("fleet", f"fleetform-{fleet}"), whose)

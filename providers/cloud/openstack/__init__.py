@@ -1,7 +1,7 @@
 """The driver `openstack`: clouds whose keystone is at `endpoint`.
 
-They know no tokens of creates, and names are nobody's: what is made once is looked for before it is made, by
-what its metadata say, and a second one that came after all is taken away.
+They have no client tokens, and names are not unique. So each create is preceded by a look for the same
+metadata, and a duplicate that appears nevertheless is deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from providers.cloud.volumes import Volumes
 
 
 class OpenStack(Cloud):
-    """One use of an OpenStack. No secret is read before something has to be asked.
+    """One account of an OpenStack. Secrets are read only when first needed.
 
     Credentials: `username` and `password`, or `id` and `secret` of an application credential.
 
@@ -59,7 +59,7 @@ class OpenStack(Cloud):
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
-        """The flavors, as nova has them now."""
+        """The current flavors of nova."""
         return offers(self._account)
 
     @asked
@@ -78,7 +78,7 @@ class OpenStack(Cloud):
 
 
 def existing_servers(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """Those of one region that have not ended."""
+    """The servers of a region that have not ended."""
     for found in region.servers():
         if not found.gone and (ids is None or found.id in ids):
             yield checks.existing(
@@ -93,7 +93,7 @@ def existing_servers(region: Region, ids: Collection[str] | None) -> Iterator[Ex
 
 
 def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """Those of one region that have not ended. A server starts from one that can be started from."""
+    """The volumes of a region that have not ended. A server boots from a bootable one."""
     what = "listing volumes"
     for item in region.pages(what, "volume", "/volumes/detail", "volumes"):
         found = answers.volume(what, item, region.name)
@@ -118,7 +118,9 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 def preflight_faults(
     account: Account, nodes: NovaNodes, seen: checks.Seen, wanted: Wanted
 ) -> list[PermanentError]:
-    """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
+    """Each fault once. A fault of the credentials or the connection is raised: nothing else can be checked
+    then.
+    """
     probes: list[checks.Look] = []
     looks: list[checks.Look] = []
     for name, here in checks.by_region(wanted):
@@ -167,7 +169,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
 
 
 def _in(account: Account, region: Region) -> Iterator[Offer]:
-    """Those of one region, if it may still be used."""
+    """The offers of a region, if it still exists."""
     config = account.config
     if region.name not in config.regions:
         return
@@ -194,7 +196,7 @@ def _in(account: Account, region: Region) -> Iterator[Offer]:
 
 
 def shape(flavor: Mapping[str, Any]) -> Shape:
-    """What a flavor has; its disk is its own one, of an unknown size where it starts from a volume."""
+    """The shape of a flavor. Its disk is the flavor's own; the size is unknown if it boots from a volume."""
     try:
         cpu, memory, disk = int(flavor["vcpus"]), int(flavor["ram"]), int(flavor.get("disk") or 0)
         str(flavor["name"])
@@ -204,7 +206,7 @@ def shape(flavor: Mapping[str, Any]) -> Shape:
     count, says = gpus(specs)
     model, each = _named(" ".join(says))
     if count and model is None:
-        model, _ = _named(str(flavor["name"]))  # a size in there may be that of anything
+        model, _ = _named(str(flavor["name"]))  # a size here may be that of anything
     return Shape(
         cpu=max(1, cpu),
         memory_mib=max(1, memory),
@@ -216,7 +218,7 @@ def shape(flavor: Mapping[str, Any]) -> Shape:
 
 
 def gpus(specs: Mapping[str, str]) -> tuple[int, list[str]]:
-    """How many GPUs extra specs tell of, and under which names. Two ways to say it are about the same."""
+    """The number of GPUs in extra specs, and their names. Two notations describe the same GPUs."""
     ways: dict[str, list[tuple[str, int]]] = {}
     for key, value in specs.items():
         for way, name, count in _devices(key, value):
@@ -229,7 +231,7 @@ def gpus(specs: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _devices(key: str, value: str) -> Iterator[tuple[str, str, int]]:
-    """What one extra spec tells of devices: in which way, under which name, and how many."""
+    """The devices in one extra spec: its notation, their name and their number."""
     if found := _CLASS.fullmatch(key):
         yield "class", found[1], _number(value)
     elif key == "pci_passthrough:alias":
@@ -241,13 +243,13 @@ def _devices(key: str, value: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _about_gpus(name: str) -> bool:
-    """What devices are called is each cloud's own: it says that it is a GPU, or names a model."""
+    """Each cloud names its devices freely: the name says that it is a GPU, or contains a model."""
     upper = name.upper().replace("_", " ")
     return bool(name == "PGPU" or _GPU.search(upper) or _MODEL.search(upper))
 
 
 def _named(text: str) -> tuple[str | None, int | None]:
-    """The model of a GPU that a text names, and its memory in MiB; None for what it does not say."""
+    """The GPU model in a text, and its memory in MiB; None for unknown."""
     upper = text.upper().replace("_", " ")
     model = _MODEL.search(upper)
     if model is None:

@@ -1,9 +1,9 @@
-"""One use of an OpenStack: who logs in, its regions, its options, how a thing is made once there, and the
-floating addresses of nodes, where `network.public_ip` asks for them.
+"""One account of an OpenStack: its login, regions and options, how each thing is made only once, and the
+floating addresses of nodes with `network.public_ip`.
 
-OpenStack knows no tokens: a thing is looked for before it is made. A create whose answer was lost may take
-effect after all, for a while: that there is nothing is believed once that while is over. The driver takes
-away what came twice all the same: see `extras`.
+OpenStack has no client tokens, so each create is preceded by a look. A create whose answer was lost may still
+take effect for a while; only after that does a missing thing count as not made. Duplicates are deleted
+nevertheless: see `extras`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ INTERFACES = ("public", "internal", "admin")
 DOMAIN = "Default"
 PASSWORD = ("username", "password")
 APPLICATION = ("id", "secret")
-"""The two ways to log in: as a user, or as an application credential, which is of one project."""
+"""The two kinds of login: a user, or an application credential, which belongs to one project."""
 
 ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-"""How servers and volumes are called."""
+"""The form of the ids of servers and volumes."""
 _KEY = re.compile(r"[a-zA-Z0-9_:. -]{1,255}")
-"""What nova and cinder take as a key of metadata."""
+"""The form of a metadata key in nova and cinder."""
 _MOST = 255
-"""Characters of a value."""
+"""The most characters of a value."""
 
 
 class Account(RegionalAccount[Region]):
-    """The regions of a backend, and whose things are looked for there."""
+    """The regions of a backend, and the owner whose things are looked for."""
 
     CLOUD = "OpenStack"
 
@@ -76,7 +76,7 @@ class Account(RegionalAccount[Region]):
 
     @property
     def interface(self) -> str:
-        """Which of their addresses the APIs are asked at."""
+        """The kind of address at which the APIs are reached."""
         return str(self.options.get("interface", INTERFACES[0]))
 
     # ------------------------------------------------------------------------------------ regions
@@ -85,7 +85,7 @@ class Account(RegionalAccount[Region]):
         """See `RegionalAccount`."""
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
-        # The user name is no secret, and may be a word of every message.
+        # The user name is not a secret, and may be part of every message.
         self.scrub.learn(v for k, v in values.items() if k in ("password", "secret"))
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
@@ -93,7 +93,7 @@ class Account(RegionalAccount[Region]):
         return Region(name, self._login, self.interface, self.scrub, self.timeout, fence=self.config.fence)
 
     def _endpoint(self) -> str:
-        """Keystone's URL without its version, which people copy from their `OS_AUTH_URL`."""
+        """Keystone's URL without its version, which people copy from `OS_AUTH_URL`."""
         given = self.config.endpoint
         if not given:
             summary = f"backend {self.config.backend} names no `endpoint`"
@@ -106,7 +106,7 @@ class Account(RegionalAccount[Region]):
         return plain
 
     def _user(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """A user and a project, as requests to keystone name them."""
+        """A user and a project, in the form of keystone's requests."""
         both = self.options.get("domain", DOMAIN)
         user = {
             "name": values["username"],
@@ -138,13 +138,13 @@ class Account(RegionalAccount[Region]):
     # -------------------------------------------------------------------------------------- marks
 
     def mine(self, tags: Mapping[str, str], **more: str) -> bool:
-        """Whether metadata say that a thing is ours; `address` and `token` narrow it."""
+        """Whether metadata name us as the owner. `address` and `token` narrow it."""
         return tags.get(marks.OWNER) == self.owner and all(
             tags.get(marks.OURS + key) == value for key, value in more.items()
         )
 
     def tags(self, mark: Mark) -> dict[str, str]:
-        """Everything that is written on a thing: the user's tags, and ours."""
+        """All metadata of a thing: the user's tags, and ours."""
         users = mark.tags
         for key, value in users.items():
             if key.startswith(marks.OURS) or not _KEY.fullmatch(key) or len(value) > _MOST:
@@ -157,20 +157,20 @@ class Account(RegionalAccount[Region]):
         return {**users, **marks.written(mark)}
 
     def retag(self, region: Region, api: str, path: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut
-        short anywhere, and tried again.
+        """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
+        any point, and tried again.
         """
         before = {} if self.lost(have) else marks.read(have, path).inputs
         after = self.tags(mark)
         users = [k for k in marks.tags_in(before) if k in have and k not in after]
-        region.untag(api, path, users)  # first: which they are stands in the old mark
+        region.untag(api, path, users)  # first, because only the old mark says which ones they were
         region.tag(api, path, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")
         region.untag(api, path, [k for k in have if rest.fullmatch(k) and k not in after])
 
 
 def made_id(have: Record) -> str | None:
-    """The id that a record has of OpenStack; None if it has none that could be one."""
+    """OpenStack's id in a record; None if it has no valid one."""
     found = str(have.outputs.get("id", ""))
     return found if re.fullmatch(ID, found) else None
 
@@ -178,13 +178,13 @@ def made_id(have: Record) -> str | None:
 T = TypeVar("T")
 
 SETTLE = 10
-"""Seconds after a create without an answer until whoever looks and finds nothing may make it again."""
+"""Seconds after a create without an answer until a look that finds nothing permits another create."""
 _TURNS = tuple(threading.Lock() for _ in range(256))
-"""One try for a token at a time, in this process."""
+"""One try per token at a time, in this process."""
 
 
 class Once:
-    """The creates of one backend, by their tokens. Safe to use from many threads."""
+    """Makes each thing of a backend once, by token. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Once:
         self._unsure: dict[str, float] = {}
 
     def __call__(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
-        """What `look` finds of this token, or else what `make` makes."""
+        """What `look` finds for this token, else what `make` makes."""
         with _TURNS[hash(token) % len(_TURNS)]:
             found = look()
             if found is None and token in self._unsure:
@@ -214,7 +214,7 @@ class Once:
                     self._unsure[token] = self._now()
                 raise
             except PermanentError:
-                # An earlier try may have been what fills the quota now.
+                # An earlier try may be what fills the quota.
                 late = look() if token in self._unsure else None
                 if late is None:
                     raise
@@ -224,7 +224,7 @@ class Once:
 
 
 def extras(found: Sequence[T], age: Callable[[T], tuple[str, str]]) -> list[T]:
-    """All but the oldest of the things that one create made: for all who look, the same ones."""
+    """All but the oldest of one create's things. The result is the same for everyone who looks."""
     return sorted(found, key=age)[1:]
 
 
@@ -232,13 +232,13 @@ PATH = "/v2.0/floatingips"
 
 
 class Floating:
-    """The floating addresses of one account's nodes. Each says in its description whose it is."""
+    """The floating addresses of one account's nodes. Each has its owner in its description."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
     def public(self, region: Region, server: Server) -> Server:
-        """The server with its public address; one is taken if there is none yet."""
+        """The server with its public address, which is allocated if missing."""
         if not self._account.config.network.public_ip or server.public_address:
             return server
         port = self._port(region, server)
@@ -253,7 +253,7 @@ class Floating:
         network = names.outside(region, self._account.options.get("floating_network"))
         asked = {"floating_network_id": network, "port_id": port, "description": self._says(server)}
         what = f"a floating address for {server.name}"
-        # One that is on this port already is refused by neutron: it is not made twice.
+        # Neutron refuses a second one for the same port, so there are no duplicates.
         found = region.ask(what, "network", "POST", PATH, {"floatingip": asked}, about="network.public_ip")
         return answers.inside(what, found, "floatingip")
 
@@ -269,11 +269,11 @@ class Floating:
         raise TransientError(TransientKind.BUSY, summary, about=server.name)
 
     def wanted(self, server: Server) -> bool:
-        """Whether something may have been taken for a server."""
+        """Whether an address may have been allocated for a server."""
         return bool(self._account.config.network.public_ip or server.public_address)
 
     def release(self, region: Region, server: Server) -> None:
-        """Give back what was taken for a server."""
+        """Release the addresses of a server."""
         for item in self._listed(region, description=self._says(server)):
             if_there(region.ask, "a floating address", "network", "DELETE", f"{PATH}/{item['id']}")
 

@@ -1,6 +1,6 @@
-"""OpenStack's answers as plain values: servers, volumes, flavors, and its errors as the port's faults.
+"""OpenStack's answers as plain values: servers, volumes, flavors; and its errors as the port's faults.
 
-Errors have no codes: the status tells some of them apart, and the text the others.
+Errors have no codes: the status identifies some of them, the text the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GONE = ("DELETED", "SOFT_DELETED")
 STARTING = ("BUILD",)
 """States of a server before it runs for the first time."""
 BAD = ("error", "error_deleting", "error_extending", "error_restoring")
-"""States of a volume that does not come to anything by itself."""
+"""States of a volume that will not recover by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class Server:
     name: str
     status: str
     task: str
-    """What is being done to it; an empty text for nothing."""
+    """The running operation; empty if there is none."""
     zone: str
     flavor: str
     """The name of its flavor."""
     image: str
-    """The id of its image; an empty text where it started from a volume."""
+    """The id of its image; empty if it booted from a volume."""
     address: str
     public_address: str | None
-    """Nova shows a floating address late, so it is never certain that there is none."""
+    """Nova shows a floating address late, so its absence is never certain."""
     tags: Mapping[str, str]
     """Its metadata."""
     created: str
@@ -51,17 +51,17 @@ class Server:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.status in GONE or self.task in ("deleting", "soft-deleting")
 
     @property
     def why_gone(self) -> str:
-        """What is being done to it."""
+        """The running operation."""
         return f"it is {self.task or self.status}"
 
     @property
     def stillborn(self) -> bool:
-        """Whether it never came to run, and will not."""
+        """Whether it never ran, and never will."""
         return self.status == "ERROR" and not self.launched
 
 
@@ -95,17 +95,17 @@ class Volume:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.state in ("deleting", "deleted")
 
 
 def strange(what: str, how: str) -> TransientError:
-    """The fault of an answer that does not answer."""
+    """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
 
 
 def inside(what: str, found: object, key: str) -> dict[str, Any]:
-    """What an answer has under its only key."""
+    """The value under the only key of an answer."""
     inner = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(inner, dict):
         raise strange(what, f"has no `{key}`")
@@ -113,7 +113,7 @@ def inside(what: str, found: object, key: str) -> dict[str, Any]:
 
 
 def listed(what: str, found: object, key: str) -> list[dict[str, Any]]:
-    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     items = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise strange(what, f"has no list `{key}`")
@@ -121,7 +121,7 @@ def listed(what: str, found: object, key: str) -> list[dict[str, Any]]:
 
 
 def server(what: str, found: Mapping[str, Any], region: str) -> Server:
-    """One server, as nova tells it in detail."""
+    """One server from nova's details."""
     try:
         fixed, floating = _addresses(found.get("addresses") or {})
         return Server(
@@ -145,7 +145,7 @@ def server(what: str, found: Mapping[str, Any], region: str) -> Server:
 
 
 def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
-    """One volume, as cinder tells it in detail."""
+    """One volume from cinder's details."""
     try:
         return Volume(
             id=str(found["id"]),
@@ -171,7 +171,7 @@ def _texts(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _addresses(networks: Mapping[str, Any]) -> tuple[str, str]:
-    """The first fixed address and the first floating one, those of IPv4 before others."""
+    """The first fixed address and the first floating one; IPv4 comes first."""
     found = [entry for name in sorted(networks) for entry in networks[name]]
     found.sort(key=lambda entry: int(entry.get("version") or 4))
 
@@ -189,17 +189,17 @@ _QUOTA = (
 )
 
 TEXTS: tuple[tuple[str, str, Kind], ...] = (
-    # Statuses, what the text has, what it means; the first line that fits counts.
+    # Status, a part of the text, and its meaning; the first match counts.
     (r"400|403|409|413|500", _NO_CAPACITY, PermanentKind.NO_CAPACITY),
     (r"400|403|409|413", _QUOTA, PermanentKind.QUOTA),
     (r"413", r"", TransientKind.THROTTLED),
-    # A page began after something that is gone by now.
+    # A page began after an item that no longer exists.
     (r"400", r"marker", TransientKind.BUSY),
     (r"400", r"invalid volume: .*(status|state|attached|in use|in-use)", TransientKind.BUSY),
     (r"403", r"zero disk|volume-backed", PermanentKind.INVALID),
     (r"409", r"multiple possible networks", PermanentKind.INVALID),
     (r"409", r"already exists|is locked", PermanentKind.CONFLICT),
-    (r"409", r"", TransientKind.BUSY),  # not in this state
+    (r"409", r"", TransientKind.BUSY),  # not possible in this state
     (r"406", r"", PermanentKind.INVALID),
 )
 
@@ -216,7 +216,7 @@ HINTS: tuple[tuple[str, str], ...] = (
 
 
 def kind_of(status: int, text: str) -> Kind | None:
-    """What an error means; None where its status says it."""
+    """The kind of fault for an error; None if its status decides."""
     low = text.lower()
     for statuses, pattern, kind in TEXTS:
         if re.fullmatch(statuses, str(status)) and re.search(pattern, low):
@@ -225,12 +225,12 @@ def kind_of(status: int, text: str) -> Kind | None:
 
 
 def of_fault(message: str) -> Kind | None:
-    """What it means that a server ended with this fault; None if nobody knows."""
+    """The meaning of a server's fault when it ended; None if unknown."""
     return kind_of(500, message) or kind_of(403, message)
 
 
 def error_info(answer: Answer) -> ErrorInfo | None:
-    """What an error of OpenStack says; None if it is none, as the page of a gateway."""
+    """OpenStack's error; None if the answer has none, like a page of a gateway."""
     text = message(answer.text)
     if text is None:
         return None

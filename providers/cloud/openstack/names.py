@@ -1,4 +1,4 @@
-"""What people call things by name, as ids: flavors, images, networks, zones. Two of one name are an error."""
+"""Looks up the ids of flavors, images, networks and zones by name. A name that is not unique is an error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flavor(region: Region, name: str) -> str:
 
 
 def flavors(region: Region) -> list[dict[str, Any]]:
-    """All flavors that the project may use, with what is special about them."""
+    """All flavors of the project, with their extra specs."""
     return list(region.pages("listing flavors", "compute", "/flavors/detail", "flavors"))
 
 
@@ -61,9 +61,9 @@ def image(region: Region, name: str) -> str:
 
 
 def newest(region: Region, asked: ImageFilter) -> str:
-    """The id of the newest image that fits: of the owner's project, of one's own where none is named.
+    """The id of the newest matching image: of the named owner, else of the own project.
 
-    Glance knows no patterns, so that all images are listed that may be meant.
+    Glance has no patterns, so all possible images are listed.
     """
     what = "listing images"
     whose: dict[str, object] = {"owner": asked.owner} if asked.owner else {"visibility": "private"}
@@ -81,7 +81,7 @@ def newest(region: Region, asked: ImageFilter) -> str:
 
 
 def network(region: Region, name: str | None) -> str:
-    """The id of a network; without a name that of the only one that there is."""
+    """The id of a network; without a name, that of the only one."""
 
     def look() -> str:
         about = "options.network"
@@ -101,7 +101,7 @@ def network(region: Region, name: str | None) -> str:
 
 
 def outside(region: Region, name: str | None) -> str:
-    """The id of the network that public addresses come from."""
+    """The id of the network with public addresses."""
 
     def look() -> str:
         found = _networks(region, {"router:external": True})
@@ -120,7 +120,7 @@ def _networks(region: Region, query: Mapping[str, object]) -> list[dict[str, Any
 
 
 def zones(region: Region, api: str = "compute") -> tuple[str, ...]:
-    """The availability zones that are open, of nova's or (`volume`) of cinder's."""
+    """The available zones of nova or (`volume`) of cinder."""
 
     def look() -> str:
         what = "listing zones"
@@ -138,7 +138,9 @@ def zones(region: Region, api: str = "compute") -> tuple[str, ...]:
 
 
 def disk_zone(region: Region, zone: object) -> str | None:
-    """A zone as cinder knows it. Many clouds have one for all zones of nova, and leave it to cinder: None."""
+    """A zone in cinder's terms. In many clouds cinder has one zone for all of nova's, and chooses it itself:
+    None.
+    """
     if not zone or zone in zones(region, "volume"):
         return str(zone) if zone else None
     known = zones(region)

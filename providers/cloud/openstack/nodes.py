@@ -1,4 +1,4 @@
-"""Nodes: servers, whose metadata go with the request that makes them."""
+"""Nodes: servers, whose metadata are part of the create request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from providers.cloud.openstack.region import Region
 from providers.ssh.key_pairs import Login
 
 ASKED_ALONE = 2
-"""So many nodes are looked at one by one."""
+"""Up to so many nodes are looked at one by one."""
 
 
 class NovaNodes:
@@ -39,10 +39,10 @@ class NovaNodes:
         self._keys = keys
         self._floating = Floating(account)
         self._failed: dict[str, ProviderError] = {}
-        """What became of creates, by token, whose broken server could not be taken away yet."""
+        """By token, the fault of a create whose broken server could not be deleted yet."""
 
     def listed(self, **narrow: str) -> list[Server]:
-        """All that are ours and alive, in all regions."""
+        """All of ours that are alive, in all regions."""
         found = self._account.each(self._in)
         return [server for server in found if self._account.mine(server.tags, **narrow)]
 
@@ -50,12 +50,12 @@ class NovaNodes:
         return [s for s in region.servers(**query) if self._account.mine(s.tags) and not s.gone]
 
     def candidates(self, address: Address, token: str) -> list[Server]:
-        """What a create with this token made, without those that never came to run."""
+        """The servers of a create with this token, without those that never ran."""
         found = self._account.each(lambda region: self._of_token(region, address, token))
         return [server for server in sorted(found, key=_age) if not server.stillborn]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Server | Ended | None]]:
-        """Nova forgets what ended; what else is ours tells whether it was there."""
+        """Nova forgets ended servers; other things of ours show whether one existed."""
         for region, found in self._account.by_region(records):
             there = self._by_id(region, [made_id(record) for record in found])
             right = any(not s.gone for s in there.values()) or self._keys.there(region)
@@ -67,8 +67,8 @@ class NovaNodes:
                     yield record, Ended(reason="nova knows no such server any more")
 
     def _by_id(self, region: Region, ids: Sequence[str | None]) -> dict[str, Server]:
-        """Those that there are: a few are asked for one by one, of more all servers are listed before that,
-        for a listing may leave something out.
+        """The existing ones: a few are requested one by one, many by a listing first, which may be
+        incomplete.
         """
         listed = region.servers() if len(ids) > ASKED_ALONE else ()
         there = {server.id: server for server in listed if server.id in ids}
@@ -76,7 +76,7 @@ class NovaNodes:
         return there | {server.id: server for server in alone if server}
 
     def machine(self, have: Record, *, ending: bool) -> Server | None:
-        """The server of a record, if it is there."""
+        """The server of a record, if it exists."""
         made = made_id(have)
         server = self._region(have).server(made) if made else None
         return None if server is None or server.status in answers.GONE else server
@@ -95,7 +95,7 @@ class NovaNodes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, asked: NodeInputs) -> Server | None:
-        """By its id; the listing is shared."""
+        """By its id. The listing is shared."""
         return self._account.region(asked.region).shared.servers.find(str(asked.instance_id))
 
     def take(self, machine: Server, mark: Mark) -> None:
@@ -105,7 +105,7 @@ class NovaNodes:
         region.shared.servers.changed(machine.id)
 
     def let_go(self, machine: Server) -> None:
-        """All in one request: what is left of it halfway would be no mark."""
+        """In one request: half of a mark would be unreadable."""
         region, path = self._account.region(machine.region), _path(machine.id)
         region.write("compute", path, left(region.written("compute", path), machine.id))
         region.shared.servers.changed(machine.id)
@@ -113,7 +113,7 @@ class NovaNodes:
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Server:
-        """It ends when the server runs and has an address."""
+        """It returns when the server runs and has an address."""
         address, token = mark.address, mark.token
         region = self._account.region(node.region)
         if node.spot:
@@ -135,7 +135,7 @@ class NovaNodes:
         return self._floating.public(region, server)
 
     def _made(self, region: Region, mark: Mark, node: NodeInputs) -> Server:
-        """The server that runs. A failed earlier try is a fault, once nothing of it is left."""
+        """The running server. A failed earlier try is a fault, once its server is deleted."""
         address, token = mark.address, mark.token
         if token in self._failed:
             self._there(region, address, token)
@@ -153,7 +153,7 @@ class NovaNodes:
         raise self._failed.pop(token)
 
     def _there(self, region: Region, address: Address, token: str) -> str | None:
-        """The id of what an earlier try made; those that came to nothing are taken away."""
+        """The id of an earlier try's server; failed ones are deleted."""
         found = sorted(self._of_token(region, address, token), key=_age)
         for server in found:
             if server.stillborn:
@@ -161,7 +161,7 @@ class NovaNodes:
         return next((server.id for server in found if not server.stillborn), None)
 
     def _ask(self, region: Region, mark: Mark, node: NodeInputs) -> str:
-        """Have one made; its id."""
+        """Request a server; returns its id."""
         options = self._account.options
         image = names.image(region, self._account.image(region.name))
         network = names.network(region, options.get("network"))
@@ -195,7 +195,7 @@ class NovaNodes:
         return str(answers.inside("making a server", found, "server").get("id") or "")
 
     def _disk(self, image: str) -> dict[str, Any]:
-        """What it starts from: the image, or a volume of it that goes with the server."""
+        """Its boot source: the image, or a volume made from it that is deleted with the server."""
         size = self._account.options.get("root_volume")
         if not size:
             return {"imageRef": image}
@@ -210,7 +210,7 @@ class NovaNodes:
         return {"block_device_mapping_v2": [disk]}
 
     def _stale(self, region: Region, error: PermanentError) -> None:
-        """What was looked up may have changed since; whoever deleted the last node took the key pair away."""
+        """Forget what was looked up: it may have changed, and the key pair goes with the last node."""
         if error.kind not in (PermanentKind.INVALID, PermanentKind.NOT_FOUND):
             return
         region.known.clear()
@@ -219,9 +219,9 @@ class NovaNodes:
             raise TransientError(Kind.BUSY, error.summary, about=error.about) from None
 
     def _running(self, region: Region, made: str) -> Server:
-        """The server once it runs, or has failed."""
+        """The server once it runs or has failed."""
         for _ in pauses(f"{made} is still starting", made):
-            # Nova has answered that it is made: if it is not there yet, it will be.
+            # Nova has confirmed it: if it is not listed yet, it will be.
             server = look_up(partial(region.server, made))
             if server is None:
                 continue
@@ -237,7 +237,7 @@ class NovaNodes:
     # ----------------------------------------------------------------------------- update, delete
 
     def retag(self, machine: Server, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
-        """Whose it is comes last."""
+        """The owner is written last."""
         region = self._region(have)
         if more:
             region.tag("compute", _path(machine.id), more)
@@ -245,8 +245,8 @@ class NovaNodes:
         return outputs(machine)
 
     def remove(self, have: Record, there: Callable[[], list[Server]]) -> None:
-        """It ends when the server is gone, and with it its share of the quota. With the last one of a region
-        goes the key pair there.
+        """It returns when the server is gone and its quota is free. With the last one of a region its key
+        pair is deleted.
         """
         found = there()
         places = {have.node.region} if have.outputs.get("id") else {server.region for server in found}
@@ -264,11 +264,11 @@ class NovaNodes:
         return self._keys.changing(region, lambda: bool(self._in(region)), ending=ending)
 
     def _removed(self, region: Region, made: str) -> None:
-        """Delete a server, and wait until it is gone. One that fails on the way is asked for again."""
+        """Delete a server, and wait until it is gone. If it fails meanwhile, the delete is repeated."""
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
             server = region.server(made)
-            # One that says DELETED still counts; one that can be restored does for days.
+            # A server that is DELETED still uses quota; one that can be restored does for days.
             if server is None or server.status == "SOFT_DELETED":
                 return
             if not server.task:
@@ -282,7 +282,7 @@ class NovaNodes:
     def states(
         self, nodes: Sequence[Record]
     ) -> Iterator[tuple[Record, Server | None, NodeState, str | None]]:
-        """What nova says of nodes."""
+        """Nova's report on nodes."""
         for region, records in self._account.by_region(nodes):
             ids = [made_id(record) for record in records]
             there = self._by_id(region, ids)
@@ -291,12 +291,12 @@ class NovaNodes:
                 yield record, server, *_state(server)
 
     def note_ready(self, node: Record) -> None:
-        """Without a look at it before."""
+        """Without a look at it first."""
         self._region(node).tag("compute", _path(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 
 def _why(server: Server, place: str) -> ProviderError:
-    """The fault of a server that never came to run."""
+    """The fault for a server that never ran."""
     text = server.fault or "OpenStack does not say why"
     summary = f"{server.name} failed while it started: {Scrub()(text)}"
     return ended(of_fault(text) or PermanentKind.INVALID, summary, place)
@@ -325,7 +325,7 @@ def _state(server: Server | None) -> tuple[NodeState, str | None]:
 
 
 class NovaKeys(Pairs[Region, str]):
-    """See `Pairs`. A pair is told by its public key. Pairs are their user's own."""
+    """See `Pairs`. A pair is recognized by its public key. Pairs belong to their user."""
 
     def _send(self, region: Region, login: Login) -> None:
         pair = {"name": self.name, "public_key": f"{login.public} {self.name}"}

@@ -1,4 +1,4 @@
-"""One region of an OpenStack: requests to its APIs, whole listings."""
+"""One region of an OpenStack: requests to its APIs, complete listings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from providers.cloud.openstack.answers import Server, Volume, error_info, inside
 from providers.cloud.shared_looks import RecentLook
 
 PAGE = 1000
-"""The most things of one answer; the cloud may give fewer."""
+"""The most items per answer; the cloud may return fewer."""
 NOVA = "2.61"
-"""The version of nova's API that is spoken, that of Queens: flavors tell what is special about them."""
+"""The version of nova's API that we use, from Queens: flavors include their extra specs."""
 
 CONNECTIONS: Mapping[str, str] = {
     "compute": "connection",
@@ -31,16 +31,16 @@ CONNECTIONS: Mapping[str, str] = {
     "image": "image_connection",
     "network": "network_connection",
 }
-"""What libcloud's driver calls its connections to the APIs."""
+"""The names of the API connections in libcloud's driver."""
 
 
 RECENT = 5.0
-"""Seconds for which a listing serves all who adopt one thing of it."""
+"""For how many seconds a listing is reused by those who adopt one thing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listings:
-    """Listings for many who each look for one thing."""
+    """Listings shared by many callers that each look for one thing."""
 
     servers: RecentLook[Server]
     volumes: RecentLook[Volume]
@@ -67,7 +67,7 @@ class Region:
             RecentLook(lambda: {volume.id: volume for volume in self.volumes()}, RECENT),
         )
         self.known: dict[tuple[str, str], str] = {}
-        """What names stand for, as it was looked up: (`flavor`, name) → id."""
+        """Ids that were looked up by name: (`flavor`, name) → id."""
 
     # ----------------------------------------------------------------------------------- requests
 
@@ -101,7 +101,7 @@ class Region:
         except PermanentError:
             if not self._mine.refused:
                 raise
-        # It was not carried out. A token may end before its time; a second one that is refused is a fault.
+        # It was not carried out. A token may expire early; if a second one is refused, that is a fault.
         self._login.refused(token)
         return self._send(where, api, path, self._login.token(), about=about, **options)
 
@@ -112,7 +112,7 @@ class Region:
 
         def aim(driver: Any) -> Any:
             part = getattr(driver, CONNECTIONS[api])
-            # It gets everything here, so that it never logs in by itself.
+            # All parts are set here, so that libcloud never logs in by itself.
             part.auth_token = part._ex_force_auth_token = token.value  # noqa: SLF001
             part.base_url = part._ex_force_base_url = url  # noqa: SLF001
             part._set_up_connection_info(url)  # noqa: SLF001
@@ -131,7 +131,7 @@ class Region:
         return self._connection.call(what, ask, about=about, carrier=aim)
 
     def pages(self, what: str, api: str, path: str, key: str, **query: object) -> Iterator[dict[str, Any]]:
-        """What a list has, on all its pages."""
+        """The items of a list, over all pages."""
         read = Pages()
         marker: str | None = None
         while True:
@@ -155,12 +155,12 @@ class Region:
         except PermanentError as error:
             if marker is None or error.kind is not PermanentKind.NOT_FOUND:
                 raise
-            # What the last page ended with has gone meanwhile.
+            # The last item of the page before was deleted meanwhile.
             raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
         return found
 
     def images(self, what: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
-        """All images that pass the query. Glance says otherwise than the others that there is more."""
+        """All images that match the query. Glance marks further pages in its own way."""
         read = Pages()
         marker: str | None = None
         while True:
@@ -178,13 +178,13 @@ class Region:
     # ------------------------------------------------------------------------------------ servers
 
     def servers(self, **query: object) -> list[Server]:
-        """All servers of the project that pass the query."""
+        """All servers of the project that match the query."""
         what = "listing servers"
         found = self.pages(what, "compute", "/servers/detail", "servers", **query)
         return [answers.server(what, item, self.name) for item in found]
 
     def server(self, made: str) -> Server | None:
-        """One server; None if there is none of that id."""
+        """One server; None if the id does not exist."""
         what = f"server {made}"
         found = if_there(self.ask, what, "compute", "GET", f"/servers/{made}")
         return (
@@ -194,13 +194,13 @@ class Region:
     # ------------------------------------------------------------------------------------ volumes
 
     def volumes(self, **query: object) -> list[Volume]:
-        """All volumes of the project that pass the query."""
+        """All volumes of the project that match the query."""
         what = "listing volumes"
         found = self.pages(what, "volume", "/volumes/detail", "volumes", **query)
         return [answers.volume(what, item, self.name) for item in found]
 
     def volume(self, made: str) -> Volume | None:
-        """One volume; None if there is none of that id."""
+        """One volume; None if the id does not exist."""
         what = f"volume {made}"
         found = if_there(self.ask, what, "volume", "GET", f"/volumes/{made}")
         return (
@@ -210,27 +210,27 @@ class Region:
     # ----------------------------------------------------------------------------------- metadata
 
     def written(self, api: str, path: str) -> dict[str, str]:
-        """The metadata that people wrote on a thing. Its description may show more, of the cloud's own."""
+        """The metadata that people wrote on a thing. Its description may also show the cloud's own."""
         what = f"metadata of {path[1:]}"
         found = answers.inside(what, self.ask(what, api, "GET", f"{path}/metadata"), "metadata")
         return {str(key): str(value) for key, value in found.items()}
 
     def write(self, api: str, path: str, tags: Mapping[str, str]) -> None:
-        """Put metadata in the place of all that a thing has, in one request."""
+        """Replace all metadata of a thing, in one request."""
         self.ask(f"metadata of {path[1:]}", api, "PUT", f"{path}/metadata", {"metadata": dict(tags)})
 
     def tag(self, api: str, path: str, tags: Mapping[str, str]) -> None:
-        """Set metadata of a thing, in one request; what else it has stays."""
+        """Set metadata of a thing, in one request; its others stay."""
         self.ask(f"metadata of {path[1:]}", api, "POST", f"{path}/metadata", {"metadata": dict(tags)})
 
     def untag(self, api: str, path: str, keys: Iterable[str]) -> None:
-        """Take metadata away from a thing."""
+        """Remove metadata from a thing."""
         for key in keys:
             if_there(self.ask, f"metadata of {path[1:]}", api, "DELETE", f"{path}/metadata/{quote(key)}")
 
 
 def _driver(timeout: int) -> Any:
-    """A driver of libcloud's. Where it asks, and with which token, it is told before each request."""
+    """A driver of libcloud's. Host and token are set before each request."""
     from libcloud.compute.providers import get_driver
 
     return get_driver("openstack")(
@@ -247,9 +247,9 @@ def _driver(timeout: int) -> Any:
 
 
 _ANOTHERS = (300, 301, 302, 404, 405)
-"""Statuses of servers that know of no logins."""
+"""Statuses of servers that do not know logins."""
 MARGIN = 120.0
-"""Seconds before its end from which on a token is not used any more."""
+"""Seconds before its end when a token is no longer used."""
 
 TYPES: Mapping[str, tuple[str, ...]] = {
     "compute": ("compute",),
@@ -257,9 +257,9 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "image": ("image",),
     "network": ("network",),
 }
-"""By which types catalogs call the APIs; their names are whatever the cloud likes."""
+"""The APIs' types in catalogs; their names there vary."""
 VERSIONS: Mapping[str, str] = {"image": "/v2", "network": "/v2.0"}
-"""What some catalogs have at the end of a URL, and others leave to who asks."""
+"""Version parts that some catalogs have at the end of a URL, and others leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,12 +272,12 @@ class Token:
     catalog: tuple[Mapping[str, Any], ...]
 
     def regions(self) -> list[str]:
-        """All regions that the catalog knows."""
+        """All regions in the catalog."""
         found = {_region(e) for entry in self.catalog for e in entry.get("endpoints") or ()}
         return sorted(found)
 
     def url(self, api: str, region: str, interface: str) -> str:
-        """Where an API of a region answers."""
+        """The URL of an API in a region."""
         found: dict[str, str] = {}
         for entry in self.catalog:
             for e in entry.get("endpoints") or ():
@@ -298,10 +298,10 @@ class Token:
 
 
 class Login:
-    """Tokens of one user in one project. Safe to use from many threads: all use the same one."""
+    """The tokens of one user in one project. Safe to use from many threads, which share a token."""
 
     def __init__(self, endpoint: str, body: Mapping[str, Any], scrub: Scrub, timeout: int) -> None:
-        """`endpoint` is keystone's URL without its version, `body` what is posted to it."""
+        """`endpoint` is keystone's URL without its version, `body` the login request."""
         self._body = json.dumps(body)
         self.endpoint = endpoint
         self._scrub = scrub
@@ -314,14 +314,14 @@ class Login:
         self._connection = Connection(make, limiter("openstack", endpoint), scrub, error_info)
 
     def token(self) -> Token:
-        """One that holds for some time to come."""
+        """A token that is valid for a while."""
         with self._turn:
             if self._token is None or time.monotonic() > self._token.expires - MARGIN:
                 self._token = self._ask()
             return self._token
 
     def refused(self, token: Token) -> None:
-        """Somebody was told that it does not hold."""
+        """Note that a token was refused."""
         with self._turn:
             if self._token is token:
                 self._token = None
@@ -336,7 +336,7 @@ class Login:
             finally:
                 self._check(link.connection.response)
             if found.status >= 300:
-                raise OSError(found.status)  # to libcloud, a refusal is an answer as others
+                raise OSError(found.status)  # libcloud treats a refusal like any answer
             return found
 
         response = self._connection.call(what, ask, about="credentials", carrier=_connected)
@@ -364,7 +364,7 @@ class _Keystone:
     def __init__(self, endpoint: str, timeout: int) -> None:
         from libcloud.common import openstack_identity
 
-        # The request names the user: libcloud knows fewer ways to log in.
+        # The request names the user: libcloud supports fewer kinds of login.
         kind: Any = openstack_identity.OpenStackIdentity_3_0_Connection
         self.connection = kind(auth_url=endpoint, user_id="-", key="-", tenant_name="-", timeout=timeout)
 
@@ -380,7 +380,9 @@ def _region(endpoint: Mapping[str, Any]) -> str:
 
 
 def _seconds(found: Mapping[str, Any]) -> float:
-    """How long a token holds: by two times of one clock, which need not be ours."""
+    """For how many seconds a token is valid, from two times of the server's clock, which may differ from
+    ours.
+    """
     try:
         ends, begins = (datetime.fromisoformat(str(found[key])) for key in ("expires_at", "issued_at"))
         return (ends - begins).total_seconds()

@@ -1,5 +1,5 @@
-"""OpenStack's calls for volumes and attachments: see `cloud.volumes` and `cloud.attachments`. Metadata go
-with the request that makes a volume; cinder's own attachments take none of ours.
+"""OpenStack's calls for volumes and attachments: see `cloud.volumes` and `cloud.attachments`. Metadata are
+part of the request that makes a volume; cinder's own attachments cannot have any.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.region import Region
 
 CHANGING = ("detaching", "attaching", "reserved", "in-use")
-"""States of a volume that is on its way to a server, or from it."""
+"""States of a volume that is being attached or detached."""
 GROWS_IN_USE = "volume 3.42"
-"""The version of cinder's API from which on a volume grows while a server has it."""
+"""The first version of cinder's API that grows a volume in use."""
 
 
 class CinderVolumes:
@@ -40,25 +40,25 @@ class CinderVolumes:
         return self._account.region(volume.region)
 
     def listed(self, **narrow: str) -> list[Volume]:
-        """All that are ours, in all regions; `address` and `token` narrow it."""
+        """All of ours, in all regions. `address` and `token` narrow it."""
         return self._account.each(lambda region: self._in(region, **narrow))
 
     def _in(self, region: Region, **narrow: str) -> list[Volume]:
-        """By what is written on them: the name of one that was adopted is not ours.
+        """By their metadata: an adopted volume has a name of its own.
 
-        A cinder that may not be asked for metadata leaves nothing out.
+        If a cinder ignores the filter for metadata, nothing is missed.
         """
         wanted = {marks.OURS + key: value for key, value in narrow.items()}
         found = region.volumes(**({"metadata": str(wanted)} if wanted else {}))
         return [v for v in found if self._account.mine(v.tags, **narrow) and not v.gone]
 
     def candidates(self, address: Address, token: str) -> list[Volume]:
-        """The oldest first. A volume that failed while it was made does not count."""
+        """Oldest first. A volume that failed while it was made does not count."""
         found = sorted(self.listed(token=token), key=_age)
         return [v for v in found if v.state != "error" or v.held]
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Volume | None]]:
-        """Asked for one by one. Cinder forgets what ended."""
+        """One request for each. Cinder forgets ended volumes."""
         for region, found in self._account.by_region(records):
             for record in found:
                 made = made_id(record)
@@ -73,7 +73,7 @@ class CinderVolumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Volume:
-        """It ends when the volume can be attached."""
+        """It returns when the volume can be attached."""
         token, wanted = mark.token, mark.volume
         region = self._account.region(wanted.region)
         made = self._account.made_once(
@@ -92,7 +92,7 @@ class CinderVolumes:
         return volume
 
     def _there(self, region: Region, token: str) -> str | None:
-        """The id of what an earlier try made; those that came to nothing are taken away."""
+        """The id of an earlier try's volume; failed ones are deleted."""
         found = sorted(self._in(region, token=token), key=_age)
         for volume in found:
             if volume.state == "error" and not volume.held:
@@ -120,7 +120,7 @@ class CinderVolumes:
         return str(answers.inside("making a volume", found, "volume").get("id") or "")
 
     def _available(self, region: Region, made: str) -> Volume:
-        """The volume once it is made. One that failed instead is a fault; nothing is left of it."""
+        """The volume once it is made. If it failed, a fault says so, and nothing is left of it."""
         for _ in pauses(f"{made} is still being made", made):
             volume = look_up(partial(region.volume, made))
             if volume is None or volume.state in ("creating", "downloading"):
@@ -136,7 +136,7 @@ class CinderVolumes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Volume | None:
-        """By its id: names stay whose they are. The listing is shared."""
+        """By its id, since names are not unique. The listing is shared."""
         asked = mark.volume
         return self._account.region(asked.region).shared.volumes.find(str(asked.volume_id))
 
@@ -146,7 +146,7 @@ class CinderVolumes:
         return asked.region, hint
 
     def check_adopted(self, mark: Mark, disk: Volume) -> None:
-        """Also what cinder does not take as metadata."""
+        """Also checks that cinder accepts the tags as metadata."""
         zone = names.disk_zone(self._region(disk), mark.volume.zone) or disk.zone
         check(mark, disk.id, size=disk.size, kind=disk.type, availability_zone=(zone, disk.zone))
         if disk.state in BAD:
@@ -161,7 +161,7 @@ class CinderVolumes:
         self._region(disk).shared.volumes.changed(disk.id)
 
     def let_go(self, disk: Volume) -> None:
-        """All in one request: what is left of it halfway would be no mark."""
+        """In one request: half of a mark would be unreadable."""
         region, path = self._region(disk), f"/volumes/{disk.id}"
         region.write("volume", path, left(region.written("volume", path), disk.id))
         region.shared.volumes.changed(disk.id)
@@ -169,7 +169,7 @@ class CinderVolumes:
     # ----------------------------------------------------------------------------- update, delete
 
     def grow(self, disk: Volume, size: int, about: Address) -> None:
-        """Ask for it once it can be, on a server too where the cloud can, and wait until it is so."""
+        """Request it as soon as possible, also on a server if the cloud can, and wait until it is done."""
         region = self._region(disk)
         asked = False
         for _ in pauses(f"{disk.id} does not have {size} GiB yet", disk.id):
@@ -193,7 +193,7 @@ class CinderVolumes:
         self._account.retag(self._region(disk), "volume", f"/volumes/{disk.id}", disk.tags, mark)
 
     def remove(self, disk: Volume, about: Address) -> None:
-        """It ends when the volume is gone."""
+        """It returns when the volume is gone."""
         region, made = self._region(disk), disk.id
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
@@ -213,7 +213,7 @@ class CinderVolumes:
         return [held.server for held in disk.held]
 
     def living(self, disk: Volume, machines: Sequence[str]) -> str | None:
-        """Asked for one by one."""
+        """One request for each."""
         for server in map(self._region(disk).server, machines):
             if server and not server.gone:
                 return f"{server.tags.get(marks.ADDRESS, server.name)} ({server.id})"
@@ -232,7 +232,7 @@ def _age(volume: Volume) -> tuple[str, str]:
 
 IN_USE = "in-use"
 _SERIAL = 20
-"""Characters of a volume's id that a virtual disk has as its serial number."""
+"""How many characters of a volume's id a virtual disk has as its serial number."""
 
 
 class NovaAttachments(ClaimTags):
@@ -244,10 +244,10 @@ class NovaAttachments(ClaimTags):
         self._account = account
 
     def disk(self, volume: Volume, machines: object = None) -> Disk:
-        """A volume, as attachments see it.
+        """A volume, as attachments need it.
 
-        A disk on a node says as much of the volume's id as its bus lets it: SCSI all of it, virtio its
-        beginning. What nova calls it is not what the system on the node does.
+        A disk on a node reports as much of the volume's id as its bus allows: SCSI all of it, virtio the
+        beginning. Nova's name for the device is not the name on the node.
         """
         bad = f"{volume.id} cannot be used: cinder says `{volume.state}`"
         return Disk(
@@ -274,12 +274,12 @@ class NovaAttachments(ClaimTags):
         )
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
-        """Those that there are, asked for one by one."""
+        """The existing ones, one request for each."""
         found = map(self._account.region(region).volume, ids)
         return {volume.id: self.disk(volume) for volume in found if volume}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
-        """Servers that live."""
+        """The servers that are alive."""
         found = map(self._account.region(region).server, ids)
         return {s.id: living(self._account, s, runs=s.status == "ACTIVE") for s in found if s and not s.gone}
 
@@ -292,7 +292,7 @@ class NovaAttachments(ClaimTags):
         self._account.region(disk.region).tag("volume", f"/volumes/{disk.id}", tags)
 
     def untag(self, disk: Disk, keys: Sequence[str]) -> None:
-        """Take metadata away."""
+        """Remove metadata."""
         self._account.region(disk.region).untag("volume", f"/volumes/{disk.id}", keys)
 
     def attach(self, disk: Disk, machine: str, about: str) -> None:
@@ -302,7 +302,7 @@ class NovaAttachments(ClaimTags):
         region.ask(f"attaching {disk.id}", "compute", "POST", path, body, about=about)
 
     def detach(self, disk: Disk, machine: str) -> None:
-        """Nothing is asked while it is still being attached: nova refuses that."""
+        """Sends nothing while it is still being attached: nova would refuse."""
         if disk.state == IN_USE:
             path = f"/servers/{machine}/os-volume_attachments/{disk.id}"
             self._account.region(disk.region).ask(f"detaching {disk.id}", "compute", "DELETE", path)
