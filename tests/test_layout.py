@@ -12,9 +12,10 @@ LONGEST = 21
 """Modules, from one that nobody imports down to one that imports none of ours: `model.record` at last."""
 
 MOST_ROOMS = 12
-MOST_MODULES = 227
+MOST_MODULES = 228
 """Of `declarative`. A new one takes a place that another one gives up, or raises this with its reason. 227:
-`model.record`, below everything, since no class of records can be made before it.
+`model.record`, below everything, since no class of records can be made before it. 228:
+`store.server_connection`, whose class needs psycopg, which is imported late.
 """
 HOUSE = Path(__file__).parent.parent / "declarative"
 

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from psycopg.pq import TransactionStatus
 
 from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution, resolution_notes
@@ -45,6 +46,7 @@ from declarative.store import (
     journal,
     open_store,
     rows,
+    server_connection,
     steps,
     tables,
 )
@@ -53,6 +55,7 @@ from declarative.store.database import Connection, Database
 from declarative.store.faults import UnreachableError
 from declarative.store.groups import MOST_STEPS, Step
 from declarative.store.postgres import Postgres
+from declarative.store.server_connection import ServerConnection
 from tests.cli import until
 from tests.model import of_attachment, of_kind, of_node, of_volume
 
@@ -1276,18 +1279,62 @@ def test_a_group_of_steps_is_one_round_trip(server_store, monkeypatch) -> None:
 def test_a_new_state_is_made_and_copied_in_few_round_trips(postgres_url, monkeypatch) -> None:
     """Whatever the number of tables, which are made in one and copied in one."""
     sent: list[str] = []
-    execute = psycopg.Connection.execute
+    execute = ServerConnection.execute
 
-    def notes(self: psycopg.Connection, query: str, *given: Any) -> Any:
+    def notes(self: ServerConnection, query: str, *given: Any) -> Any:
         sent.append(query)
         return execute(self, query, *given)
 
     url = postgres_url()
-    monkeypatch.setattr(psycopg.Connection, "execute", notes)
+    monkeypatch.setattr(ServerConnection, "execute", notes)
     with open_store(url) as opened, opened.lock("test", lease_seconds=600) as writer:
         assert writer.state().records == {}
     assert len([sql for sql in sent if "CREATE TABLE meta" in sql or "FROM resources" in sql]) == 2
-    assert len(sent) < 30
+    assert len(sent) < 20
+
+
+def test_a_read_on_a_server_is_one_message_and_a_second_one_waits_for_the_first(server_store) -> None:
+    """The answer to its COMMIT is read with the next use."""
+    database = server_store._writable()
+    with database.reading() as connection:
+        raw = connection.raw
+        assert connection.execute("SELECT 40 + :its_more AS sum", its_more=2).scalar() == 42
+        assert (raw.opening, raw.snapshot, raw.ending) == ("", True, False)
+    assert raw.ending
+    with database.reading() as connection:
+        assert connection.raw is raw
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            raw.execute("DELETE FROM resources")
+        raw.execute("ROLLBACK")
+    with database.writing() as connection:
+        assert connection.raw is raw
+        assert raw.opening
+        connection.insert("generations", *({"address": f"volume/v-{i}", "generation": 1} for i in range(2)))
+        assert raw.info.transaction_status == TransactionStatus.INTRANS
+    with database.reading() as connection:
+        assert len(connection.select("generations").all()) == 2
+    with database.writing():
+        pass
+    assert raw.info.transaction_status == TransactionStatus.ACTIVE  # the COMMIT of the read before
+    raw.settle()
+    assert raw.info.transaction_status == TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_connection_that_was_lost_while_idle_is_replaced(server_store, monkeypatch, fresh) -> None:
+    """It is noticed before its next transaction: at once where the server said so, else by asking."""
+    if not fresh:
+        monkeypatch.setattr(server_connection, "FRESH", 0.0)
+    database = server_store._writable()
+    with database.reading() as connection:
+        raw = connection.raw
+        pid = raw.info.backend_pid
+        connection.execute("SELECT 1")
+    with database.connect() as other:
+        assert other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
+    with database.reading() as connection:
+        assert connection.raw is not raw
+        assert connection.execute("SELECT 1 AS one").scalar() == 1
 
 
 def test_an_entry_of_a_command_without_the_lock_keeps_its_number(server_store) -> None:

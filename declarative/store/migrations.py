@@ -22,17 +22,15 @@ def is_there(connection: Connection) -> bool:
     return bool(connection.database.columns(connection, "meta"))
 
 
-def agree(database: Database, *, read_only: bool, notify: Notify | None = None) -> None:
-    """Refuse what is no state of ours, check the format, and bring an older one up to date.
+def agree(database: Database, *, read_only: bool, notify: Notify | None = None) -> bool:
+    """Check the format of a state, and bring an older one up to date; False if there is no state.
 
     A reader changes nothing, and reads an older format as it is, if that is possible.
     """
     name = database.name
     with database.reading() as connection:
         if not is_there(connection):
-            raise StateError(
-                "not-a-state", f"{name} is a database but no fleetform state; it was left as it is"
-            )
+            return False
         found, tool = _format(connection)
     if found > tables.FORMAT_VERSION:
         raise StateError(
@@ -41,18 +39,19 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
             f"install fleetform {tool} or newer" if tool else "install a newer fleetform",
         )
     if found == tables.FORMAT_VERSION:
-        return
+        return True
     with database.reading() as connection:
         if tables.beyond(connection, found):
             raise StateError("damaged", f"the state {name} is not of format {found}, as it says", FROM_BACKUP)
     if read_only and tables.readable(found):
         database.format = found
-        return
+        return True
     if read_only:
         raise StateError(
             "older-format", f"the state {name} has the older format {found}", "`fleetform apply` renews it"
         )
     _renew(database, notify or _silent)
+    return True
 
 
 def _renew(database: Database, notify: Notify) -> None:

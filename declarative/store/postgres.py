@@ -33,9 +33,6 @@ from declarative.store.migrations import agree, is_there
 from declarative.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
-    from psycopg import Connection as Raw
-    from psycopg import Cursor
-
     from declarative.store.lock import LockInfo
 
 OPTIONS = frozenset(
@@ -228,11 +225,13 @@ class Postgres(Database):
             ) from None
         self._psycopg = psycopg
 
-    def connect(self) -> Raw[Any]:
+    def connect(self) -> Any:
         """See `Database`."""
         from psycopg.types.string import TextLoader
 
-        made: Raw[Any] = self._psycopg.connect(
+        from declarative.store.server_connection import ServerConnection
+
+        made = ServerConnection.connect(
             **{**NO_HANGING, "application_name": "fleetform", **self._target.parameters},  # type: ignore[arg-type]
             autocommit=True,  # `begin` begins the transactions
             # No prepared statements: they live in a session, which is not ours behind a pooler.
@@ -241,9 +240,9 @@ class Postgres(Database):
         made.adapters.register_loader("json", TextLoader)  # `database.loads` reads it, for both databases
         return made
 
-    def begin(self, raw: Raw[Any], *, writes: bool) -> None:
+    def begin(self, raw: Any, *, writes: bool) -> None:
         """See `Database`. READ WRITE is not set: a server that is configured to refuse writes is obeyed."""
-        raw.execute(_WRITE if writes else _READ)
+        raw.begin(_WRITE if writes else _READ, snapshot=not writes)
 
     def run(self, connection: Connection, statements: Iterable[str]) -> None:
         """See `Database`: in one round trip."""
@@ -282,14 +281,17 @@ class Postgres(Database):
             )
         return True
 
-    def commit(self, raw: Raw[Any], before: Sequence[str] = ()) -> Cursor[Any]:
+    def commit(self, raw: Any, before: Sequence[str] = ()) -> Any:
         """See `Database`; with the statements `before` it in the same message.
 
         The server does none of them before it has all. If a message came in parts, the server would hold
         locks until the rest comes, without a time limit: a client that stopped in between would stop all
         others.
         """
+        if not before and (raw.snapshot or raw.opening):
+            return raw.end()
         cursor = self._psycopg.ClientCursor(raw)
+        raw.settle()
         cursor.execute("; ".join((*before, "COMMIT")).encode(raw.info.encoding))
         return cursor
 
@@ -350,27 +352,26 @@ def open_server(target: Target, opening: Opening) -> Database | None:
     made = Postgres(target, opening.root)
     try:
         with translated(target.name):
-            if not _found(made, target, opening):
-                made.close()
-                return None
-            agree(made, read_only=opening.read_only, notify=opening.notify)
+            found = agree(made, read_only=opening.read_only, notify=opening.notify)
+            if not found and not opening.read_only:
+                # While this one waited, another first `apply` may have made it, perhaps of another version.
+                found = _make(made, target, opening) or agree(made, read_only=False, notify=opening.notify)
+            if found:
+                return made
     except BaseException:
         made.close()
         raise
-    return made
+    made.close()
+    return None
 
 
-def _found(database: Database, target: Target, opening: Opening) -> bool:
-    """Whether there are tables, made now if that is wanted."""
-    with database.reading() as connection:
-        if is_there(connection):
-            return True
-    if opening.read_only:
-        return False
+def _make(database: Database, target: Target, opening: Opening) -> bool:
+    """Make the tables; False if they are there by now."""
     if not opening.create:
         raise StateError("no-state", f"there is no state in {target.name}", "`fleetform apply` makes one")
     with database.writing() as connection:
         connection.execute("SELECT pg_advisory_xact_lock(:its_number)", its_number=MAKING)
-        if not is_there(connection):  # by another first `apply`, while this one waited
-            tables.create(connection)
+        if is_there(connection):
+            return False
+        tables.create(connection)
     return True

@@ -154,7 +154,9 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     try:
         with translated(path):
             _check_plain(made, path)
-            agree(made, read_only=read_only, notify=opening.notify)
+            if not agree(made, read_only=read_only, notify=opening.notify):
+                summary = f"{path} is a database but no fleetform state; it was left as it is"
+                raise StateError("not-a-state", summary)  # noqa: TRY301  # it is closed below
             # Not so in a copy made by VACUUM INTO, or by hand.
             if not read_only:
                 made.use_wal()
