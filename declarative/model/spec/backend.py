@@ -70,7 +70,8 @@ class ImageFilter:
 
     name: Annotated[str, Doc("The image's name; `*` stands for any text, `?` for one character.")]
     owner: Annotated[
-        str | None, Doc("Whose image it is; the account's own if left out: anybody may choose any name.")
+        str | None,
+        Doc("The account that owns the image; your own if left out, since anybody may choose any name."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -211,7 +212,7 @@ class Network:
         tuple[str, ...], WORDS, Doc("The ids of the nodes' security groups; they have to let ssh in.")
     ] = ()
     public_ip: Annotated[
-        bool | None, Doc("Whether nodes get a public address; as the subnet says if left out.")
+        bool | None, Doc("Whether nodes get a public address; default: the subnet decides.")
     ] = None
     reach: Annotated[
         Reach | None, Doc("The address by which nodes are reached; the public one, if they have one.")
@@ -274,8 +275,8 @@ class CatalogOffer:
     spot_price: Annotated[
         float | None, Is(minimum=0), Doc("USD an hour as spot; no spot offer if left out.")
     ] = None
-    regions: Annotated[tuple[str, ...], PLACES, Doc("Where it can be had; everywhere if left out.")] = ()
-    limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at once.")] = None
+    regions: Annotated[tuple[str, ...], PLACES, Doc("The regions that have it; all if left out.")] = ()
+    limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at the same time.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +301,8 @@ class Backend:
         Images | None, Doc("The image of nodes: its id, `{filter: {name: …}}`, or one for each region.")
     ] = None
     ssh_user: Annotated[
-        Login | None, Doc("Who logs in on the nodes of a cloud, made there if need be; default `fleetform`.")
+        Login | None,
+        Doc("The user that logs in to a cloud's nodes; made there if needed; default `fleetform`."),
     ] = None
     network: Annotated[Network | None, Doc("Network settings of a cloud.")] = None
 

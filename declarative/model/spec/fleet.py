@@ -108,9 +108,9 @@ class Fleet:
     """A named group of nodes with the same shape rules, each split into equal blocks."""
 
     name: Annotated[Name, Doc("The fleet's name; its nodes are `<name>-0`, `<name>-1`, ….")]
-    nodes: Annotated[Nodes | None, InPlace(), Doc("How many nodes: `4`, `0..4`, `{min, target, max}`.")] = (
-        None
-    )
+    nodes: Annotated[
+        Nodes | None, InPlace(), Doc("The number of nodes: `4`, `0..4`, `{min, target, max}`.")
+    ] = None
     placement: Annotated[Placement, Doc("`cluster` puts all nodes into one network; default `any`.")] = (
         Placement.ANY
     )
@@ -118,14 +118,14 @@ class Fleet:
         Level | None,
         InPlace(),
         Doc(
-            "With `placement: cluster`: what the ranks of one task lie in together: `zone` (default), "
-            "`region`, or a label of the hosts' `topology`."
+            "With `placement: cluster`: what all ranks of a task share: `zone` (default), `region`, "
+            "or a label of the hosts' `topology`."
         ),
     ] = None
-    blocks: Annotated[Blocks, InPlace(), Doc("Equal blocks a node is split into: a number, or `auto`.")] = (
-        Blocks(1)
-    )
-    resources: Annotated[Resources, InPlace(), Doc("What each node has to have.")] = Resources()
+    blocks: Annotated[
+        Blocks, InPlace(), Doc("The number of equal blocks of a node: a number, or `auto`.")
+    ] = Blocks(1)
+    resources: Annotated[Resources, InPlace(), Doc("What each node must have.")] = Resources()
     backends: Annotated[tuple[Name, ...], InPlace(), Doc("Backends that may be used; default: all.")] = ()
     regions: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Regions that may be used.")] = ()
     availability_zones: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Zones that may be used.")] = ()
@@ -133,9 +133,9 @@ class Fleet:
     spot_policy: Annotated[SpotPolicy, InPlace(), Doc("`on-demand` (default), `spot` or `auto`.")] = (
         SpotPolicy.ON_DEMAND
     )
-    max_price: Annotated[float | None, InPlace(), Is(above=0), Doc("USD an hour that a node may cost.")] = (
-        None
-    )
+    max_price: Annotated[
+        float | None, InPlace(), Is(above=0), Doc("The most that a node may cost, USD an hour.")
+    ] = None
     idle_duration: Annotated[
         IdleDuration,
         InPlace(),
@@ -147,16 +147,16 @@ class Fleet:
         InPlace(),
         Is(true_is_default=True),
         Doc(
-            "How long a node may not answer before it is given up: replaced on clouds, its ranks lost; `off` "
-            "never gives one up; default 10m."
+            "How long a node may be silent before it is given up: replaced on clouds, its ranks lost;"
+            " `off` means never; default 10m."
         ),
     ] = IdleDuration(600)
     schedule: Annotated[
         Schedule | None,
         InPlace(),
         Doc(
-            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: outside of it there are '
-            "no nodes, but for those on which ranks run."
+            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: at other times, '
+            "only nodes with running ranks are kept."
         ),
     ] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
@@ -165,8 +165,8 @@ class Fleet:
     reservation: Annotated[
         str | None,
         Doc(
-            "A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN; on "
-            "GCE a reservation's name, on Azure a group's; or a reservation of Slurm."
+            "A cloud's capacity reservation; its nodes are on demand: on EC2 `cr-…` or a group's ARN,"
+            " on GCE a reservation's name, on Azure a group's; or a reservation of Slurm."
         ),
     ] = None
     ssh_config: Annotated[
@@ -178,7 +178,7 @@ class Fleet:
         tuple[str, ...],
         WORDS,
         InPlace(),
-        Doc("A cloud's instances that are there, to adopt: each is a node, never restarted, never deleted."),
+        Doc("Existing instances of a cloud to adopt: each is a node, never restarted, never deleted."),
     ] = ()
 
     partition: Annotated[

@@ -117,9 +117,9 @@ def _is_key(kind: str, text: str) -> bool:
 class ProxyJump:
     """A host through which the connection goes."""
 
-    hostname: Annotated[str, Doc("Its name or address.")]
+    hostname: Annotated[str, Doc("The name or address of the host.")]
     port: Annotated[int, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = 22
-    user: Annotated[str | None, Doc("Who logs in there.")] = None
+    user: Annotated[str | None, Doc("The user to log in as.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     host_keys: Annotated[
         tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
@@ -137,15 +137,15 @@ class HostFields:
 
     hostname: Annotated[str, Doc("Its name or address.")]
     port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = None
-    user: Annotated[str | None, Doc("Who logs in.")] = None
+    user: Annotated[str | None, Doc("The user to log in as.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     host_keys: Annotated[
         tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
     ] = ()
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
     internal_ip: Annotated[str | None, Doc("The address by which the other hosts reach it.")] = None
-    blocks: Annotated[Blocks | None, Doc("Into how many blocks it is split; default: the fleet's.")] = None
-    resources: Annotated[Resources | None, Doc("What it has, where that is not to be read from it.")] = None
+    blocks: Annotated[Blocks | None, Doc("The number of its blocks; default: the fleet's.")] = None
+    resources: Annotated[Resources | None, Doc("Its resources, if they should not be read from it.")] = None
     topology: Annotated[
         Topology, Doc("What it shares with other hosts: `{rack: r1}`, for `same` and `spread` of tasks.")
     ] = Topology()
@@ -218,13 +218,13 @@ class SshConfig:
     """How existing hosts are reached."""
 
     hosts: Annotated[Hosts, Doc("The hosts: names, or mappings with more.")]
-    user: Annotated[str | None, Doc("Who logs in.")] = None
+    user: Annotated[str | None, Doc("The user to log in as.")] = None
     port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("The SSH port.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     known_hosts: Annotated[str | None, Doc("A file with the hosts' keys; default: the user's own.")] = None
     host_keys: Annotated[
         tuple[HostKey, ...],
-        Doc("Public keys that count for every host which has none of its own; `known_hosts` does not then."),
+        Doc("Public keys for all hosts without their own; `known_hosts` is not used then."),
     ] = ()
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
     network: Annotated[str | None, Doc("The network by which the hosts reach each other: `10.0.0.0/24`.")] = (

@@ -33,10 +33,10 @@ class Volume:
 
     name: Annotated[Name, Doc("The volume's name.")]
     count: Annotated[
-        int | None, Is(minimum=1, maximum=MAX_COUNT), Doc("How many of it: `<name>-0`, `<name>-1`, ….")
+        int | None, Is(minimum=1, maximum=MAX_COUNT), Doc("How many volumes: `<name>-0`, `<name>-1`, ….")
     ] = None
-    size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
-    backend: Annotated[Name | None, Doc("Where it lives; default: the only backend that there is.")] = None
+    size: Annotated[Size | None, InPlace(), Doc("`500GB`; can grow in place, never shrink.")] = None
+    backend: Annotated[Name | None, Doc("The volume's backend; default: the only one declared.")] = None
     region: Annotated[str | None, Doc("The backend's region.")] = None
     availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
@@ -44,28 +44,28 @@ class Volume:
         bool | None,
         InPlace(),
         Doc(
-            "A plan that would destroy or replace it is an error; true unless set to false, or an "
-            "`auto_cleanup_duration` says that it may go."
+            "A plan that would destroy or replace it is an error; default: true, unless there is an "
+            "`auto_cleanup_duration`."
         ),
     ] = None
     volume_id: Annotated[
         str | None,
-        Doc("A cloud's volume that is there, to adopt: with data it is never formatted, and never deleted."),
+        Doc("An existing volume of a cloud to adopt; it is never deleted, nor formatted with data."),
     ] = None
-    volume_type: Annotated[str | None, Doc("A cloud's kind of disk, as `gp3`; default: the driver's.")] = None
+    volume_type: Annotated[str | None, Doc("A cloud's type of disk, as `gp3`; default: the driver's.")] = None
     host: Annotated[
         str | None,
         Doc(
-            "The host whose disk it is (`backend: ssh`), as it stands in a fleet's `ssh_config.hosts`; "
-            "default: that of the rank that mounts it first."
+            "The host with the disk (`backend: ssh`), as in a fleet's `ssh_config.hosts`; default: "
+            "the host of the rank that mounts it first."
         ),
     ] = None
     auto_cleanup_duration: Annotated[
         IdleDuration | None,
         InPlace(),
         Doc(
-            "It is made for the first task that mounts it, and deleted by the first `apply` after it was "
-            "attached to nothing for so long; default: made at once, and kept."
+            "The volume is made for the first task that mounts it, and deleted by the first `apply` "
+            "after it was attached to nothing for so long; default: made at once, and kept."
         ),
     ] = None
 

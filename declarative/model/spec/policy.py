@@ -80,19 +80,22 @@ class OperatorPolicy:
     ] = None
     endpoints: Annotated[
         tuple[str, ...] | None,
-        Doc("Endpoints that may be asked, `*` for any text; default: `https://*`, and all on this machine."),
+        Doc(
+            "Endpoints that may be contacted, `*` for any text; default: `https://*`, and all on this"
+            " machine."
+        ),
     ] = None
     credentials: Annotated[
         Mapping[str, tuple[str, ...]] | None,
-        Doc("Driver → variables that it may be given, `*` for any text; default: those of its own tools."),
+        Doc("Driver → variables that it may get, `*` for any text; default: those of its own tools."),
     ] = None
     state_hosts: Annotated[
         tuple[str, ...] | None,
-        Doc("Servers on which a project may say that its state is; default: any, and no password in clear."),
+        Doc("Servers that a project may name for its state; default: any, but without a password in clear."),
     ] = None
     paths: Annotated[
         tuple[str, ...],
-        Doc("Folders and files besides the project and `~/.ssh` in which ssh's files may lie."),
+        Doc("Folders and files for ssh's files, besides the project and `~/.ssh`."),
     ] = ()
     allow_commands: Annotated[
         bool, Doc("A project's `ssh_config` may run commands and read the environment; default false.")
@@ -101,11 +104,11 @@ class OperatorPolicy:
     plan_keys: Annotated[
         tuple[PlanKey, ...] | None,
         Doc(
-            "Public keys, as `ssh-ed25519 AAAA…`: a saved plan is applied if one of them signed it; "
-            "default: without a signature."
+            "Public keys, as `ssh-ed25519 AAAA…`: only saved plans signed by one of them are applied;"
+            " default: no signature needed."
         ),
     ] = None
-    more_variables: Annotated[tuple[str, ...], Doc("Variables that any driver may be given besides.")] = ()
+    more_variables: Annotated[tuple[str, ...], Doc("Further variables that any driver may get.")] = ()
 
     def refused_driver(self, driver: str) -> str | None:
         """Why a driver may not be used; None if allowed."""

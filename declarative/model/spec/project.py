@@ -31,12 +31,14 @@ class VariableType(StrEnum):
 class Variable:
     """One variable: its default, its type, and the values allowed."""
 
-    default: Annotated[Any, Doc("Its value when nothing else sets it; without one it must be set.")] = None
+    default: Annotated[Any, Doc("Its value if nothing else sets it; without a default it must be set.")] = (
+        None
+    )
     type: Annotated[
         VariableType | None, Doc("`string`, `number` or `bool`; default: that of the default.")
     ] = None
-    description: Annotated[str | None, Is(blank=True), Doc("What it is for.")] = None
-    allowed: Annotated[tuple[Any, ...] | None, Doc("The values that it may take.")] = None
+    description: Annotated[str | None, Is(blank=True), Doc("Its purpose.")] = None
+    allowed: Annotated[tuple[Any, ...] | None, Doc("The allowed values.")] = None
 
     def kind(self) -> VariableType:
         """The declared type, else that of the default, else a string."""
@@ -348,12 +350,12 @@ class Project:
     exclude: Annotated[
         tuple[str, ...],
         Is(most_items=100, longest=255),
-        Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
+        Doc("Files that do not belong to the project: patterns of their paths in it, such as `charts/*`."),
     ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
     limits: Annotated[
         Limits,
-        Doc("What no plan may go beyond: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
+        Doc("Limits for all plans: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
     ] = Limits()
     reconcile: Annotated[
         Reconcile,
@@ -366,22 +368,22 @@ class Project:
         tuple[Notify, ...],
         Is(most_items=50),
         Doc(
-            "Webhooks that `fleetform reconcile` tells of events: `{name: ops, url: NOTIFY_OPS_URL, secret: "
-            "NOTIFY_OPS_SECRET, events: [task.failed]}`, with the names of environment variables."
+            "Webhooks that get events from `fleetform reconcile`: `{name: ops, url: NOTIFY_OPS_URL, "
+            "secret: NOTIFY_OPS_SECRET, events: [task.failed]}`, with names of environment variables."
         ),
     ] = ()
     moved: Annotated[
         Moves,
         Doc(
-            "Renames of fleets, tasks and volumes: `{from: fleet/OLD, to: fleet/NEW}`. Nothing is made anew "
-            "or restarted; an entry that was done does nothing."
+            "Renames of fleets, tasks and volumes: `{from: fleet/OLD, to: fleet/NEW}`. Nothing is "
+            "made anew or restarted; an entry that was applied has no further effect."
         ),
     ] = Moves()
     removed: Annotated[
         Removals,
         Doc(
-            "Protected volumes that are not declared any more: `{from: volume/NAME, destroy: false}` forgets "
-            "one (or all of a count) and keeps what it holds, `destroy: true` deletes it."
+            "Protected volumes that are no longer declared: `{from: volume/NAME, destroy: false}` "
+            "forgets one (or all of a count) and keeps its data, `destroy: true` deletes it."
         ),
     ] = Removals()
 

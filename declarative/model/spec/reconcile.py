@@ -60,11 +60,13 @@ class Guarded(tuple[str, ...]):
 class Limits:
     """What no plan may exceed. Costs are of whole nodes, in USD."""
 
-    cost_per_hour: Annotated[float | None, Is(minimum=0), Doc("USD an hour that all nodes may cost.")] = None
+    cost_per_hour: Annotated[
+        float | None, Is(minimum=0), Doc("The most that all nodes may cost, USD an hour.")
+    ] = None
     cost_per_month: Annotated[
         float | None, Is(minimum=0), Doc(f"USD that all nodes may cost in {HOURS_A_MONTH} hours.")
     ] = None
-    nodes: Annotated[int | None, Is(minimum=0), Doc("How many nodes there may be.")] = None
+    nodes: Annotated[int | None, Is(minimum=0), Doc("The most nodes.")] = None
     protected: Annotated[
         Guarded, Doc("Fleets, nodes and volumes that no plan deletes or replaces: `[fleet/prod-*]`.")
     ] = Guarded()
@@ -146,7 +148,7 @@ class HookFormat(StrEnum):
 class Notify:
     """One webhook. Its URL and secret are in the environment of the process that delivers."""
 
-    name: Annotated[Name, Doc("The webhook's name; how far it was told is kept under it.")]
+    name: Annotated[Name, Doc("The webhook's name; the state keeps its last event under this name.")]
     url: Annotated[SecretName, Doc("The variable that holds its URL: `NOTIFY_OPS_URL`.")]
     secret: Annotated[
         SecretName | None,
@@ -206,20 +208,20 @@ ALONE = tuple(cause for cause in Cause if cause not in (Cause.DELETE, Cause.REPL
 class Budget:
     """How many nodes may be deleted, replaced or made at once, and within a time."""
 
-    nodes: Annotated[int, Is(minimum=0, maximum=MAX_COUNT), Doc("How many nodes; 0 is none.")]
-    per: Annotated[Duration | None, Doc("In which time: `10m`. Without it: in each round.")] = None
+    nodes: Annotated[int, Is(minimum=0, maximum=MAX_COUNT), Doc("The number of nodes; 0 means none.")]
+    per: Annotated[Duration | None, Doc("The time in which it counts: `10m`; default: each round.")] = None
     reasons: Annotated[
         tuple[Cause, ...],
         Is(most_items=len(Cause)),
         Doc("Which actions count: `[idle, replace-lost]`; default: all that delete or replace a node."),
     ] = ()
     schedule: Annotated[
-        Cron | None, Doc('When it holds, as cron has it: `"* 8-17 * * 1-5"`; default: always.')
+        Cron | None, Doc('When it applies, as a cron expression: `"* 8-17 * * 1-5"`; default: always.')
     ] = None
     duration: Annotated[
-        Duration | None, Doc("How long it holds from each time of `schedule` on; default: that minute.")
+        Duration | None, Doc("For how long it applies from each time of `schedule` on; default: one minute.")
     ] = None
-    timezone: Annotated[Zone, Doc("Whose clock `schedule` goes by; default `UTC`.")] = Zone("UTC")
+    timezone: Annotated[Zone, Doc("The time zone of `schedule`; default `UTC`.")] = Zone("UTC")
 
     def __post_init__(self) -> None:
         if self.duration is not None and self.schedule is None:
@@ -250,21 +252,24 @@ class Budget:
 class Reconcile:
     """What the loop may do without a person. Anything else waits, as a plan that a person approves."""
 
-    interval: Annotated[Duration, Doc("Between two rounds; default 30s.")] = Duration(30)
+    interval: Annotated[Duration, Doc("The time between two rounds; default 30s.")] = Duration(30)
     allow: Annotated[
         tuple[Cause, ...],
         Is(most_items=len(Cause)),
-        Doc("What it does alone; default: all but `delete` and `replace`."),
+        Doc("What it does without a person; default: all but `delete` and `replace`."),
     ] = ALONE
     approve: Annotated[
         tuple[Cause, ...] | None,
         Is(most_items=len(Cause)),
-        Doc("What it does once `fleetform approve` lets it; default: all that `allow` does not name."),
+        Doc("What it does only after `fleetform approve`; default: all that `allow` does not name."),
     ] = None
     budgets: Annotated[
         tuple[Budget, ...],
         Is(most_items=100),
-        Doc("How many nodes it may touch: `{nodes: 2, per: 10m, reasons: [idle]}`; the strictest holds."),
+        Doc(
+            "How many nodes it may change: `{nodes: 2, per: 10m, reasons: [idle]}`; the strictest "
+            "budget applies."
+        ),
     ] = ()
     replacements_per_day: Annotated[
         int, Is(minimum=0, maximum=MAX_COUNT), Doc("How often one node may be replaced a day; default 3.")

@@ -210,10 +210,10 @@ def _last(text: str, minute: float, zone: str) -> float | None:
 class Schedule:
     """When something runs: from each `start` to the next `stop`."""
 
-    start: Annotated[Cron, Doc('From when on, as cron has it: `"0 8 * * 1-5"`.')] = Cron()
-    cron: Annotated[Cron | None, Doc("The same as `start`: dstack's word for it.")] = None
-    stop: Annotated[Cron | None, Doc("Until when; a task may have none, and runs to its end.")] = None
-    timezone: Annotated[Zone, Doc("Whose clock it goes by: `Europe/Berlin`; default `UTC`.")] = Zone("UTC")
+    start: Annotated[Cron, Doc('When it starts, as a cron expression: `"0 8 * * 1-5"`.')] = Cron()
+    cron: Annotated[Cron | None, Doc("The same as `start`, as in dstack.")] = None
+    stop: Annotated[Cron | None, Doc("When it stops; without it, a task runs to its end.")] = None
+    timezone: Annotated[Zone, Doc("The time zone: `Europe/Berlin`; default `UTC`.")] = Zone("UTC")
 
     ELSEWHERE: ClassVar[dict[str, str]] = {"end": "stop", "tz": "timezone"}
 

@@ -213,7 +213,7 @@ class RegistryAuth:
     """The login to the `image`'s registry."""
 
     username: Annotated[str, Doc("The user.")]
-    password: Annotated[str, Doc("`${{ env.NAME }}`: read where the rank is started, and never recorded.")]
+    password: Annotated[str, Doc("`${{ env.NAME }}`: read when the rank starts, and never recorded.")]
 
     def __post_init__(self) -> None:
         if not _ENV.fullmatch(self.password):

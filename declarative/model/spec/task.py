@@ -53,10 +53,10 @@ class Isolation(StrEnum):
 class Group:
     """Some of a task's ranks with their own commands, like dstack's node groups."""
 
-    name: Annotated[str | None, Doc("What the group is called; it changes nothing.")] = None
-    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("How many ranks it has.")] = 1
+    name: Annotated[str | None, Doc("The group's name; it has no effect.")] = None
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("The number of its ranks.")] = 1
     commands: Annotated[tuple[str, ...], Is(longest=1 << 22, blank=True), Doc("As a task's.")]
-    resources: Annotated[Resources | None, Doc("What all groups ask for alike.")] = None
+    resources: Annotated[Resources | None, Doc("What each rank asks for, the same in all groups.")] = None
 
     IGNORED: ClassVar[Mapping[str, str]] = {
         "ports": "ranks listen on their node's address, in an `image` too"
@@ -85,9 +85,9 @@ class UtilizationPolicy:
     min_gpu_utilization: Annotated[
         int,
         Is(minimum=0, maximum=100),
-        Doc("Percent. A rank ends if one of its GPUs was used less by every sample."),
+        Doc("Percent. A rank ends if all samples of one of its GPUs are below it."),
     ]
-    time_window: Annotated[Duration, Doc("For how long without a break: `30m`, at least `5m`.")]
+    time_window: Annotated[Duration, Doc("The time without a break: `30m`, at least `5m`.")]
 
     def __post_init__(self) -> None:
         found = self.time_window.seconds
@@ -101,27 +101,28 @@ class Task:
     """Commands run on `nodes: N` nodes at once; each of the N is a rank, 0 to N-1."""
 
     name: Annotated[Name, Doc("The task's name; its ranks are `<name>-0`, `<name>-1`, ….")]
-    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("On how many nodes at once.")] = 1
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("The number of nodes, and of ranks.")] = 1
     placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
     exclusive: Annotated[
-        bool | None, Doc("Each rank takes a whole idle node; default for more than one node with `cluster`.")
+        bool | None,
+        Doc("Each rank takes a whole idle node; default: true for more than one node with `cluster`."),
     ] = None
     same: Annotated[
         Level | None,
         InPlace(),
         Doc(
-            "What the ranks of a cluster lie in together: `zone`, `region`, or a label of hosts' `topology`, "
+            "What all ranks of a cluster share: `zone`, `region`, or a label of hosts' `topology`, "
             "such as `rack`; default: the fleet's."
         ),
     ] = None
     spread: Annotated[
         Level | None,
         InPlace(),
-        Doc("What each rank has for itself: `node`, `zone`, `region`, or a label of hosts' `topology`."),
+        Doc("What is different for each rank: `node`, `zone`, `region`, or a label of hosts' `topology`."),
     ] = None
     env: Annotated[Env, Doc("Environment of every rank.")] = Env()
     working_dir: Annotated[
-        str | None, Doc("Where the commands start; default: a folder of the rank's own.")
+        str | None, Doc("The folder where the commands start; default: the rank's own.")
     ] = None
     resources: Annotated[Resources, Doc("What each rank asks for.")] = Resources()
     volumes: Annotated[
@@ -134,28 +135,28 @@ class Task:
     fleets: Annotated[tuple[FleetName, ...], Doc("Fleets that may be used; default: all.")] = ()
     instances: Annotated[
         tuple[NodeName, ...],
-        Doc("Nodes that may be used, of those that are there: `gpu-0`, `{hostname: …}`."),
+        Doc("Existing nodes that may be used: `gpu-0`, `{hostname: …}`."),
     ] = ()
     creation_policy: Annotated[
-        CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
+        CreationPolicy, Doc("`reuse`: only existing nodes; default `reuse-or-create`.")
     ] = CreationPolicy.REUSE_OR_CREATE
     backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
     regions: Annotated[tuple[str, ...], PLACES, Doc("Regions that may be used.")] = ()
     spot_policy: Annotated[SpotPolicy | None, Doc("`on-demand`, `spot` or `auto`; default: the fleet's.")] = (
         None
     )
-    max_price: Annotated[float | None, Is(above=0), Doc("USD an hour that a node may cost.")] = None
+    max_price: Annotated[float | None, Is(above=0), Doc("The most that a node may cost, USD an hour.")] = None
     max_duration: Annotated[
         Duration | None,
         InPlace(),
         Is(true_is_default=True),
-        Doc("A rank that runs longer is stopped and has failed."),
+        Doc("A rank that runs longer is stopped, and counts as failed."),
     ] = None
     stop_duration: Annotated[
         Duration,
         InPlace(),
         Is(true_is_default=True),
-        Doc("Between asking a rank to stop and killing it; default 5m."),
+        Doc("The time between asking a rank to stop and killing it; default 5m."),
     ] = Duration(300)
     startup_order: Annotated[StartupOrder, Doc("`any` (default), `master-first`, `workers-first`.")] = (
         StartupOrder.ANY
@@ -170,21 +171,24 @@ class Task:
     commands: Annotated[
         tuple[str, ...],
         Is(longest=1 << 22, blank=True),
-        Doc("Run one after the other, until one fails; without any, the `image` runs what it is made for."),
+        Doc("Run one after the other until one fails; without any, the `image`'s own command runs."),
     ] = ()
     groups: Annotated[
         tuple[Group, ...],
         Is(most_items=100),
         Doc(
-            "Instead of `nodes` and `commands`: `{nodes: 2, commands: […]}`, …, whose ranks ask for the same."
+            "In place of `nodes` and `commands`: `{nodes: 2, commands: […]}`, …; all groups ask for the same."
         ),
     ] = ()
     isolation: Annotated[
         Isolation,
-        Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
+        Doc(
+            "`best` (default): as well as the node can; `hard`: only where the kernel enforces CPUs "
+            "and memory."
+        ),
     ] = Isolation.BEST
     image: Annotated[
-        Image | None, Doc("A container image: ranks run in it, with podman or docker of their hosts.")
+        Image | None, Doc("A container image: ranks run in it, with podman or docker on their hosts.")
     ] = None
     registry_auth: Annotated[
         RegistryAuth | None,
@@ -192,29 +196,34 @@ class Task:
     ] = None
     privileged: Annotated[
         bool,
-        Doc("The container may do what its node's user or, in docker, root may: all devices are its own."),
+        Doc(
+            "The container may do what its node's user may, or in docker what root may: it gets all devices."
+        ),
     ] = False
     python: Annotated[
         Python | None,
-        Doc('`"3.12"`: a virtual environment for the commands, by `uv` or `python3.12` of node or image.'),
+        Doc(
+            '`"3.12"`: a virtual environment for the commands, made by `uv` or `python3.12` of the '
+            "node or image."
+        ),
     ] = None
-    nvcc: Annotated[bool, Doc("The commands need `nvcc`: it is looked for in PATH and /usr/local/cuda.")] = (
-        False
-    )
+    nvcc: Annotated[
+        bool, Doc("The commands need `nvcc`, which is looked for in PATH and /usr/local/cuda.")
+    ] = False
     repos: Annotated[
         Repos,
         Doc("A git repository that is cloned first: `https://host/repo`, or `{url, branch, hash, path}`."),
     ] = Repos()
     files: Annotated[
         Files | None,
-        Doc("Files and folders of the project that every rank finds in its own folder: `src`, `src:code`."),
+        Doc("Files and folders of the project for every rank's own folder: `src`, `src:code`."),
     ] = None
     schedule: Annotated[
         Schedule | None,
         InPlace(),
         Doc(
-            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: runs anew from each '
-            "`start` on; one that runs at `stop` is stopped."
+            '`{start: "0 8 * * 1-5", stop: "0 20 * * *", timezone: Europe/Berlin}`: starts anew at '
+            "each `start`; is stopped at `stop` if it still runs."
         ),
     ] = None
     retry: Annotated[
@@ -228,12 +237,15 @@ class Task:
 
     utilization_policy: Annotated[
         UtilizationPolicy | None,
-        Doc("`{min_gpu_utilization: 10, time_window: 1h}`: ends a rank one of whose GPUs is used less."),
+        Doc("`{min_gpu_utilization: 10, time_window: 1h}`: ends a rank if one of its GPUs is used less."),
     ] = None
     queue: Annotated[
         bool,
         InPlace(),
-        Doc("Waits in Slurm's queue for what others hold on the cluster; without it, the plan refuses it."),
+        Doc(
+            "The task may wait in Slurm's queue for resources that others hold; without it, the plan "
+            "refuses it."
+        ),
     ] = False
 
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)

@@ -321,7 +321,7 @@ class Resources:
     disk: Annotated[Disk | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
     gpu: Annotated[
         Gpu | None,
-        Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`; of one vendor, unless models of more are named."),
+        Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`; of one vendor, unless models of several are named."),
     ] = None
 
     IGNORED: ClassVar[Mapping[str, str]] = {"shm_size": "ranks share the host's /dev/shm, in an `image` too"}
