@@ -20,6 +20,9 @@ __all__ = ["dataclass", "set_field"]
 
 _Struct: Any = type(msgspec.Struct)
 
+LEFT_OUT = ("__dict__", "__weakref__", "__annotate_func__", "__annotations_cache__")
+"""What of a class belongs to that class alone; the last two are of Python 3.14."""
+
 
 class _Fields:
     """`__dataclass_fields__` of a struct, made when first asked for: most classes are never asked."""
@@ -45,9 +48,10 @@ def _record(**options: Any) -> Callable[[type], type]:
         given = {name: body.pop(name) for name in hints if name in body}
         if _is_beyond(cls, given, options):
             return dataclasses.dataclass(**options)(cls)
-        del body["__dict__"], body["__weakref__"]
+        for name in LEFT_OUT:
+            body.pop(name, None)
         body |= {name: default for name, item in given.items() if (default := _default(item)) is not MISSING}
-        body["__qualname__"] = cls.__qualname__
+        body |= {"__annotations__": hints, "__qualname__": cls.__qualname__}
         body["__dataclass_fields__"] = _Fields(
             {"__annotations__": hints, "__module__": cls.__module__, **given}
         )
