@@ -203,7 +203,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     )
     state = renames.state
     if refresh_only:
-        plan = refreshed(state, seen.inventory, now())
+        plan = refreshed(desired, state, seen.inventory, now())
     else:
         wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
         plan = make(

@@ -168,7 +168,7 @@ class Run(RunOutput):
         state = writer.state()
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, offers=False)
-        plan = self.plan = refreshed(state, seen.inventory, self.now())
+        plan = self.plan = refreshed(self.desired, state, seen.inventory, self.now())
         self._show(plan)
         if plan.result == "error":
             return 1

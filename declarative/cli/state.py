@@ -131,10 +131,12 @@ def _print_findings(found: Sequence[Mapping[str, Any]], *, compared: bool) -> No
 def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
     from declarative.apply.inventory import look
+    from declarative.planner.inventory import differences
 
     seen = look(state, session.backends(desired, state), offers=False).inventory
+    drift = differences(seen, desired) if desired else seen.drift
     return [
-        *(_finding("backend", d.detail, d.address, d.change) for d in seen.drift),
+        *(_finding("backend", d.detail, d.address, d.change) for d in drift),
         *(_finding("backend", d.summary) for d in seen.diagnostics if d.code != "taken-up"),
     ]
 

@@ -62,7 +62,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.model.resource import Desired, LeftOut
     from declarative.planner.health import of_backends, of_hosts, of_nodes
     from declarative.planner.hosts import hosts_of
-    from declarative.planner.inventory import effective
+    from declarative.planner.inventory import differences, effective
     from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.render.views import host_view, status_view
 
@@ -85,7 +85,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     return replace(
         view,
         spent=store.spent(),
-        drift=inventory.drift,
+        drift=differences(inventory, desired),
         left_alone=store.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(

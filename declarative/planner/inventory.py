@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import dataclass
-from declarative.model.resource import LOCAL, Host, LeftOut, Offer, Taken
+from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, Taken
 from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
@@ -149,6 +149,12 @@ def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str
             found = busy(node.node.resources, node.node.blocks, taken, held[name])
             out[name] = {**inventory.strays.get(name, {}), **found}
     return out
+
+
+def differences(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
+    """What differs from what is recorded. A volume that `removed` forgets is meant to stay, and no orphan."""
+    kept = desired.project.removed.keeps
+    return tuple(d for d in inventory.drift if d.change != "orphan" or not kept(d.address))
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:

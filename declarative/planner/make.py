@@ -19,7 +19,7 @@ from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import NO_REASON, NODE_HINT, SICK, of_hosts, of_nodes, silence_text
-from declarative.planner.inventory import Inventory, effective, vanished
+from declarative.planner.inventory import Inventory, differences, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
@@ -106,7 +106,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             starts=tuple(_unstarted(found)),
         ),
         observed=Observed(
-            drift=inventory.drift,
+            drift=differences(inventory, desired),
             vanished=tuple(map(str, vanished(recorded, inventory))),
             ended=_ended(found, state),
             unfit=(*of_nodes(seen, inventory.silent, now), *of_hosts(inventory.left_out)),
@@ -355,14 +355,14 @@ def _undeclared(desired: Desired, action: Action) -> bool:
     return action.address.kind == "volume" and action.address.name not in desired.volumes
 
 
-def refreshed(recorded: State, inventory: Inventory, now: float) -> Plan:
+def refreshed(desired: Desired, recorded: State, inventory: Inventory, now: float) -> Plan:
     """A plan without actions. `apply` records what it shows; `now` is seconds since the epoch."""
     state = effective(recorded, inventory)
     seen = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
     return Plan(
         basis=basis_of(state),
         observed=Observed(
-            drift=(*inventory.drift, *_ended_badly(recorded, state)),
+            drift=(*differences(inventory, desired), *_ended_badly(recorded, state)),
             vanished=tuple(map(str, vanished(recorded, inventory))),
             unfit=(
                 *of_nodes([(n, found) for n, found in seen if found], inventory.silent, now),

@@ -212,6 +212,12 @@ class Removals(tuple[Removed, ...]):
         """The entry for that volume: its own, else the one of its group."""
         return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
 
+    def keeps(self, address: str) -> bool:
+        """Whether it is a volume that is forgotten, and stays as it is."""
+        kind, _, name = address.partition("/")
+        found = self.of(name) if kind == "volume" else None
+        return found is not None and not found.destroy
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
