@@ -459,7 +459,7 @@ def test_a_volume_that_may_have_been_renamed():
     plan = brought(volumes=(DATA,)).plan(wanted(volumes=({**DATA, "name": "store"},), tasks=()))
     (error, *_) = [d for d in plan.diagnostics if d.code == "protected"]
     assert error.address == "volume/data-0"
-    assert "`fleetform state mv volume/data volume/NEW`" in (error.hint or "")  # it moves all of a count
+    assert "`moved: [{from: volume/data, to: volume/NEW}]`" in (error.hint or "")  # it moves all of a count
 
 
 @pytest.mark.parametrize(

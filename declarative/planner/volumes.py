@@ -274,19 +274,19 @@ def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnosti
     """
     family, numbers = _numbered(name, lost)
     left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"] if numbers else []
-    address = f"volume/{name}"
-    first, each = f"if it was renamed: `fleetform state mv {address} volume/NEW`", ""
+    address, each, renamed = f"volume/{name}", "", "it was"
     if left:
-        first = f"`{family}` has `count: {len(left)}`: write `count: {max(numbers) + 1}` again"
         address, each = f"volume/{family}-{min(numbers)}", " (an entry for each)" if numbers[1:] else ""
     elif numbers[1:] and not any(n.rpartition("-")[0] == family for n in desired.volumes):
-        address = f"volume/{family}"
-        first = f"if they were renamed: `fleetform state mv {address} volume/NEW`"
+        address, renamed = f"volume/{family}", "they were"
+    first = f"`moved: [{{from: {address}, to: volume/NEW}}]` if {renamed} renamed, else "
     hint = (
-        f"{first}; else write in the `project` document "
+        f"write in the `project` document {'' if left else first}"
         f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
         "or `destroy: true` to delete it"
     )
+    if left:
+        hint = f"`{family}` has `count: {len(left)}`: write `count: {max(numbers) + 1}` again; else {hint}"
     return _kept_from(desired, f"volume/{name}", "be deleted", hint)
 
 
