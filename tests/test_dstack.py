@@ -244,7 +244,7 @@ def test_a_hidden_file_is_read_when_it_is_named_and_told_of_otherwise(tmp_path):
     alone = next(d for d in refusal(tmp_path) if d.severity.value == "error")
     assert (alone.code, alone.hint) == (
         "no-documents",
-        "name the hidden file that there is: `-f .dstack.yml`",
+        "name the hidden file: `-f .dstack.yml`",
     )
     (tmp_path / "fleet.yaml").write_text("type: fleet\nname: gpu\nnodes: 1\n")
     unnamed = load(tmp_path)

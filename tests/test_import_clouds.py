@@ -380,8 +380,8 @@ def test_an_apply_that_is_killed_is_taken_up_again(project, cloud):
             {"resources": {"cpu": 2}},
             "for machines to launch, and `instance_ids` names instances that exist",
         ),
-        ({"backends": ["ssh"]}, "`instance_ids` are instances of a cloud, and `ssh` is none"),
-        ({"backends": ["local"]}, "`instance_ids` are instances of a cloud, and `local` is none"),
+        ({"backends": ["ssh"]}, "`instance_ids` name instances of a cloud, and `ssh` is not a cloud"),
+        ({"backends": ["local"]}, "`instance_ids` name instances of a cloud, and `local` is not a cloud"),
     ],
 )
 def test_instances_exclude_what_is_for_launches(project, fields, said):

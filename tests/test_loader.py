@@ -271,7 +271,7 @@ CASES = {
         "type: backend\nname: here\ndriver: ec2\n---\n"
         + RACKS
         + "---\ntype: volume\nname: data\nsize: 1GB\n",
-        "several backends are declared, and a volume is in one of them",
+        "several backends are declared, and the volume names none of them",
         "write `backend: here` or `backend: rack`",
         "volume/data",
         (10, 7),
@@ -299,21 +299,21 @@ CASES = {
     ),
     "bad-value: a cloud's field": (
         "type: backend\nname: local\nendpoint: http://lab:8773\n",
-        "`endpoint` is for clouds: it means nothing to the driver `local`",
+        "`endpoint` is for clouds: the driver `local` cannot use it",
         "remove it",
         "backend/local",
         (3, 11),
     ),
     "bad-value: a volume that is here": (
         VOLUME + "volume_id: vol-1\n",
-        "`volume_id` is for clouds: it means nothing to the driver `local`",
+        "`volume_id` is for clouds: the driver `local` cannot use it",
         "remove it",
         "volume/data",
         (4, 12),
     ),
     "bad-value: a kind of disk": (
         VOLUME + "volume_type: gp3\n",
-        "`volume_type` is for clouds: it means nothing to the driver `local`",
+        "`volume_type` is for clouds: the driver `local` cannot use it",
         "remove it",
         "volume/data",
         (4, 14),
@@ -362,14 +362,14 @@ CASES = {
     ),
     "bad-value: a reservation of this machine": (
         FLEET + "reservation: cr-1\nbackends: [local]\n",
-        "`reservation` is for clouds: it means nothing to the driver `local`",
+        "`reservation` is for clouds: the driver `local` cannot use it",
         "name a cloud's backend, or remove `reservation`",
         "fleet/gpu",
         (5, 12),
     ),
     "bad-value: a reservation without a cloud": (
         FLEET + "reservation: cr-1\n",
-        "`reservation` is for clouds: it means nothing to the driver `local`",
+        "`reservation` is for clouds: the driver `local` cannot use it",
         "name a cloud's backend, or remove `reservation`",
         "fleet/gpu",
         (4, 14),
@@ -432,7 +432,7 @@ CASES = {
     ),
     "nodes-and-ssh: a backend that launches": (
         RACK + "backends: [local]\n",
-        "hosts are nodes of one backend, whose driver is `ssh`; `local` is another",
+        "hosts are nodes of one backend with the driver `ssh`, and `local` is another one",
         "remove it",
         "fleet/rack",
         (4, 12),
@@ -467,15 +467,15 @@ CASES = {
     ),
     "volume-host: of a backend without hosts": (
         RACK + "---\n" + VOLUME + "host: a\n",
-        "`host` is for volumes on hosts, and the backend `local` has none",
+        "`host` is for volumes on hosts, and the backend `local` has no hosts",
         "write `backend: ssh`",
         "volume/data",
         (8, 7),
     ),
     "volume-host: a region": (
         RACK + "---\n" + VOLUME + "backend: ssh\nhost: a\nregion: east\n",
-        "a host is in no region, so a volume on it cannot have `region`",
-        "remove it: `host` says where the volume is, else it is where its rank goes",
+        "hosts have no region, so a volume on a host cannot have `region`",
+        "remove it: the volume is on its `host`, or else on the host of its rank",
         "volume/data",
         (10, 9),
     ),
@@ -484,8 +484,8 @@ CASES = {
         + "---\n"
         + TASK
         + "volumes: [{name: tmp, path: /t, size: 1GB, backend: ssh, availability_zone: a}]\n",
-        "a host is in no region, so a volume on it cannot have `availability_zone`",
-        "remove it: `host` says where the volume is, else it is where its rank goes",
+        "hosts have no region, so a volume on a host cannot have `availability_zone`",
+        "remove it: the volume is on its `host`, or else on the host of its rank",
         "task/train",
         (8, 77),
     ),
@@ -725,7 +725,7 @@ CASES = {
     ),
     "duplicate-key": (
         FLEET + "nodes: 2\n",
-        "`nodes` is already there in line 3",
+        "`nodes` is already in line 3",
         "remove one of the two",
         None,
         (4, 1),
@@ -1022,7 +1022,7 @@ def test_ranks_that_meet_in_the_internet(tmp_path, config, found):
     loaded = load(write(tmp_path, a=f"type: fleet\nname: rack\nssh_config: {config}\n"))
     said = [(d.code, d.severity, d.span.line if d.span else 0) for d in loaded.diagnostics]
     assert said == ([("public-address", Severity.WARNING, 3)] if found else [])
-    assert all(f"`{found}` is in the internet" in d.summary for d in loaded.diagnostics)
+    assert all(f"`{found}` is a public address" in d.summary for d in loaded.diagnostics)
 
 
 def test_files_are_named_relative_to_the_directory(tmp_path):

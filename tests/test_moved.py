@@ -134,8 +134,8 @@ def test_destroy_renames_first(running):
             "has another entry",
         ),
         ([{"from": "node/a-0", "to": "node/b-0"}], "write `fleet/NAME`"),
-        ([{"from": "fleet/gpu", "to": "fleet/new"}], "and `fleet/gpu` is declared"),
-        ([{"from": "volume/data", "to": "volume/new"}], "and `volume/data` is declared"),
+        ([{"from": "fleet/gpu", "to": "fleet/new"}], "but `fleet/gpu` is still declared"),
+        ([{"from": "volume/data", "to": "volume/new"}], "but `volume/data` is still declared"),
     ],
 )
 def test_contradictions(project, entries, message):

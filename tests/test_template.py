@@ -230,7 +230,7 @@ def test_a_name_alone_needs_no_jinja():
             "${{ '${{' }}",
             Place.ENV,
             "template-error",
-            "`'${{'` gives text with `${{`, which would be read",
+            "`'${{'` gives text with `${{`, which would be evaluated",
             None,
         ),
         ("${{ '\\0' ~ '' }}", Place.TEXT, "template-error", "`'\\0' ~ ''` gives text with U+0000", None),
@@ -294,7 +294,7 @@ def test_two_dollars_are_no_part_of_a_mount():
 def test_no_value_makes_text_of_what_comes_after_it():
     """A value that ends with `$` would make `$${{` of what is kept for the start of the rank."""
     found = fault("${{ 'a$' }}${{ env.B }}", Place.ENV)
-    assert found.summary == "the value before `env.B` ends with `$`, and would change what it means"
+    assert found.summary == "the value before `env.B` ends with `$`, which would change its meaning"
 
 
 @pytest.mark.parametrize("text", ["0..${{ '' }}", "${{ ' ' }}..4", "H100:1..${{ '' }}:80GB", "0.. ${{ '' }}"])
@@ -465,9 +465,9 @@ SAID = [
     ("${{ {% if a %} }}", "`{% if a %}` is not an expression: there are no statements", "a if b else c"),
     ("${{ if var.x }}", "`if var.x` is not an expression: there are no statements", "a if b else c"),
     ("${{ for a in b }}", "`for a in b` is not an expression: there are no statements", "no loops"),
-    ("${{ var.x }}}", "there is a `}` too many behind `${{ var.x }}`", "two of them"),
-    ("${{{ var.x }}}", "`{ var.x` is not an expression: there is a `{` too many", "two of them"),
-    ("${{ ${{ var.x }} }}", "`${{ var.x` is not an expression: `{{` stands in it", "names alone"),
+    ("${{ var.x }}}", "there is an extra `}` after `${{ var.x }}`", "two of them"),
+    ("${{{ var.x }}}", "`{ var.x` is not an expression: there is an extra `{`", "two of them"),
+    ("${{ ${{ var.x }} }}", "`${{ var.x` is not an expression: `{{` occurs in it", "names alone"),
     ("${{ a && b }}", "`a && b` is not an expression: `&&` is not an operator", "`and`"),
     ("${{ a || 'b' }}", "`a || 'b'` is not an expression: `||` is not an operator", "`or`"),
     ("${{ !a }}", "`!a` is not an expression: `!` is not an operator", "`not`"),
@@ -475,7 +475,7 @@ SAID = [
     ("${{ a === 1 }}", "`a === 1` is not an expression: `===` is not an operator", "`==`"),
     ("${{ a = 1 }}", "`a = 1` is not an expression: `=` is not an operator", "`==`"),
     ("${{ $x }}", "`$x` is not an expression: `$` has no meaning", "the name alone"),
-    ("${{ a ; }}", "`a ;` is not an expression: a sign in it has no meaning", "in quotes"),
+    ("${{ a ; }}", "`a ;` is not an expression: it contains a sign that has no meaning", "in quotes"),
     ("${{ a @ b }}", "`a @ b` is not an expression: `@` has no meaning here", "in quotes"),
     ("${{ (a }}", "`(a` is not an expression: `(` is never closed", "`)`"),
     ("${{ a) }}", "`a)` is not an expression: `)` closes nothing", "remove it"),

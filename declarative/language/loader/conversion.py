@@ -100,7 +100,7 @@ def _plain(value: Any, draft: Draft) -> Any:
         return value
     for name in _SECRET.findall(value):
         draft.notes.append(
-            f"the secret `{name}` is now the environment variable {name.upper()} of who applies"
+            f"the secret `{name}` is now the environment variable {name.upper()} of the user who applies"
         )
     value = _SECRET.sub(lambda m: f"${{{{ env.{m[1].upper()} }}}}", value)
     if _OTHER.search(value):
@@ -171,7 +171,7 @@ def _environment(data: dict[str, Any], task: Draft) -> None:
         env[key] = f"${{{{ env.{key} }}}}" if value is None else value
     for key, value in _mapping(data.pop("secrets", None)).items():
         if value not in (None, ""):
-            task.lose(f"secrets.{key}", f"set {key} in the environment of who applies")
+            task.lose(f"secrets.{key}", f"set {key} in the environment of the user who applies")
         env[key] = f"${{{{ env.{key} }}}}"
     if env:
         task.fields["env"] = env

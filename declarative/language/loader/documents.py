@@ -163,7 +163,7 @@ def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings:
 
     for document in documents:
         if (kind := _kind(document)) in _SKIPPED:
-            skip(document, kind, f"the {kind} is skipped: fleetform has none", _SKIPPED[kind])
+            skip(document, kind, f"the {kind} is skipped: fleetform has no such type", _SKIPPED[kind])
     for document in hidden:
         hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
         skip(document, document.data.get("type"), f"`{document.file}` is hidden, and was not read", hint)

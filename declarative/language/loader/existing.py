@@ -81,8 +81,8 @@ def fleets_of(
             "instance_ids": [Noted(each.id, _about(each)) for each in members],
         }
         draft.notes.append(
-            "`apply` adopts these instances as they are: it restarts nothing, and writes tags. What is "
-            "removed from here is let go, and stays."
+            "`apply` adopts these instances as they are: it restarts nothing, and writes tags. An "
+            "instance removed from here is released, and stays."
         )
         drafts.append(draft)
     return drafts, left

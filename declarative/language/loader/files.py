@@ -80,7 +80,7 @@ class ProjectFiles:
         hidden = sorted(name for name in found if name.endswith(HIDDEN))
         hint = "run `fleetform init` to begin with an example, or change into the project's directory"
         if hidden:
-            hint = f"name the hidden file that there is: `-f {hidden[0]}`"
+            hint = f"name the hidden file: `-f {hidden[0]}`"
         self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
 
     def hidden_documents(self) -> list[Document]:
@@ -144,7 +144,7 @@ class ProjectFiles:
         if outside or not self._may_be_read((self.root / above).resolve(), up=up):
             hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
             if up and not (self.repository / ".git").exists():
-                hint += "; or run `git init` in the folder that holds both: it is in no Git repository"
+                hint += "; or run `git init` in the folder that holds both, which is not in a Git repository"
             else:
                 hint += ", or one in its Git repository: `../shared/*.yaml`"
             _refuse(self.findings, "outside-project", f"`{pattern}` leads outside of the project", hint, span)

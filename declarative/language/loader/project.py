@@ -60,7 +60,7 @@ def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
     if fields.pop("type", "policy") != "policy":
         span = document.span(("type",))
         findings.add(
-            "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
+            "unknown-type", "the `type` of a policy is `policy`", "write that, or leave it out", span=span
         )
     # In a project, a field without a value counts as left out. In a policy, that would allow everything.
     for name, value in document.data.items():
@@ -199,7 +199,7 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
         if found:
             findings.add(
                 "still-declared",
-                f"`moved` says that `{move.source}` is `{move.target}` now, and `{move.source}` is declared",
+                f"`moved` renames `{move.source}` to `{move.target}`, but `{move.source}` is still declared",
                 "remove this entry, or rename what it names",
                 span=span,
                 address=move.source,

@@ -117,7 +117,7 @@ class _Assembly:
         for entry in self._good("backend"):
             declared += catalog_size(entry.spec)
             if declared > MAX_OFFERS:
-                summary = f"catalogs, with all regions and zones, come to more than {MAX_OFFERS} offers"
+                summary = f"the catalogs have more than {MAX_OFFERS} offers, counting each region and zone"
                 fewer = "name fewer `regions` or `availability_zones`, or fewer entries"
                 self._say(entry, ("catalog",), "too-large", summary, fewer)
             if declared > MAX_OFFERS or self.findings.full:
@@ -151,11 +151,11 @@ class _Assembly:
         """New nodes and adopted instances need a cloud's backend."""
         driver = self._driver(name)
         if entry.spec.instance_ids and driver in BUILT_IN:
-            summary = f"`instance_ids` are instances of a cloud, and `{name}` is none"
+            summary = f"`instance_ids` name instances of a cloud, and `{name}` is not a cloud"
             hint = "name a cloud's backend"
         elif driver == SLURM:
-            summary = f"the backend `{name}` launches nothing: its nodes are there"
-            hint = "name a partition of it: `partition: …`, instead of `nodes`"
+            summary = f"the backend `{name}` launches nothing: its nodes exist already"
+            hint = "write `partition: …` in place of `nodes`"
         elif driver == SSH:
             summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
             hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
@@ -166,7 +166,7 @@ class _Assembly:
     def _one_backend(self, entry: Declaration, names: Iterable[str], driver: str, whose: str) -> None:
         for i, name in enumerate(names):
             if i or self._driver(name) != driver:
-                summary = f"{whose} of one backend, whose driver is `{driver}`; `{name}` is another"
+                summary = f"{whose} of one backend with the driver `{driver}`, and `{name}` is another one"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
     def _of_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
@@ -174,7 +174,7 @@ class _Assembly:
         if not names and SLURM not in self.kinds["backend"]:
             others = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
             if others:
-                summary = "a partition is of one cluster, and the fleet names no backend"
+                summary = "a partition belongs to one cluster, and the fleet names no backend"
                 self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{others[0]}]`")
         self._one_backend(entry, names, SLURM, "a partition is")
 
@@ -186,7 +186,7 @@ class _Assembly:
         found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
         if found or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
             path: Path = ("backends", found[0]) if found else ("reservation",)
-            summary = f"`reservation` is for clouds: it means nothing to the driver `{LOCAL}`"
+            summary = f"`reservation` is for clouds: the driver `{LOCAL}` cannot use it"
             self._say(entry, path, "bad-value", summary, "name a cloud's backend, or remove `reservation`")
 
     def _driver(self, name: str) -> str:
@@ -227,7 +227,7 @@ class _Assembly:
             if address is not None and is_public(address):
                 self.findings.add(
                     "public-address",
-                    f"`{path[-1]}` is where ranks reach each other, and `{address}` is in the internet",
+                    f"ranks reach each other by `{path[-1]}`, and `{address}` is a public address",
                     "write the hosts' own network, such as `10.0.0.0/24`, or remove it",
                     span=shown_span(entry.document, path),
                     address=entry.address,
@@ -310,7 +310,7 @@ class _Assembly:
             self._backend_name(entry, (*path, "backend"), backend)
         elif several := self._several():
             hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
-            summary = "several backends are declared, and a volume is in one of them"
+            summary = "several backends are declared, and the volume names none of them"
             self._say(entry, path, "missing-field", summary, hint)
 
     def _several(self) -> list[str]:
@@ -327,27 +327,27 @@ class _Assembly:
         on_hosts = self._is_ssh(volume.backend or LOCAL)
         self._refuse_cloud_fields(entry, path, volume, ("volume_id", "volume_type"), backend.provider)
         for field in _given(volume, ("region", "availability_zone")) if on_hosts else ():
-            hint = "remove it: `host` says where the volume is, else it is where its rank goes"
-            summary = f"a host is in no region, so a volume on it cannot have `{field}`"
+            hint = "remove it: the volume is on its `host`, or else on the host of its rank"
+            summary = f"hosts have no region, so a volume on a host cannot have `{field}`"
             self._say(entry, (*path, field), "volume-host", summary, hint)
         if host is not None and on_hosts:
             self._host(entry, path, str(volume.backend), host)
         elif host is not None:
-            summary = f"`host` is for volumes on hosts, and the backend `{backend.name}` has none"
+            summary = f"`host` is for volumes on hosts, and the backend `{backend.name}` has no hosts"
             self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
 
     def _refuse_cloud_fields(
         self, entry: Declaration, path: Path, spec: object, fields: Iterable[str], driver: str
     ) -> None:
         for field in _given(spec, fields) if driver in BUILT_IN else ():
-            summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
+            summary = f"`{field}` is for clouds: the driver `{driver}` cannot use it"
             self._say(entry, (*path, field), "bad-value", summary, "remove it")
 
     def _host(self, entry: Declaration, path: Path, backend: str, host: str) -> None:
         known = self._host_names(backend)
         if host in known or self.findings.lost:
             return  # a document that could not be read may declare it
-        hint = self.findings.near(host, known) or "name a host as it stands in a fleet's `ssh_config.hosts`"
+        hint = self.findings.near(host, known) or "name a host as in a fleet's `ssh_config.hosts`"
         summary = f"no fleet of the backend `{backend}` has a host `{host}`"
         self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
 

@@ -157,7 +157,10 @@ class Reader:
         place = place_of(event.start_mark, event.end_mark)
         if name in self.anchors:
             self._say(
-                "unsupported-yaml", f"`*{name}` refers to what it is part of", place, "write the value out"
+                "unsupported-yaml",
+                f"`*{name}` refers to a value that contains it",
+                place,
+                "write the value out",
             )
         else:
             shown = "*…" if self.text.masks(event.start_mark.line) else f"*{name[:40]}"
@@ -231,7 +234,7 @@ class Reader:
     def _duplicate(self, key: str, place: int, first: int) -> None:
         whole = self.whole
         line = self.text.span(first).line
-        self._say("duplicate-key", f"`{key}` is already there in line {line}", place, "remove one of the two")
+        self._say("duplicate-key", f"`{key}` is already in line {line}", place, "remove one of the two")
         self.whole = whole  # nothing is missing: the first value counts
 
     def _usable(self, key: Any, node: Node, event: Any) -> bool:
@@ -274,7 +277,7 @@ class Reader:
             return text, place
         if event.style:
             if event.style == '"' and _UNUSABLE.search(text):
-                summary = "the text holds a character that cannot be passed on (U+0000, or half a character)"
+                summary = "the text contains a character that cannot be used (U+0000, or half a character)"
                 self._say("bad-encoding", summary, place, "remove the escape")
             return text, place
         if text in _WORDS:

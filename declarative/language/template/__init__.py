@@ -150,7 +150,7 @@ def _unescaped(text: str, place: Place, out: list[TemplateError]) -> str:
 
 def _check_before(part: Expression, values: list[Json], out: list[TemplateError]) -> None:
     if part.env and values and _text(values[-1]).endswith("$"):
-        summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
+        summary = f"the value before `{part.text}` ends with `$`, which would change its meaning"
         out.append(TemplateError("template-error", summary, "put other text between the two"))
 
 
@@ -220,7 +220,7 @@ def _part(part: Expression, scope: TemplateScope, place: Place, *, in_name: bool
     value = _evaluate(part, scope, None)
     if place is not Place.TEXT and isinstance(value, str) and "${{" in value:
         raise TemplateError(
-            "template-error", f"`{part.text}` gives text with `${{{{`, which would be read again"
+            "template-error", f"`{part.text}` gives text with `${{{{`, which would be evaluated again"
         )
     return value
 

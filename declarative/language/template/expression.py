@@ -86,7 +86,7 @@ def never_closed(text: str, end: int) -> Message:
 def one_too_many(closed: str) -> Message:
     """The error for an extra `}` after the expression `closed`."""
     hint = "write two of them; where the brace is text: `${{ '}' }}`"
-    return f"there is a `}}` too many behind `{shown(closed)}`", hint
+    return f"there is an extra `}}` after `{shown(closed)}`", hint
 
 
 def not_allowed(node: str, filters: Sequence[str]) -> Message:
@@ -115,9 +115,9 @@ def _foreign(bare: str) -> Message | None:
     if re.search(rf"\{{%|%\}}|\A(?:{'|'.join(_STATEMENTS)})\b(?!\Z)", bare, re.ASCII):
         return "there are no statements", "write `${{ a if b else c }}` to choose; there are no loops"
     if "{{" in bare:
-        return "`{{` stands in it once more", "write names alone, without `{{ }}` of their own"
+        return "`{{` occurs in it again", "write names alone, without `{{ }}` of their own"
     if bare.startswith("{"):
-        return "there is a `{` too many", "write `${{ … }}`, with two of them"
+        return "there is an extra `{`", "write `${{ … }}`, with two of them"
     for sign, summary, hint in _FOREIGN:
         if re.search(sign, bare):
             return summary, hint
@@ -172,7 +172,7 @@ def _side_by_side(bare: str) -> Message:
     if re.search(r"[\w')]\s+['\w(]", bare):
         hint = "write an operator between them: `~` joins text; put text in quotes: `'…'`"
         return "two values stand side by side", hint
-    return "a sign in it has no meaning here", "put text in quotes: `'…'`"
+    return "it contains a sign that has no meaning here", "put text in quotes: `'…'`"
 
 
 def failure(error: str) -> Message:
