@@ -374,7 +374,7 @@ def test_an_apply_that_is_killed_is_taken_up_again(project, cloud):
         ({"nodes": 2}, "`nodes` and `instance_ids` exclude each other"),
         ({"backends": []}, "`backends` does not name it"),
         ({"backends": ["one", "two"]}, "`backends` does not name it"),
-        ({"instance_ids": ["i-1", "i-1"]}, "`i-1` stands here twice"),
+        ({"instance_ids": ["i-1", "i-1"]}, "`i-1` is listed twice"),
         ({"instance_ids": ["a b"]}, "is not the id of an instance"),
         (
             {"resources": {"cpu": 2}},

@@ -376,7 +376,7 @@ CASES = {
     ),
     "bad-value: a reservation of spot": (
         FLEET + "reservation: cr-1\nspot_policy: spot\n",
-        "what is reserved is not spot",
+        "reserved capacity is not spot",
         "remove it, or the `reservation`",
         "fleet/gpu",
         (5, 14),
@@ -641,7 +641,7 @@ CASES = {
     ),
     "bad-path: dots of a host's folder": (
         TASK + "volumes: [{instance_path: /mnt/../etc, path: /d}]\n",
-        "`/mnt/../etc` leads through `..`",
+        "`/mnt/../etc` contains `..`",
         "write the path that you mean, without `..`, such as `/data`",
         "task/train",
         (4, 27),
@@ -963,7 +963,10 @@ def test_variables_are_not_made_of_one_another(tmp_path, default, column):
     """A template there would reach the shell of a rank as it is."""
     project = f"type: project\nvariables: {{a: {default}, b: x}}\n---\n{FLEET}"
     (found,) = errors(write(tmp_path, a=project))
-    assert (found.code, found.summary) == ("bad-variable", "its default: a variable is not made of others")
+    assert (found.code, found.summary) == (
+        "bad-variable",
+        "its default: a variable cannot be made of other variables",
+    )
     assert found.span is not None
     assert (found.span.line, found.span.column) == (2, column)
 

@@ -123,7 +123,7 @@ def test_destroy_renames_first(running):
         ([{"from": "fleet/old", "to": "fleet/old"}], "is the same address"),
         (
             [{"from": "fleet/old", "to": "fleet/new"}, {"from": "fleet/new", "to": "fleet/old"}],
-            "become itself again",
+            "get its own name again",
         ),
         (
             [{"from": "fleet/old", "to": "fleet/new"}, {"from": "fleet/other", "to": "fleet/new"}],

@@ -286,7 +286,7 @@ def test_a_server_that_only_the_project_names_gets_no_password(monkeypatch) -> N
     named = OperatorPolicy(state_hosts=("*.example.org",))
     assert trusted(target, named).parameters["require_auth"] == "password"
     for url in ("postgresql://evil/fleet", "postgresql://db.example.org,evil/fleet"):
-        with pytest.raises(StateError, match="allows no state on `evil`"):
+        with pytest.raises(StateError, match="does not allow a state on `evil`"):
             trusted(target_of(url), named)
 
 

@@ -192,7 +192,7 @@ def test_spread_over_nodes_goes_with_volumes_of_one_zone():
     ("words", "summary"),
     [
         ({"same": "zone", "placement": "any"}, "`same` keeps ranks together, and `placement: any` does not"),
-        ({"same": "node"}, "`same: node` is a task of one rank"),
+        ({"same": "node"}, "`same: node` allows only one rank"),
         ({"spread": "zone"}, "`spread: zone` keeps ranks apart, and a cluster keeps them together"),
         ({"spread": "region"}, "`spread: region` keeps ranks apart, and a cluster keeps them together"),
         ({"same": "Rack"}, "`Rack` is not a level of topology"),

@@ -250,15 +250,15 @@ class Fleet:
             hint = "keep `nodes` for machines to launch, or `instance_ids` for those that exist"
             raise BadValueError("nodes-and-ssh", summary, hint, ("instance_ids",), at_key=True)
         if len(self.backends) != 1:
-            summary = "`instance_ids` are those of one backend, and `backends` does not name it"
-            hint = "write the backend that they are of: `backends: [aws]`"
+            summary = "`instance_ids` belong to one backend, and `backends` does not name it"
+            hint = "write their backend: `backends: [aws]`"
             raise BadValueError("bad-value", summary, hint, ("instance_ids",), at_key=True)
         for i, made in enumerate(self.instance_ids):
             if not re.fullmatch(r"[!-~]{1,255}", made):
                 summary = f"{describe(made)} is not the id of an instance"
                 raise BadValueError("bad-value", summary, "write it as its cloud does", ("instance_ids", i))
             if made in self.instance_ids[:i]:
-                summary = f"`{made}` stands here twice"
+                summary = f"`{made}` is listed twice"
                 raise BadValueError("duplicate-host", summary, "remove one", ("instance_ids", i))
 
     def _check_kind(self) -> None:
@@ -287,7 +287,7 @@ class Fleet:
             summary = f"{describe(self.reservation)} is not the id of a reservation"
             raise BadValueError("bad-value", summary, "write its id, such as `cr-0abc`", ("reservation",))
         if self.spot_policy is SpotPolicy.SPOT:
-            summary = "what is reserved is not spot"
+            summary = "reserved capacity is not spot"
             raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
 
     def _check_schedule(self, schedule: Schedule) -> None:

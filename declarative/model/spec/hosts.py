@@ -58,7 +58,7 @@ def _login(hostname: str | None, user: str | None) -> None:
     field = odd_login(hostname, user)
     if field is not None:
         what = "the name or the address of a host" if field == "hostname" else "the name of a user"
-        hint = "write it without blanks, quotes and what else shells heed, and without `-` at its beginning"
+        hint = "write it without blanks, quotes and other signs of shells, and without `-` at its beginning"
         value = describe(hostname if field == "hostname" else user)
         raise BadValueError("bad-value", f"{value} is not {what}", hint, (field,))
 

@@ -178,7 +178,7 @@ class Mount:
         target, _, mode = path.rpartition(":")
         if mode in ("ro", "rw"):
             hint = f"write `{name}:{target}`; volumes are attached for reading and writing"
-            raise BadValueError("bad-mount", f"`:{mode}` cannot be asked for", hint)
+            raise BadValueError("bad-mount", f"`:{mode}` is not supported for volumes", hint)
         if ":" in path:
             raise cls._no_mount(text, "")
         return name, path
@@ -224,7 +224,7 @@ class Mount:
         faults: list[BadValueError] = []
         for key in value:
             if key == "optional":
-                summary = "`optional` goes with `instance_path` alone"
+                summary = "`optional` is only for `instance_path`"
                 hint = "remove it: a volume is always there"
                 faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
             elif key not in known:
@@ -331,7 +331,7 @@ def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
     shown, normal = describe(path), posixpath.normpath("/" + path.lstrip("/"))
     if ".." in path.split("/"):
         hint = "write the path that you mean, without `..`, such as `/data`"
-        raise BadValueError("bad-path", f"{shown} leads through `..`", hint, where)
+        raise BadValueError("bad-path", f"{shown} contains `..`", hint, where)
     if path and not path.startswith("/"):
         hint = hint if "\0" in path or len(path) > MAX_WORD else f"write an absolute path: `{normal}`"
         raise BadValueError("bad-path", f"{shown} is not an absolute path", hint, where)

@@ -141,4 +141,4 @@ class OperatorPolicy:
         """Why a project's state may not be kept on a server; None if allowed."""
         if self.state_hosts is None or any(fnmatchcase(host, pattern) for pattern in self.state_hosts):
             return None
-        return f"the operator's policy allows no state on `{host}`"
+        return f"the operator's policy does not allow a state on `{host}`"

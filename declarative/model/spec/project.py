@@ -123,7 +123,7 @@ class Variables(dict[str, Variable]):
         """Refuse a template: nothing would fill it in, and the shell of a rank would get it unchanged."""
         if isinstance(default, str) and "${{" in default:
             hint = "write a value, and join variables where they are used: `${{ var.a }}-${{ var.b }}`"
-            raise BadValueError("bad-variable", "a variable is not made of others", hint)
+            raise BadValueError("bad-variable", "a variable cannot be made of other variables", hint)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class Moves(tuple[Moved, ...]):
                 summary = f"`{move.target}` is the `to` of another entry"
                 faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "to")))
             elif moves.end(move.source) is None:
-                summary = f"`{move.source}` would become itself again"
+                summary = f"`{move.source}` would get its own name again"
                 hint = "remove the entries that were done long ago"
                 faults.append(BadValueError("bad-value", summary, hint, (i,)))
         raise_all(faults)

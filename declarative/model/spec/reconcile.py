@@ -119,7 +119,7 @@ class EventPattern(str):
     def parse(cls, value: Json) -> Self:
         """`bad-value`."""
         if not isinstance(value, str) or not _EVENT_PATTERN.fullmatch(value):
-            hint = "write `rank.failed`, `node.*` or `*`; `fleetform events` shows what there is"
+            hint = "write `rank.failed`, `node.*` or `*`; `fleetform events` shows the types"
             raise BadValueError("bad-value", "this is not a type of events", hint)
         return cls(value)
 
@@ -164,7 +164,7 @@ class Notify:
     def __post_init__(self) -> None:
         if self.format is HookFormat.GITHUB and self.secret is None:
             hint = "add `secret: NOTIFY_GITHUB_TOKEN`: a token that may write the repository's contents"
-            raise BadValueError("missing-field", "GitHub wants a token, and `secret` is missing", hint)
+            raise BadValueError("missing-field", "GitHub needs a token, and `secret` is missing", hint)
         if self.format is HookFormat.SLACK and self.secret is not None:
             hint = "remove it: the URL that Slack gave you is the secret"
             raise BadValueError("bad-value", "Slack takes no `secret`", hint, ("secret",))
@@ -227,7 +227,7 @@ class Budget:
         if self.duration is not None and self.schedule is None:
             hint = "add `schedule`, or remove it; `per` is the time in which nodes are counted"
             raise BadValueError(
-                "bad-value", "`duration` is of a `schedule`, and there is none", hint, ("duration",)
+                "bad-value", "`duration` needs a `schedule`, and there is none", hint, ("duration",)
             )
 
     def counts(self, cause: Cause) -> bool:

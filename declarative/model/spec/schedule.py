@@ -143,8 +143,8 @@ class Cron(str):
         try:
             next(CronSim(text, _ANY))
         except (CronSimError, StopIteration) as error:
-            why = str(error) or "it never comes true"
-            raise BadValueError("bad-cron", f"`{text}` is no cron expression: {why}", cls.HINT) from None
+            why = str(error) or "no time matches it"
+            raise BadValueError("bad-cron", f"`{text}` is not a cron expression: {why}", cls.HINT) from None
         return cls(text)
 
     @classmethod
@@ -176,7 +176,7 @@ class Zone(str):
         except (KeyError, ValueError, OSError):  # `ZoneInfoNotFoundError` is a KeyError
             known = False
         if not known:
-            raise BadValueError("bad-timezone", f"{describe(value)} is no time zone", cls.HINT)
+            raise BadValueError("bad-timezone", f"{describe(value)} is not a time zone", cls.HINT)
         return cls(text)
 
     @classmethod
@@ -219,7 +219,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.cron is not None and self.start:
-            summary = "`cron` and `start` are the same, and both are there"
+            summary = "`cron` and `start` mean the same, and both are set"
             raise BadValueError("bad-value", summary, "remove one of them", ("cron",), at_key=True)
         if self.cron is not None:
             set_field(self, "start", self.cron)

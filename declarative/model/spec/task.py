@@ -287,7 +287,7 @@ class Task:
         **dict.fromkeys(
             ("secrets", "secret"), "write the variable's name: `env: [NAME]` takes the caller's value"
         ),
-        "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
+        "depends_on": "remove it; tasks wait only for their nodes and volumes",
         **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
     }
 
@@ -347,7 +347,7 @@ class Task:
             raise BadValueError("bad-value", summary, "remove one of the two", ("same",), at_key=True)
         if self.same == "node":
             hint = "write `nodes: 1`, or a level above, such as `zone`"
-            raise BadValueError("bad-value", "`same: node` is a task of one rank", hint, ("same",))
+            raise BadValueError("bad-value", "`same: node` allows only one rank", hint, ("same",))
         if self.cluster and self.nodes > 1 and self.spread in ("region", self.same or "zone"):
             summary = f"`spread: {self.spread}` keeps ranks apart, and a cluster keeps them together"
             hint = "add `placement: any`" + (", or `same: region`" if self.spread != "region" else "")

@@ -246,7 +246,7 @@ class Gpu:
         found: dict[str, Any] = {}
         faults: list[BadValueError] = []
         if not value or all(item is None for item in value.values()):
-            raise BadValueError("bad-gpu", "the mapping of GPUs has nothing in it", cls.HINT)
+            raise BadValueError("bad-gpu", "the mapping of GPUs is empty", cls.HINT)
         for key, item in value.items():
             if item is None and key in cls.KEYS:
                 continue
