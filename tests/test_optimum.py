@@ -235,35 +235,102 @@ def test_seats_are_enough_if_none_could_be_added():
         assert -weight * (1 - counted.SKEW) <= enough < 2 - weight
 
 
-def test_what_fractions_of_ranks_use_is_looked_at_first(monkeypatch):
-    """It is enough here, so nothing else is."""
-    monkeypatch.setattr(optimum, "SMALL", 10**6)
-    monkeypatch.setattr(optimum, "_closest", None)
-    asks = [ask(f"t{i}", resources={"gpu": 1, "cpu": f"{i + 1}.."}) for i in range(5)]
-    out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])])
-    assert cost(out) == pytest.approx(2 * 1.209 + 0.996)
-    assert len(out.choices) == 5
+def _program_of(number=5, **rule):
+    """Unlike tasks, and the program for them."""
+    asks = [ask(f"t{i}", resources={"cpu": f"{i + 1}.."}) for i in range(number)]
+    own = fleet(**{"nodes": "0..", "blocks": "auto", "offers": [L4, T4, H100], **rule})
+    board = Board(asks, [], {"gpu": own}, {})
+    return counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
 
 
-@pytest.mark.parametrize(("many", "distances"), [(6, [4, 4]), (10**6, [4])])
-def test_nothing_is_looked_for_near_a_solution_of_a_large_program(monkeypatch, many, distances):
-    """Only with the very launches of that, if something is known."""
-    monkeypatch.setattr(optimum, "MANY", many)
-    rule = fleet(nodes="0..", blocks="auto", offers=[replace(L4, limit=1), T4])
-    board = Board([ask(resources={"gpu": 1})], [], {"gpu": rule}, {})
-    one = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
-    limits = SolverLimits(nodes=12, columns=1000)
-    dearer = one.program.solve(limits, fixed={one.bought[0]: 0.0})
+@pytest.mark.parametrize("small", [1, 10**6])
+def test_few_columns_are_looked_at_first(monkeypatch, small):
+    """They are enough here, so all are not."""
+    monkeypatch.setattr(optimum, "SMALL", small)
+    monkeypatch.setattr(optimum, "_in_steps", None)
     seen = []
     real = Program.solve
 
     def solve(self, limits, **how):
-        seen.append(how["distance"])
+        seen.append((how.get("whole"), "zero" in how))
         return real(self, limits, **how)
 
     monkeypatch.setattr(Program, "solve", solve)
-    optimum._closest(one, limits, dearer, dearer)
-    assert seen == distances
+    known = optimum.Known()
+    least, ledger = optimum.solve(_program_of(5, offers=[L4, replace(H100, price=9.0)]), search.COST, known)
+    assert seen[0] == ((), False)
+    assert len(seen) > 1
+    assert set(seen[1:]) == {(None, True)}
+    assert ledger
+    assert least <= Seating(ledger, []).cost <= least * (1 + 12 * search.COST.gap)
+
+
+def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch):
+    """None may be used of which no fraction is, and the bound is not reached: all of them prove it."""
+    monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 0),))
+    program = _program_of(5, offers=[H100, replace(L4, price=3.0)])
+    least, ledger = optimum.solve(program, search.COST, optimum.Known())
+    assert ledger
+    assert least == pytest.approx(Seating(ledger, []).cost, rel=search.COST.gap)
+
+
+@pytest.mark.parametrize("last", [0, 8])
+def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last):
+    """A rank is on the offer that is cheaper, of which there is none: nothing is found but with the other."""
+    monkeypatch.setattr(optimum, "SMALL", 10**6)
+    monkeypatch.setattr(optimum, "PROVED", 10**6)
+    monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 1),))
+    monkeypatch.setattr(optimum, "LAST", (optimum.Few(last, False, 1),))
+    program = _program_of(1)
+    fractions = program.program.solve(search.COST, whole=())
+    values = [0.0] * len(fractions.values)
+    monkeypatch.setattr(optimum, "_step", lambda *_args, **_how: replace(fractions, values=values))
+    _, ledger = optimum.solve(program, search.COST, optimum.Known())
+    assert bool(ledger) == bool(last)
+
+
+def test_the_best_of_each_sort_stay():
+    """By what one more of them adds to the cost; and all for ranks on nodes that are in use."""
+    program = _program_of(5, offers=[offer(1.0 + n, cpu=n, limit=9) for n in range(4, 30)])
+    fractions = program.program.solve(search.COST, whole=())
+    out = {
+        many: set(optimum._left_out(program, fractions, optimum.Few(many, False, 1))) for many in (0, 1, 99)
+    }
+    assert out[0] == {i for i, value in enumerate(fractions.values) if value < 1e-6}
+    assert out[99] == set() < out[1] < out[0]
+    unused = [[i for piece, _, i, _ in program.placed if piece == n and i in out[0]] for n in range(5)]
+    for own in filter(None, unused):
+        assert [fractions.duals[i] for i in own if i not in out[1]] == [
+            min(map(fractions.duals.__getitem__, own))
+        ]
+    used = optimum._left_out(program, fractions, optimum.Few(0, True, 1))
+    in_use = {
+        i
+        for i, one in enumerate(program.classes)
+        if any(fractions.values[program.bought[j]] > 0 for j in one.stocks)
+    }
+    assert {index for _, index, column, _ in program.placed if column in used} == (
+        set(range(len(program.classes))) - in_use
+    )
+
+
+def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypatch):
+    """Once, and the bound is that of the first time: the second has nodes hold less than they may."""
+    rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])
+    board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
+    start, (job,) = Ledger.start(board), board.jobs
+    rough = counted.Counted(start, [], {}, 1000, [job], rough=True)
+    rows = len(rough.program.low)
+    empty = start.copy()
+    empty.launch_idle(board.options[0], 1)
+    seated = empty.copy()
+    seated.seats[job.index] = [seated.launches[0].node]
+    answers = [(-11.0, empty), (-10.0, seated), (-9.0, empty)]
+    monkeypatch.setattr(optimum, "solve", lambda *_: answers.pop(0))
+    monkeypatch.setattr(optimum, "rough_of", lambda _: rough)
+    assert optimum.most(rough, search.SEATS, optimum.Known(), many=True) == (-11.0, seated)
+    assert len(rough.program.low) == rows + 1
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize(("few", "quick"), [(1, False), (0, True)])

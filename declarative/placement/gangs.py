@@ -14,6 +14,7 @@ from declarative.placement.cover import DEAR, Ground, Try, carry_out, choose
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.orders import quotas
 from declarative.placement.requests import ANYWHERE, Candidate, Domain, Job, Request
+from declarative.placement.volumes import hold
 
 CENT = 1e-6
 """USD an hour that do not matter."""
@@ -184,9 +185,32 @@ def _note(ledger: Ledger, job: Job, found: Try) -> None:
     assert sorted(found.nodes) == list(range(job.ranks)), f"{job.task.name}: obtained is not requested"
     ledger.seats[job.index] = [found.nodes[r] for r in range(job.ranks)]
     for rank, volumes in found.volumes.items():
-        ledger.volumes[job.index, rank] = volumes
-        holder = f"rank/{rank_name(str(job.task.name), rank)}"
-        ledger.claims.update(dict.fromkeys(volumes.values(), holder))
+        hold(ledger, job, rank, volumes)
+
+
+def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
+    """A ledger in which of all tasks that `found` seats only those are seated, where they are there."""
+    new = start.copy()
+    number: dict[int, int] = {}
+    option_of = {launch.node: launch for launch in found.launches}
+    for index, seats in sorted(found.seats.items()):
+        if index not in stay:
+            continue
+        job = start.board.jobs[index]
+        own = []
+        for node in seats:
+            if node in option_of and node not in number:
+                number[node] = len(new.free)
+                new.launch_idle(option_of[node].option, 1)
+                if option_of[node].name:
+                    new.name(len(new.launches) - 1, str(option_of[node].name))
+            own.append(number.get(node, node))
+            new.fill(own[-1], job.request.fit[new.kind_of[own[-1]]])
+        new.seats[index] = own
+        for rank in range(len(own)):
+            if volumes := found.volumes.get((index, rank)):
+                hold(new, job, rank, volumes)
+    return new
 
 
 def best_try(

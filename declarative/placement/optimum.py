@@ -11,14 +11,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from declarative.model.record import dataclass
-from declarative.model.state import rank_name
 from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import SLACK, Solution, SolverLimits, pack, weigh
-from declarative.placement.volumes import serves
+from declarative.placement.program import NONE, SLACK, Solution, SolverLimits, pack, weigh
+from declarative.placement.volumes import hold, serves
 
 if TYPE_CHECKING:
     from declarative.placement.gangs import Seating
@@ -43,20 +42,36 @@ NEARLY = 1e-4
 LONGER = 5
 """How many times as many nodes of the tree are looked at if there is no solution in a few."""
 
-CLOSE = 0.2
-"""The part of the gap within which a small program is solved: what it finds is where a large one starts."""
-
 STARTS = 4
 """A solution is a start for a larger program if it misses the bound by no more than so many gaps."""
 
-MANY = 6
-"""Nothing is looked for near a solution of a program that has more columns than a part of what it might have:
-what that finds is cheaper by a hundredth or two, and HiGHS takes seconds for it.
-"""
 
-NEAR, FAR = 4, 32
-DISTANCES = (NEAR, FAR)
-"""How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
+class Few(NamedTuple):
+    """Which columns may be more than 0 beside those that are so in a solution of fractions: one has a few
+    hundred of thousands then, and HiGHS finds in hundredths of a second what else takes it seconds.
+    """
+
+    many: int
+    """So many of a sort, the best…"""
+    used: bool
+    """…and all for ranks on nodes that are in use."""
+    gaps: int
+    """What is found is taken if it costs no more than so many gaps above the bound."""
+
+
+FEW_COST = (Few(1, False, 1), Few(2, False, 2), Few(1, True, 3))
+FEW_SEATS = (Few(1, False, 1), Few(4, False, 1))
+LAST = (Few(8, True, 3),)
+"""Looked at one after the other; the last one if nothing is found else."""
+
+FEW_NODES = 12
+"""Nodes of the tree then."""
+
+EXACT = 100
+"""Launches for so few tasks may cost one gap too much, and no more."""
+
+FEW_BOUGHT, FEW_ARCS = 8, 4
+"""How many times as many offers there may be, and arcs of one class, as columns of other sorts."""
 
 
 @dataclass(slots=True)
@@ -77,12 +92,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     key = (limits, counted.worth, counted.rough, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
         before = counted.program.work
-        if len(counted.program.costs) * SMALL <= limits.columns:
-            known.solutions[key] = counted.program.solve(limits)
-        elif counted.rough:
-            known.solutions[key] = _step(counted, _of_step(limits), whole=None)
-        else:
-            known.solutions[key] = _in_steps(counted, limits)
+        known.solutions[key] = _solve(counted, limits)
         known.work += counted.program.work - before
     found = known.solutions[key]
     return found.bound, ledger_of(counted, found.values) if found.values else None
@@ -104,13 +114,16 @@ def most(counted: Counted, limits: SolverLimits, known: Known, *, many: bool) ->
     least, best, weight = -math.inf, None, 0
     for program in filter(None, (rough, None if rough and many else counted)):
         program.worth = counted.worth
-        lower, ledger = solve(program, limits, known)
-        least = max(least, lower)
-        if ledger and all(job.index in ledger.seats for job in counted.jobs):
-            seated = sum(job.weight for job in counted.may if job.index in ledger.seats)
-            best, weight = (ledger, seated) if best is None or seated > weight else (best, weight)
-        if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
-            break
+        for turn in range(TURNS if program.rough else 1):
+            lower, ledger = solve(program, limits, known)
+            least = least if turn else max(least, lower)
+            if ledger and all(job.index in ledger.seats for job in counted.jobs):
+                seated = sum(job.weight for job in counted.may if job.index in ledger.seats)
+                best, weight = (ledger, seated) if best is None or seated > weight else (best, weight)
+            if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
+                return least, best
+            if ledger is None or not program.rough or not _tighten(program, ledger):
+                break
     return least, best
 
 
@@ -140,7 +153,7 @@ def _tighten(counted: Counted, ledger: Ledger) -> bool:
     """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by the
     part of their blocks that stayed idle. Whether there are such nodes.
     """
-    lost = [job for job in counted.jobs if job.index not in ledger.seats]
+    lost = [job for job in (*counted.jobs, *counted.may) if job.index not in ledger.seats]
     first, tightened = len(counted.base.free), False
     for one in counted.classes:
         kinds = {counted.stocks[i].kind for i in one.stocks}
@@ -155,36 +168,89 @@ def _tighten(counted: Counted, ledger: Ledger) -> bool:
     return tightened
 
 
-def _in_steps(counted: Counted, limits: SolverLimits) -> Solution:
-    """First with fractions of all, then which nodes are whole, then whose ranks they hold: one step takes
-    HiGHS many times as long. The first solution that is good enough is taken.
+def _solve(counted: Counted, limits: SolverLimits) -> Solution:
+    """First with fractions of all, then with few columns, and then with all if that was not good enough."""
+    program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
+    limits = limits if small else _of_step(limits)
+    first = _step(counted, limits, whole=())
+    if not first.values or (counted.worth and first.bound > -counted.worth):
+        return Solution(first.bound, ())
+    steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
+    if small or len(counted.jobs) <= EXACT:
+        steps = [few._replace(gaps=1) for few in steps]
+    found = _with_few(counted, limits, first, steps)
+    enough = _enough(counted, limits, first.bound, steps[-1].gaps)
+    if program.cost(found.values) <= enough:
+        return Solution(first.bound, found.values)
+    if not small and not counted.rough:
+        return _in_steps(counted, limits, steps, first, found)
+    last = _step(counted, replace(limits, enough=enough), whole=None, start=found.values)
+    return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
+
+
+def _in_steps(
+    counted: Counted, limits: SolverLimits, steps: Sequence[Few], fractions: Solution, found: Solution
+) -> Solution:
+    """With whole nodes, then with few columns again: to say whose ranks all of them hold takes HiGHS many
+    times as long.
     """
-    limits, nodes = replace(_of_step(limits), rins=not counted.worth), _whole(counted)
-    program, start, found = counted.program, Solution(-math.inf, ()), Solution(-math.inf, ())
+    program = counted.program
 
     def cost(one: Solution) -> float:
         return program.cost(one.values)
 
-    for whole in ((), nodes):
-        first = _step(counted, limits, whole=whole, start=start.values)
-        if not first.values or (counted.worth and first.bound > -counted.worth):
-            return Solution(first.bound, ())
-        enough = _enough(counted, limits, first.bound)
-        aim = replace(limits, enough=enough)
-        found = min(found, _of_used(counted, aim, first), key=cost)
-        if cost(found) <= enough:
-            return Solution(first.bound, found.values)
-        if cost(found) <= first.bound * (1 + limits.gap * STARTS):
-            start = found
-    if limits.quick and found.values:
-        return Solution(first.bound, found.values)
-    if limits.quick:
-        return Solution(first.bound, min(found, _of_launched(counted, aim, first), key=cost).values)
-    found = min(found, _closest(counted, aim, first, found), key=cost)
+    start = found.values if cost(found) <= fractions.bound * (1 + limits.gap * STARTS) else ()
+    first = _step(counted, limits, whole=_whole(counted), start=start)
+    if not first.values or (counted.worth and first.bound > -counted.worth):
+        return Solution(first.bound, ())
+    first = replace(first, duals=fractions.duals)
+    found = _with_few(counted, limits, first, steps, found)
+    if not found.values:
+        found = _with_few(counted, limits, first, LAST)
+    enough = _enough(counted, limits, first.bound, steps[-1].gaps)
     open_still = not found.values or (counted.worth and cost(found) > enough)
-    if open_still and len(program.costs) * PROVED <= limits.columns:
+    if open_still and not limits.quick and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
+
+
+def _with_few(
+    counted: Counted, limits: SolverLimits, first: Solution, steps: Sequence[Few], found: Solution = NONE
+) -> Solution:
+    """The best solution of whole numbers with few columns, or what is `found` already."""
+    program = counted.program
+    nodes, brief = min(limits.nodes, FEW_NODES), bool(counted.worth)
+    for few in steps:
+        enough = _enough(counted, limits, first.bound, few.gaps)
+        if program.cost(found.values) <= enough:
+            break
+        aim = replace(limits, enough=enough, nodes=nodes, brief=brief, rins=True)
+        new = program.solve(aim, zero=_left_out(counted, first, few))
+        found = min(found, new, key=lambda one: program.cost(one.values))
+    return found
+
+
+def _left_out(counted: Counted, first: Solution, few: Few) -> list[int]:
+    """The columns that stay 0."""
+    values = first.values
+    in_use = {
+        i
+        for i, one in enumerate(counted.classes)
+        if any(values[counted.bought[j]] > SLACK for j in one.stocks)
+    }
+    sorts: dict[object, list[int]] = defaultdict(list)
+    for number, index, column, run in counted.placed:
+        if not (few.used and index in in_use):
+            sorts[number, run].append(column)
+    for gang, _, column in counted.runs:
+        if not few.used:
+            sorts[id(gang)].append(column)
+    groups = [(FEW_BOUGHT, counted.bought), *((FEW_ARCS, list(one.arcs)) for one in counted.classes)]
+    out: list[int] = []
+    for times, columns in (*groups, *((1, own) for own in sorts.values())):
+        zero = sorted((i for i in columns if values[i] < SLACK), key=first.duals.__getitem__)
+        out += zero[times * few.many :]
+    return out
 
 
 def _step(
@@ -198,47 +264,11 @@ def _step(
     return counted.program.solve(longer, whole=whole)
 
 
-def _enough(counted: Counted, limits: SolverLimits, least: float) -> float:
+def _enough(counted: Counted, limits: SolverLimits, least: float, gaps: float = 1) -> float:
     """What a solution may cost that is taken, if none costs less than `least`."""
     if counted.worth:  # so that no more weight can be seated; which of equals are, matters less
-        return (least + counted.step) / (1 - SKEW)
-    return least + max(limits.absolute, limits.gap * least)
-
-
-def _of_used(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
-    """A solution of whole numbers in which nodes are cut only in ways that another solution uses.
-
-    It takes HiGHS a twentieth of the time that `_closest` takes, and more often than not it is good enough.
-    """
-    any_number = {column for _, _, column, _ in counted.placed} | _whole(counted)
-    any_number.update(column for _, _, column in counted.runs)
-    unused = (i for i, value in enumerate(first.values) if value < SLACK and i not in any_number)
-    fixed = dict.fromkeys(unused, 0.0)
-    limits = replace(limits, gap=CLOSE * limits.gap)
-    return counted.program.solve(limits, around=first.values, distance=FAR, fixed=fixed)
-
-
-def _of_launched(counted: Counted, limits: SolverLimits, first: Solution) -> Solution:
-    """A solution of whole numbers with the very launches of another one, which is found or not at once."""
-    fixed = {column: first.values[column] for column in _whole(counted)}
-    return counted.program.solve(limits, around=first.values, distance=NEAR, fixed=fixed)
-
-
-def _closest(counted: Counted, limits: SolverLimits, first: Solution, found: Solution) -> Solution:
-    """The best solution of whole numbers that is near to another one; far from it only if `found` is none."""
-    program = counted.program
-    best = _of_launched(counted, limits, first)
-    homes = {column: first.values[column] for column in counted.homes}
-    dear = not counted.worth and len(program.costs) * MANY > limits.columns
-    for distance in DISTANCES:
-        known = best.values or found.values
-        if program.cost(best.values) <= limits.enough or ((distance == FAR or dear) and known):
-            break
-        near = program.solve(limits, around=first.values, distance=distance, fixed=homes)
-        best = min(best, near, key=lambda one: program.cost(one.values))
-        if near.values:
-            break
-    return best
+        return max((least + counted.step) / (1 - SKEW), least * (1 - SLACK))
+    return least + max(limits.absolute, gaps * limits.gap * least)
 
 
 def _of_step(limits: SolverLimits) -> SolverLimits:
@@ -320,13 +350,7 @@ def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
             m.path: next(n for n in m.names if n in volumes and n not in claims and serves(volumes[n], place))
             for m in mounts[rank]
         }
-        _hold(ledger, seat, found)
-
-
-def _hold(ledger: Ledger, seat: Seat, volumes: Mapping[str, str]) -> None:
-    job, rank = seat
-    ledger.volumes[job.index, rank] = volumes
-    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{rank_name(str(job.task.name), rank)}"))
+        hold(ledger, job, rank, found)
 
 
 def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> Mapping[int, list[int]]:
@@ -374,28 +398,3 @@ def _nodes(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger
     for found in out.values():
         found.reverse()
     return out
-
-
-def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
-    """A ledger in which of all tasks that `found` seats only those are seated, where they are there."""
-    new: Ledger = start.copy()
-    number: dict[int, int] = {}
-    option_of = {launch.node: launch for launch in found.launches}
-    for index, seats in sorted(found.seats.items()):
-        if index not in stay:
-            continue
-        job = start.board.jobs[index]
-        own = []
-        for node in seats:
-            if node in option_of and node not in number:
-                number[node] = len(new.free)
-                new.launch_idle(option_of[node].option, 1)
-                if option_of[node].name:
-                    new.name(len(new.launches) - 1, str(option_of[node].name))
-            own.append(number.get(node, node))
-            new.fill(own[-1], job.request.fit[new.kind_of[own[-1]]])
-        new.seats[index] = own
-        for rank in range(len(own)):
-            if volumes := found.volumes.get((index, rank)):
-                _hold(new, (job, rank), volumes)
-    return new

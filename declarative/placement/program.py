@@ -49,6 +49,11 @@ class Solution:
 
     bound: float
     values: Sequence[float]
+    duals: Sequence[float] = ()
+    """What one more of a column adds to the cost, if none has to be whole."""
+
+
+NONE = Solution(-math.inf, ())
 
 
 @dataclass(slots=True)
@@ -94,16 +99,12 @@ class Program:
         limits: SolverLimits,
         *,
         whole: Collection[int] | None = None,
-        around: Sequence[float] = (),
-        distance: int = 0,
-        fixed: Mapping[int, float] | None = None,
+        zero: Iterable[int] = (),
         start: Sequence[float] = (),
     ) -> Solution:
         """The cheapest solution within the limits; with `whole`, only these columns have to be whole numbers.
 
-        With `around`, columns that have to be whole stay within `distance` of it: HiGHS looks at each number
-        that a column may be, which takes seconds. `fixed` are columns that have a value already, `start` is a
-        solution that is known: one that is better is looked for.
+        `zero` are columns that stay 0, `start` is a solution that is known: one that is better is looked for.
         Without HiGHS there is no solution, and a bound of -inf.
         """
         try:
@@ -111,10 +112,11 @@ class Program:
             # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
             highspy = importlib.import_module("highspy._core")
         except ImportError:
-            return Solution(-math.inf, ())
+            return NONE
         lp = self._model(np, highspy, whole)
-        least, most = self._ranges(around, distance, fixed or {})
-        lp.col_lower_, lp.col_upper_ = np.array(least, dtype=float), np.array(most, dtype=float)
+        most = np.array(self.most, dtype=float)
+        most[list(zero)] = 0.0
+        lp.col_lower_, lp.col_upper_ = np.zeros(len(most)), most
         highs = highspy._Highs()  # noqa: SLF001
         for name, value in _options(limits).items():
             highs.setOptionValue(name, value)
@@ -128,13 +130,14 @@ class Program:
         self.work += max(0, info.simplex_iteration_count) + len(self.costs) // COLUMNS
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
-        said, values = info.objective_function_value, list(highs.getSolution().col_value) if found else []
+        answer = highs.getSolution()
+        said, values = info.objective_function_value, list(answer.col_value) if found else []
         if start and not math.isclose(self.cost(values), said, rel_tol=SLACK, abs_tol=SLACK):
             # HiGHS 1.16 may leave out of a start's cost what presolve has fixed: it finds none better then.
-            return self.solve(limits, whole=whole, around=around, distance=distance, fixed=fixed)
+            return self.solve(limits, whole=whole, zero=zero)
         fractions = whole is not None and not whole
         bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
-        return Solution(bound, values)
+        return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
         """The program as HiGHS takes it, but for what its columns may be."""
@@ -149,18 +152,6 @@ class Program:
         kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
         lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(self.costs))]
         return lp
-
-    def _ranges(
-        self, around: Sequence[float], distance: int, fixed: Mapping[int, float]
-    ) -> tuple[list[float], list[float]]:
-        """The least and the most that each column may be."""
-        least, most = [0.0] * len(self.most), list(self.most)
-        for column, value in enumerate(around):
-            least[column] = max(0.0, math.floor(value + SLACK) - distance)
-            most[column] = min(most[column], math.ceil(value - SLACK) + distance)
-        for column, value in fixed.items():
-            least[column] = most[column] = round(value)
-        return least, most
 
 
 SLACK = 1e-6

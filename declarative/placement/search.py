@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from declarative.placement.board import Board, Home
 from declarative.placement.counted import SKEW, Counted
-from declarative.placement.gangs import Seating, keep_places, open_homes, seat_all, seat_by_quota
+from declarative.placement.gangs import Seating, base_for, keep_places, open_homes, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known, base_for, bound, most, rough_of, roughly, solve
+from declarative.placement.optimum import Known, bound, most, rough_of, roughly, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
@@ -170,7 +170,8 @@ class Search:
         still = [job for job in free if job.index not in optional]
         counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
         seated = _weight(filter(found.seats, may))
-        counted.worth = seated * (1 + (gain or 0) - SKEW) + (counted.step if seated else counted.worth)
+        if seated:
+            counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
         limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
         least, ledger = most(counted, limits, self.known, many=many)

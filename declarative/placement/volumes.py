@@ -11,12 +11,17 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.record import dataclass
 from declarative.model.resource import RankMount
+from declarative.model.state import rank_name
 from declarative.placement.filters import Mismatch
 from declarative.placement.types import Place, VolumeAt
+
+if TYPE_CHECKING:
+    from declarative.placement.ledger import Ledger
+    from declarative.placement.requests import Job
 
 MOST_OPTIONS = 64
 """Combinations of alternatives that are looked at for one rank in one place."""
@@ -318,3 +323,9 @@ def _way(last: Node, came: Mapping[Node, Node | None]) -> list[Node]:
         way.append(at)
         at = came[at]
     return way[::-1]
+
+
+def hold(ledger: Ledger, job: Job, rank: int, volumes: Mapping[str, str]) -> None:
+    """Let a rank have volumes, by the paths where it mounts them."""
+    ledger.volumes[job.index, rank] = volumes
+    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{rank_name(str(job.task.name), rank)}"))
