@@ -232,7 +232,7 @@ def test_node_is_gone(project):
     done = project.apply()
     assert "rank/job-1: lost: node/gpu-1 is gone" in done.err
     assert "rank/job-0: stopped: rank/job-1 lost: node/gpu-1 is gone" in done.err
-    assert "+ node/gpu-1  # recorded, but not there any more" in done.out
+    assert "+ node/gpu-1  # recorded, but gone" in done.out
     project.no_changes()  # a lost task stays lost until it is asked for
     for up in project.path.glob("up-*"):
         up.unlink()

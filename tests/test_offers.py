@@ -55,7 +55,7 @@ TABLE = """\
       ?  cpu.odd      6    16GB                      stack    north
       ?  cpu.odd      6    16GB                      stack    south
 
-`?` is a price that is not known; `catalog` takes prices of your own.
+`?` is an unknown price; declare prices of your own in `catalog`.
 """
 
 

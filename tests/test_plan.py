@@ -577,7 +577,7 @@ def test_a_volume_that_is_adopted_is_let_go_and_never_deleted():
     plan = world.plan(wanted(volumes=(ADOPTED,), tasks=()))
     made = action(plan, "create:volume/old")
     assert (made.reason, made.after.volume_id) == (Reason.ADOPTED, "vol-1")
-    assert "adopted: vol-1 is there" in plan_text(plan, color=False, width=100)
+    assert "adopted: vol-1 exists" in plan_text(plan, color=False, width=100)
     world.apply(plan)
     assert world.plan(wanted(volumes=(ADOPTED,), tasks=())).result == "none"
     assert ids(world.plan(wanted(volumes=({**ADOPTED, "size": "3GB"},), tasks=()))) == ["update:volume/old"]

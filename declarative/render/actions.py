@@ -83,7 +83,7 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     if not entries:
         return []
     shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
-    return ["Not done by this plan, for want of a place:", "", *shown, ""]
+    return ["Not done by this plan, since there is no place for it:", "", *shown, ""]
 
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
@@ -190,8 +190,8 @@ def _because(action: Action) -> str:
 
 _PLAIN = {
     Reason.NEW: "new",
-    Reason.GONE: "recorded, but not there any more",
-    Reason.REQUESTED: "asked for with `--replace`",
+    Reason.GONE: "recorded, but gone",
+    Reason.REQUESTED: "requested with `--replace`",
     Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
     Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
     Reason.DESTROY: "destroy",
@@ -213,9 +213,9 @@ def _cause(action: Action) -> str:
     theirs = clean(adopted(inputs) or "")
     are = "are" if len(action.because) > 1 else "is"
     causes = {
-        Reason.ADOPTED: f"adopted: {theirs} is there",
+        Reason.ADOPTED: f"adopted: {theirs} exists",
         Reason.REMOVED: _removed(action, theirs, fleet, task),
-        Reason.INCOMPLETE: f"{task} was not started whole",
+        Reason.INCOMPLETE: f"{task} was started only in part",
         Reason.RETRY: _retry(action, task),
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
         Reason.SCHEDULE: f"as the `schedule` of {fleet if action.address.kind == 'node' else task} says",

@@ -114,7 +114,7 @@ def diagnostic() -> Schema:
         code=text("Stable; docs/errors.md explains each."),
         summary=text("What is wrong."),
         hint=or_null(text("What to do."), "where nothing can be said"),
-        address=or_null(text("What it is about."), "where it is about no single thing"),
+        address=or_null(text("The address that it is about."), "where it is about no single thing"),
         file=or_null(text("Relative to the project's directory."), nowhere),
         line=or_null(whole("From 1.", 1), nowhere),
         column=or_null(whole("From 1.", 1), nowhere),
@@ -126,7 +126,7 @@ def diagnostic() -> Schema:
 def health() -> Schema:
     """One thing that is not well."""
     return record(
-        "A node that takes no work, a declared host that is no node, or a backend that could not be read.",
+        "A node that takes no work, a declared host that is not a node, or a backend that could not be read.",
         address=address_of("What it is; of a host, its fleet.", ("node", "fleet", "backend")),
         host=or_null(text("The host that is left out."), "of all others"),
         state=one_of("A node's state, or which of the others it is.", (*SICK, LEFT_OUT, UNREADABLE)),
@@ -185,7 +185,7 @@ def _status_node() -> Schema:
         ),
         drained=or_null(
             record(
-                "That it takes no new work.",
+                "Set if it takes no new work.",
                 since=moment("Since when, in UTC."),
                 reason=or_null(text("Why."), "if none was given"),
             ),
@@ -225,7 +225,7 @@ def status_schema() -> Schema:
     task = record(
         "A task.",
         name=text("Its name."),
-        state=one_of("That of its ranks together.", RankState),
+        state=one_of("The state of all its ranks together.", RankState),
         ranks=list_of("Every rank.", rank),
     )
     spent = record(
@@ -249,20 +249,20 @@ def status_schema() -> Schema:
             "The backends that the loop which leads leaves alone, since they could not be read.",
             _left_alone(),
         ),
-        spent=or_null(spent, "where nobody counts it"),
+        spent=or_null(spent, "if nobody counts it"),
     )
 
 
 def _intent() -> Schema:
     return record(
-        "A call to a backend that was begun and whose result is not recorded.",
+        "A call to a backend that was started and whose result is not recorded.",
         id=whole("Its number."),
         op=one_of("What was begun.", Op),
         address=address_of("To what."),
         backend=or_null(text("The backend's name."), "if it concerns none"),
         generation=whole("Counts how often the address was made anew.", 1),
         token=text("What makes the call happen once."),
-        inputs=described("As they were given, secrets left out.", INPUTS),
+        inputs=described("The inputs as given, secrets left out.", INPUTS),
         needs=list_of("Addresses that it needs.", address_of("")),
     )
 
@@ -273,7 +273,7 @@ def _record() -> Schema:
         address=address_of("What it is."),
         backend=or_null(text("The backend's name."), "if it concerns none"),
         inputs=described("How it was asked for, secrets left out.", INPUTS),
-        outputs=described("What came of it, secrets left out.", INPUTS),
+        outputs=described("What the backend returned, secrets left out.", INPUTS),
         needs=list_of("Addresses that it holds on to.", address_of("")),
         generation=whole("Counts how often the address was made anew.", 1),
     )

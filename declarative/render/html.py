@@ -110,7 +110,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))
     yield from _lines("health", "Not well", health_lines(plan.health, _PLAIN, None))
     yield from _lines(
-        "unstarted", "Not started, for want of a place", unstarted_lines(plan, _PLAIN, None)[2:]
+        "unstarted", "Not started, since there is no place", unstarted_lines(plan, _PLAIN, None)[2:]
     )
     yield from _lines("by-hand", "Possible by hand", suggestion_lines(plan, _PLAIN)[2:])
     yield from _lines("backends", "Backends, as declared", backend_lines(plan, None)[2:])

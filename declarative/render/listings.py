@@ -41,7 +41,7 @@ def offers_text(found: Offered, *, everything: bool, color: bool) -> str:
     if days:
         lines.append(paint("dim", prices_line(days)))
     if any(offer.price is None for offer, _ in shown):
-        lines.append(paint("dim", "`?` is a price that is not known; `catalog` takes prices of your own."))
+        lines.append(paint("dim", "`?` is an unknown price; declare prices of your own in `catalog`."))
     return seal(lines, color=color)
 
 

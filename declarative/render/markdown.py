@@ -54,8 +54,8 @@ GONE = ("delete", "replace")
 _PLAIN = Paint(color=False)
 _BACKTICKS = re.compile("`+")
 NOT_NAMED = (
-    "**{count} more are destroyed or replaced and not named here, for want of room. Do not approve this plan "
-    "by this report:** look at `fleetform plan`."
+    "**{count} more are destroyed or replaced and not named here, since there is no room. Do not approve "
+    "this plan by this report:** look at `fleetform plan`."
 )
 
 
@@ -127,7 +127,7 @@ def _summary(plan: Plan) -> list[str]:
     if plan.restarts:
         lines += ["", f"**{plural(plan.restarts, 'rank')} that run now are stopped and started again.**"]
     if plan.basis.offline:
-        lines += ["", "Planned offline: as recorded, and nothing was looked at."]
+        lines += ["", "Planned offline, from what is recorded."]
     return lines
 
 
@@ -251,7 +251,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         ),
         _ranks(plan),
         Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
-        Section("Not started, for want of a place", (unstarted, [])),
+        Section("Not started, since there is no place", (unstarted, [])),
         Section("Possible by hand", (suggestions, [])),
         Section(
             "Backends, as declared",

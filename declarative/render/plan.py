@@ -157,7 +157,7 @@ def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """Tasks that wait in their cluster's queue: for whom, and until when."""
     if not plan.preview.queued:
         return []
-    lines = ["Queued (they start when others let go of their nodes):", ""]
+    lines = ["Queued (they start when others free their nodes):", ""]
     for item in plan.preview.queued:
         when = "when it starts is not known"
         if item.expected is not None:
@@ -258,7 +258,7 @@ def moved_lines(plan: Plan, paint: Paint) -> list[str]:
         [Cell(clean(move.target), "bold"), Cell(f"# moved from {clean(move.source)}{_how_many(move)}")]
         for move in plan.scope.moved
     ]
-    return ["Renamed, as `moved` says; what runs goes on:", "", *columns(rows, paint), ""]
+    return ["Renamed by `moved`; running ranks go on:", "", *columns(rows, paint), ""]
 
 
 def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:

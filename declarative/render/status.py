@@ -213,7 +213,7 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
     for title, body in (
         ("Fleets", _fleets(view, paint)),
         ("Nodes", _nodes(view.nodes, paint, width)),
-        ("Hosts that are no nodes yet", _hosts(view.hosts, paint)),
+        ("Hosts that are not nodes yet", _hosts(view.hosts, paint)),
         ("Volumes", _volumes(view.volumes, paint)),
         ("Tasks", _tasks(view, paint)),
         (CHANGED, drift_rows(view.drift, paint)),
