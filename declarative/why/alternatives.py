@@ -260,7 +260,7 @@ class _Weighing:
         if gpus:
             return f"it would take {its[0]:g} GPUs that the rank does not ask for"
         if its[0] == mine[0] and idle:
-            return "it is wholly idle, and is kept whole for what needs that"
+            return "it is wholly idle, and is kept for ranks that need a whole node"
         if its[:2] == mine[:2] and left:
             return f"it would leave {its[2]:g} blocks idle instead of {mine[2]:g}"
         return None

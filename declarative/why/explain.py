@@ -81,7 +81,7 @@ class Explainer:
     def found(self) -> Decisions:
         """The decisions of the plan. `ValueError` if the plan was refused."""
         if self._decisions is None:
-            raise ValueError("the question is too large for a plan")
+            raise ValueError("the plan is too large to be made")
         return self._decisions
 
     # What can be asked about
@@ -347,11 +347,11 @@ class Explainer:
             why.append(Why(key=old.goes.value, text=f"it is made anew: {goes_text(old)}"))
         if found.anyway:
             why.append(
-                Why(key="fleet-size", text=f"fleet/{node.fleet} launches it for itself, to have its nodes")
+                Why(
+                    key="fleet-size", text=f"fleet/{node.fleet} launches it for itself, to have all its nodes"
+                )
             )
-        why.append(
-            offered(node, found, "would hold all that sits on it" if seated else "the fleet may launch")
-        )
+        why.append(offered(node, found, "would hold everything on it" if seated else "the fleet may launch"))
         looked_at, not_asked = self._looked(node.name)
         return NodeAnswer(
             address=f"node/{node.name}",

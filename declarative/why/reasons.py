@@ -320,7 +320,7 @@ class Reasons:
 
     def _launched(self) -> list[Why]:
         if self.found.anyway:
-            text = f"fleet/{self.node.fleet} launches the node for itself, to have its nodes"
+            text = f"fleet/{self.node.fleet} launches the node for itself, to have all its nodes"
             return [Why(key="fleet-size", text=text), offered(self.node, self.found, "would do")]
         if not self.found.alone:
             text = f"the node is launched for others, too: see `fleetform explain node/{self.node.name}`"
