@@ -103,11 +103,9 @@ def _valid(text: str) -> str:
 def _fleets(found: Recorded) -> Iterator[Metric]:
     """Nodes and blocks of each fleet. Zeros are included, so that an alert sees what went away."""
     nodes = GaugeMetricFamily("fleetform_nodes", "Nodes by state.", labels=["fleet", "state"])
-    blocks = GaugeMetricFamily(
-        "fleetform_blocks", "Blocks by what they are used for.", labels=["fleet", "state"]
-    )
+    blocks = GaugeMetricFamily("fleetform_blocks", "Blocks by their use.", labels=["fleet", "state"])
     wanted = GaugeMetricFamily(
-        "fleetform_nodes_declared", "How many nodes a fleet is to have.", labels=["fleet", "bound"]
+        "fleetform_nodes_declared", "How many nodes a fleet should have.", labels=["fleet", "bound"]
     )
     states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in found.view.nodes)
     uses = _uses_by_fleet(found.view)
@@ -179,7 +177,7 @@ class _Rounds:
         )
         self._errors = Counter(
             "fleetform_reconcile_errors_total",
-            "What went wrong in rounds, by its code.",
+            "Errors of rounds, by their codes.",
             ["kind"],
             registry=registry,
         )
@@ -256,7 +254,7 @@ class _Calls:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "fleetform_provider_requests_total",
-            "Calls to backends, by what came of them.",
+            "Calls to backends, by their result.",
             ["backend", "op", "code"],
             registry=registry,
         )

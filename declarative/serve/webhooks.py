@@ -162,7 +162,7 @@ def send(url: str, headers: Mapping[str, str], body: bytes) -> None:
     try:
         line = _line(split)
     except (ValueError, OSError):
-        raise DeliveryError("its URL is not one of `https://` or `http://`") from None
+        raise DeliveryError("its URL does not begin with `https://` or `http://`") from None
     limit = threading.Timer(LONGEST, _cut, (line,))
     limit.daemon = True
     limit.start()
@@ -206,7 +206,7 @@ def _why(error: Exception) -> str:
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, OSError):
         return f"it cannot be reached: {error.strerror or type(error).__name__}"
-    return f"its answer is not one of HTTP ({type(error).__name__})"
+    return f"its answer is not HTTP ({type(error).__name__})"
 
 
 # -------------------------------------------------------------------------------------------- delivering
@@ -335,5 +335,5 @@ class Deliveries:
         """Report what changed."""
         before, self._reported[name] = self._reported.get(name), why
         if why != before:
-            text = f"is not told of events: {why}" if why else "is told of events again"
+            text = f"does not get events: {why}" if why else "gets events again"
             self._say(f"notify {name} {text}")
