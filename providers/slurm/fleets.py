@@ -137,7 +137,7 @@ def readiness(seen: Snapshot, record: Record) -> Readiness:
         why = f"Slurm has no node `{host.get('slurm')}` any more"
         return Readiness(state=NodeState.NOT_READY, reason=why, observed_at=seen.cluster.now)
     if record.outputs.get("id") is not None and not _made(seen, record):
-        why = "what was written down of it on the shared filesystem is gone"
+        why = "its file on the shared filesystem is gone"
         return Readiness(state=NodeState.UNREACHABLE, reason=why, observed_at=seen.cluster.now)
     had, has_now = record.node.resources, node.shape
     if (has_now.cpu, has_now.memory_mib, has_now.gpus) < (had.cpu, had.memory_mib, had.gpus) and (

@@ -58,7 +58,7 @@ def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str
     """
     shape, inside = node.node.resources, f"{folder}/{node.outputs['id'].rpartition('.')[2]}"
     if launch.hard:
-        summary = "Slurm confines ranks as its own configuration says: `isolation: hard` cannot be promised"
+        summary = "Slurm confines ranks by its own configuration: `isolation: hard` cannot be promised"
         hint = "leave out `isolation`"
         raise PermanentError(PermanentKind.INVALID, summary, about="isolation", hint=hint)
     env = dict(launch.env)
@@ -138,9 +138,7 @@ def _sums(task: str, needs: Sequence[Need]) -> dict[str, tuple[int, int, str]]:
     sums = {host: _sum(found) for host, found in by_host.items()}
     if len(set(sums.values())) > 1:
         listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
-        summary = (
-            f"{task}: a job of Slurm takes the same of each of its nodes, and its ranks do not ({listing})"
-        )
+        summary = f"{task}: a Slurm job takes the same of each node, but its ranks do not ({listing})"
         hint = "let each rank have a node of its own (`exclusive: true`), or give them equal shares"
         raise PermanentError(PermanentKind.INVALID, summary, about="nodes", hint=hint)
     return sums
@@ -166,7 +164,7 @@ def attempts_of(answer: bytes) -> list[Attempt]:
     _, start, text = answer.decode(errors="replace").partition("FLEETFORM-SEATS\n")
     text, end, _ = text.partition("FLEETFORM-END")
     if not start or not end:
-        raise ConnectionLost("the answer about prepared ranks did not come whole")
+        raise ConnectionLost("the answer about prepared ranks is incomplete")
     return attempts_in(text)
 
 
@@ -175,7 +173,7 @@ def submitted(answer: bytes) -> tuple[int, str, str]:
     text = answer.decode(errors="replace").partition("FLEETFORM-JOB ")[2].partition("\n")[0]
     number, *rest = text.split("|")
     if not number.isdecimal():
-        raise ConnectionLost("the answer to a submission did not come whole")
+        raise ConnectionLost("the answer to a submission is incomplete")
     return int(number), rest[0] if rest else "", rest[1] if len(rest) > 1 else ""
 
 
@@ -184,8 +182,8 @@ def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequ
     nodes = sorted({str(s.node.node.host.get("slurm")) for s in seats})
     holders = [f"{name}: {t.holder}" for name in nodes for t in taken(seen, name)]
     who = f"; {and_more(holders, 4)}" if holders else ""
-    summary = f"Slurm did not start {task} at once and was told to forget it (job {number}, {reason}){who}"
-    hint = "run this again: it plans with what is there now"
+    summary = f"Slurm did not start {task} at once, so its job was cancelled (job {number}, {reason}){who}"
+    hint = "run this again: it plans with the nodes as they are now"
     return PermanentError(PermanentKind.NO_CAPACITY, summary, about=str(seats[0].node.address), hint=hint)
 
 

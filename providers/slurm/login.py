@@ -144,7 +144,7 @@ class Place:
                 raise fault(error.text, str(self.login.host)) from None
             raise
         if begin and begin.encode() not in answer:
-            raise ConnectionLost(f"the answer of {self.login.host} did not come whole")
+            raise ConnectionLost(f"the answer of {self.login.host} is incomplete")
         return answer
 
     def bundle(self) -> str:
@@ -300,7 +300,7 @@ _MEANINGS = (
         "not available in this partition",
         PermanentKind.NO_CAPACITY,
         "partition",
-        "run this again: it begins with what is there now",
+        "run this again: it begins with the cluster as it is now",
     ),
     _Meaning(
         "requested node configuration is not available",

@@ -119,7 +119,7 @@ class Slurm:
         name = _file(wanted.address)
         found, has = thing_in(counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host))
         if found.token != wanted.token:
-            summary = f"{wanted.address} is there already, of another create"
+            summary = f"{wanted.address} exists already, from another create"
             hint = f"`fleetform state adopt {wanted.address}` records it, `fleetform destroy --orphans` "
             hint += "deletes it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(wanted.address), hint=hint)
@@ -366,7 +366,7 @@ class Slurm:
     ) -> AbstractContextManager[Terminal]:
         """See `provider.Terminals`: a step in the rank's job."""
         if attempt is None:
-            summary = f"{node.address} is Slurm's: nobody logs in there outside of a job"
+            summary = f"{node.address} is Slurm's: it allows logins only inside of a job"
             hint = "name a task that runs there: `fleetform exec TASK`"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
         found = self._looks.get(fresh=True).attempts.get((key_at(node), attempt))

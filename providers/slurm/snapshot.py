@@ -295,7 +295,7 @@ def read(answer: bytes, host: str) -> Snapshot:
     text = answer.decode(errors="replace")
     body, whole, _ = text.partition("\nFLEETFORM-END")
     if not whole or _MARK not in body:
-        raise ConnectionLost(f"the answer of {host} did not come whole")
+        raise ConnectionLost(f"the answer of {host} is incomplete")
     parts: dict[str, str] = {}
     for part in body[body.index(_MARK) + len(_MARK) :].split(f"\n{_MARK}"):
         kind, _, rest = part.partition("\n")
