@@ -384,5 +384,12 @@ def test_logs(project):
     until(lambda: project.ranks("job")[0]["state"] == "succeeded")
     project.apply()  # gives the blocks back; the output stays
     assert project.logs("task/job", "--rank", "0") == "one 0\ntwo, without an end\n"
+    ended_rank = project.run("exec", "job/0", "--", "true", code=1)
+    assert "on its node: `fleetform ssh gpu-0`" in ended_rank.err
+    project.apply("--replace", "node/gpu-1")  # its output goes with it
+    for options in ([], ["-f"]):
+        half = project.run("logs", "job", *options, code=1)
+        assert half.out == "0 | one 0\n0 | two, without an end\n"
+        assert "error[gone]: the output of rank/job-1 is gone: node/gpu-1 does not have it" in half.err
     assert "did you mean `job`?" in project.run("logs", "jobb", code=1).err
     assert "its ranks are 0 to 1" in project.run("logs", "job/2", code=1).err

@@ -1026,6 +1026,8 @@ def test_ranks_that_meet_in_the_internet(tmp_path, config, found):
     said = [(d.code, d.severity, d.span.line if d.span else 0) for d in loaded.diagnostics]
     assert said == ([("public-address", Severity.WARNING, 3)] if found else [])
     assert all(f"`{found}` is a public address" in d.summary for d in loaded.diagnostics)
+    example = "10.0.0.0/24" if "/" in (found or "") else "10.0.0.4"
+    assert all(f"`{example}`" in (d.hint or "") for d in loaded.diagnostics)
 
 
 def test_files_are_named_relative_to_the_directory(tmp_path):

@@ -326,3 +326,12 @@ def test_the_output_of_a_rank_commands_no_ci_agent():
         for more in ({"prefixed": True}, {"prefixed": False}, {"prefixed": False, "terminal": True}):
             assert commands_of(shown(*pieces, **more).decode()) == []
     assert len(commands_of(shown((0, evil), prefixed=False, raw=True).decode())) == 4
+
+
+def test_output_that_went_with_its_node_is_missed():
+    """A rank that printed nothing is none of them."""
+    host = Host(job_0=b"", job_1=b"here\n")
+    faults = log_reading.gone([source(host, 0), source(host, 2)])
+    assert [(f.code, f.summary) for f in faults] == [
+        ("gone", "the output of rank/job-2 is gone: node/n-2 does not have it")
+    ]

@@ -134,3 +134,36 @@ def test_apply_goes_by_the_schedule_too(project: Project):
     assert [n["name"] for n in project.status()["nodes"]] == ["gpu-0"]
     assert lines(ran) == []
     project.no_changes()
+
+
+def test_what_waits_for_its_schedule_says_so(project: Project):
+    """A task waits for its start. What would need a fleet that is off by its schedule fits again once it is
+    on: no change of `nodes` is proposed, which the schedule would undo.
+    """
+    clock = Clock()
+    project.declare(
+        fleet(nodes=2, schedule=hours(clock, 2, 4)),
+        task("nightly", "true", schedule=hours(clock, 3, None)),
+        task("now", "true"),
+        task("large", "true", resources={"gpu": 1}),
+    )
+    told = project.run("explain", "nightly").out
+    assert told.startswith("task/nightly waits for the next start of its `schedule`\n")
+    assert "its `schedule` starts it at 2" in told
+    assert "pending     its `schedule` starts it at 2" in project.run("status").out
+    refused = {r["task"]: r for r in project.run("plan", "--json", code=3).json["unplaced"]}
+    assert {name: r["code"] for name, r in refused.items()} == {"now": "no-capacity", "large": "never-fits"}
+    assert refused["now"]["summary"].startswith("does not fit now")
+    assert "fleet/gpu has no nodes outside of its `schedule`, which starts at 2" in refused["now"]["hint"]
+
+
+def test_a_task_that_waits_for_a_fleet_holds_up_nothing_else(project: Project):
+    clock = Clock()
+    retry = {"on_events": ["no-capacity"]}
+    project.declare(
+        fleet(nodes=1),
+        fleet("day", nodes=1, schedule=hours(clock, 2, 4)),
+        task("later", "true", fleets=["day"], retry=retry),
+    )
+    project.apply()
+    assert [n["name"] for n in project.status()["nodes"]] == ["gpu-0"]

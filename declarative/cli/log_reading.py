@@ -98,6 +98,10 @@ class LogSource:
         status = self.backends.get(self.node.backend).poll(self.node, [self.attempt])[self.attempt]
         return status is None or status.state.ended
 
+    def is_gone(self) -> bool:
+        """Whether its node does not have the output, as after the node was made anew."""
+        return not self.backends.get(self.node.backend).log_ends(self.node, [self.attempt])
+
     def step(self) -> bytes | None:
         """The next piece; None at the end of an attempt that has ended, and empty if more may come."""
         final = self.final  # by now: what is read after an attempt ended is all of it
@@ -224,6 +228,23 @@ def dump(sources: Sequence[LogSource], printer: Printer) -> list[Diagnostic]:
             printer.add(source.rank, data)
         printer.end(source.rank)
     return faults
+
+
+def gone(sources: Sequence[LogSource]) -> list[Diagnostic]:
+    """The ranks whose output their nodes do not have. `sources` have ended, and nothing of them was read."""
+    readers = Readers(len(sources))
+    for source in sources:
+        readers.submit(source, source.is_gone)
+    results = dict(readers.result() for _ in sources)
+    return [
+        Diagnostic(
+            code="gone",
+            summary=f"the output of {source.record.address} is gone: {source.node.address} does not have it",
+            hint="it goes with its node; write what has to outlive a node to a volume",
+        )
+        for source in sources
+        if results[source] is True
+    ]
 
 
 @dataclass(slots=True, eq=False)

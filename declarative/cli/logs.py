@@ -77,7 +77,7 @@ def logs_command(
     comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
     ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
-    from declarative.cli.log_reading import Follower, LogSource, begin, dump
+    from declarative.cli.log_reading import Follower, LogSource, begin, dump, gone
 
     desired = session.declared(warn=True)
     task, wanted = parse_target(target, rank)
@@ -103,6 +103,7 @@ def logs_command(
         _say_retry(session, desired, store.read(), task)
     else:
         faults += dump(sources, printer)
+    faults += gone([s for s in sources if not s.offset and state.has_ended(s.record.address.name)])
     sys.stdout.flush()
     if faults:
         raise Failed(tuple(faults))

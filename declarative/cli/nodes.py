@@ -123,7 +123,10 @@ def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
 
 def _ended(record: Record, state: str) -> Failed:
     task, rank = record.rank.task, record.rank.rank
-    hint = f"what it printed: `fleetform logs {task}/{rank}`; on its node: `fleetform ssh NODE`"
+    node = record.outputs.get("node")
+    hint = f"what it printed: `fleetform logs {task}/{rank}`"
+    if node:
+        hint += f"; on its node: `fleetform ssh {node}`"
     return failed("not-running", f"{record.address} does not run: it {is_or_has(state)}", hint)
 
 

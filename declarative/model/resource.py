@@ -163,6 +163,8 @@ class TaskWant:
     """Its `schedule` keeps it from running now."""
     started: float | None = None
     """When its `schedule` was last to start it, seconds since the epoch."""
+    starts: str | None = None
+    """When its `schedule` starts it next, for people."""
 
     @property
     def own_files(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from declarative.model.blocks import Shape, divisors, misfits, split
@@ -16,6 +17,7 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, sh
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.state import State
 from declarative.placement.filters import price_reason
+from declarative.placement.types import PlacementOutcome
 from declarative.planner.hosts import backend_of
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import finding
@@ -199,3 +201,26 @@ def _warning(
         span=desired.places.get(address) if address else None,
         severity=Severity.WARNING,
     )
+
+
+def of_asleep(outcome: PlacementOutcome, desired: Desired, now: float) -> PlacementOutcome:
+    """The outcome, with `no-capacity` for tasks that wait for a fleet outside of its schedule.
+
+    Placement sees such a fleet as one of `nodes: 0`. To write more nodes would not help.
+    """
+    refusals = list(outcome.refusals)
+    asleep = {name: fleet for name, fleet in desired.fleets.items() if f"fleet/{name}" in desired.asleep}
+    for name, fleet in asleep.items():
+        for number, refusal in enumerate(refusals):
+            found = (r for v in refusal.ranks for r in v.rejections if r.code == "fleet-max")
+            if fleet.schedule and any(f"fleet/{name} " in r.detail for r in found):
+                starts = fleet.schedule.next_start(now)
+                refusals[number] = replace(
+                    refusal,
+                    code="no-capacity",
+                    summary=refusal.summary.replace("can never fit", "does not fit now"),
+                    hint=f"fleet/{name} has no nodes outside of its `schedule`, which starts at {starts}",
+                    changes=None,
+                )
+    remedies = (r for r in outcome.remedies if not r.text.endswith(tuple(f" fleet/{n}" for n in asleep)))
+    return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))

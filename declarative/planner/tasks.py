@@ -338,7 +338,9 @@ def at(desired: Desired, now: float) -> Desired:
         if _is_off(fleet.schedule, now)
     }
     tasks = {
-        name: replace(want, off=_is_off(schedule, now), started=schedule.started(now))
+        name: replace(
+            want, off=_is_off(schedule, now), started=schedule.started(now), starts=schedule.next_start(now)
+        )
         for name, want in desired.tasks.items()
         if (schedule := want.spec.schedule)
     }

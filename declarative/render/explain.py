@@ -23,6 +23,7 @@ STATUS = {
     "placed": "is placed by this plan",
     "unplaced": "cannot be placed",
     "ended": "has ended",
+    "asleep": "waits for the next start of its `schedule`",
     "removed": "is not declared any more: the plan ends it and gives back what it holds",
     "new": "is launched by this plan",
     "changed": "is changed in place",
@@ -61,7 +62,7 @@ def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
     placed = [r for r in answer.ranks if r.place]
     if placed:
         yield from _placed(answer, placed, paint)
-    if answer.status in ("ended", "removed", "kept"):
+    if answer.status in ("ended", "asleep", "removed", "kept"):
         for rank in answer.ranks:
             if not rank.place:
                 yield f"  rank/{clean(rank.name)}: {clean(rank.state)}"

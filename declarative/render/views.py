@@ -212,7 +212,8 @@ def _task(name: str, records: dict[int, Record], desired: Desired, state: State)
     }
     done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in records.values())
     ranks = tuple(_rank(name, rank, status, records.get(rank), state) for rank, status in statuses.items())
-    return TaskView(name=name, state=task_state(statuses, done).value, ranks=ranks)
+    waits = f"its `schedule` starts it at {want.starts}" if want and want.starts and not records else None
+    return TaskView(name=name, state=task_state(statuses, done).value, ranks=ranks, cause=waits)
 
 
 def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:

@@ -150,7 +150,7 @@ class Explainer:
 
     def _status(self, name: str, decision: TaskDecision | None, refusal: Refusal | None) -> str:
         if decision is None:
-            return "removed"
+            return "asleep" if name in self.desired.tasks else "removed"
         if refusal:
             return "unplaced"
         if self.seats.get(name):
@@ -220,6 +220,7 @@ class Explainer:
             node_price=decision.node.price if decision else None,
             why=(
                 *self._end(name, rank),
+                *self._asleep(name),
                 *([Why(key="released", text="its blocks are given back")] if place else ()),
             ),
         )
@@ -230,6 +231,12 @@ class Explainer:
         if status is not None and status.state.ended:
             was = "was " if status.state in (RankState.LOST, RankState.STOPPED) else ""
             yield Why(key="ended", text=f"its last run {was}{end_of(status)}")
+
+    def _asleep(self, name: str) -> Iterator[Why]:
+        """When its schedule starts it."""
+        want = self.desired.tasks.get(name)
+        if name not in self.found.tasks and want is not None and want.starts:
+            yield Why(key="schedule", text=f"its `schedule` starts it at {want.starts}")
 
     def _likeness(self, want: TaskWant, rank: int) -> object:
         """Equal for ranks that fit the same places: their volumes lie in the same zones."""

@@ -59,7 +59,9 @@ class RankAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAnswer:
-    """A task, or one rank of it. `status`: kept, placed, unplaced, ended or removed."""
+    """A task, or one rank of it. `status`: kept, placed, unplaced, ended, asleep (outside
+    of its schedule) or removed.
+    """
 
     address: str
     task: str

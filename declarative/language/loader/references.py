@@ -225,10 +225,13 @@ class _Assembly:
             given.append((("ssh_config", "hosts", i, "internal_ip"), host.internal_ip))
         for path, address in given:
             if address is not None and is_public(address):
+                own = "the hosts' own network, such as `10.0.0.0/24`"
+                if path[-1] != "network":
+                    own = "an address of the hosts' own network, such as `10.0.0.4`"
                 self.findings.add(
                     "public-address",
                     f"ranks reach each other by `{path[-1]}`, and `{address}` is a public address",
-                    "write the hosts' own network, such as `10.0.0.0/24`, or remove it",
+                    f"write {own}, or remove it",
                     span=shown_span(entry.document, path),
                     address=entry.address,
                     severity=Severity.WARNING,

@@ -160,6 +160,10 @@ class Cron(str):
         """The last time at or before `now`, seconds since the epoch; None if there was none for decades."""
         return _last(str(self), now // MINUTE * MINUTE, zone)
 
+    def next(self, now: float, zone: str) -> datetime | None:
+        """The first time after `now`, in that zone; None if there is none for decades."""
+        return _next(str(self), now // MINUTE * MINUTE, zone)
+
 
 class Zone(str):
     """A time zone by its IANA name."""
@@ -206,6 +210,13 @@ def _last(text: str, minute: float, zone: str) -> float | None:
     return next((found.timestamp() for found in CronSim(text, at, reverse=True)), None)
 
 
+@functools.lru_cache(maxsize=1024)
+def _next(text: str, minute: float, zone: str) -> datetime | None:
+    from cronsim import CronSim
+
+    return next(CronSim(text, datetime.fromtimestamp(minute, _zone(zone))), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """When something runs: from each `start` to the next `stop`."""
@@ -231,6 +242,11 @@ class Schedule:
     def started(self, now: float) -> float | None:
         """The last start at or before `now`; None if there was none."""
         return self.start.last(now, self.timezone)
+
+    def next_start(self, now: float) -> str | None:
+        """The first start after `now`, for people: `2026-01-30 08:00 Europe/Berlin`."""
+        at = self.start.next(now, self.timezone)
+        return f"{at:%Y-%m-%d %H:%M} {self.timezone}" if at else None
 
     def on(self, now: float) -> bool:
         """Whether `now` is between a start and the next stop. A start and a stop at the same time count as a
