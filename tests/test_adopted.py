@@ -400,7 +400,7 @@ def test_taking_on_that_was_cut_short_is_finished(there, fleet, requests):
 
 @pytest.mark.parametrize("there", [Azure], indirect=True)
 def test_tags_of_azure_are_the_same_in_any_case(there, fleet):
-    with pytest.raises(PermanentError, match="`Team` is the tag `team`, which is there"):
+    with pytest.raises(PermanentError, match="Azure takes `Team` for the existing tag `team`"):
         fleet.adopt(tags={"Team": "new"})
     assert there.labels() == there.before
 

@@ -364,7 +364,7 @@ def test_a_group_that_is_not_there_is_no_empty_one(web, tmp_path):
     with pytest.raises(PermanentError, match="ResourceGroupNotFound") as caught:
         Bare(fake.config(web.url, tmp_path, options=options)).inventory()
     assert caught.value.kind is PermanentKind.INVALID
-    with pytest.raises(PermanentError, match="in which resource group"):
+    with pytest.raises(PermanentError, match="the resource group is not named"):
         Bare(fake.config(web.url, tmp_path, options={}))
 
 

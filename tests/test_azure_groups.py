@@ -176,7 +176,7 @@ def test_anothers_group_is_neither_used_nor_deleted(web, cloud, there):
     made = create(one, node(0))
     name = group(last(web))
     cloud.things[f"microsoft.compute/{NEAR.lower()}s/{name}"]["tags"] = {"fleetform:owner": "somebody"}
-    with pytest.raises(PermanentError, match="is another's") as caught:
+    with pytest.raises(PermanentError, match="has another owner") as caught:
         create(there(), node(1))
     assert caught.value.kind is PermanentKind.CONFLICT
     one.delete(made)

@@ -134,7 +134,7 @@ def test_what_a_cloud_has_not_the_plan_says():
         ("busy", True, TransientKind.BUSY, None),
         ("failed", False, TransientKind.AMBIGUOUS, None),
         ("failed", True, PermanentKind.INVALID, "`ssh_user: root`"),
-        ("data", True, PermanentKind.CONFLICT, "nothing is formatted"),
+        ("data", True, PermanentKind.CONFLICT, "is not formatted"),
         ("stranger", True, PermanentKind.CONFLICT, "lsblk"),
         ("kind", True, PermanentKind.INVALID, "ext4 or xfs"),
         ("tools", True, PermanentKind.INVALID, "image"),

@@ -257,7 +257,7 @@ def test_an_answer_that_grows_when_it_is_unpacked_is_not_unpacked_to_its_end(tmp
     many = gzip.compress(gzip.compress(packed))
     for body, how, said in (
         (packed, "gzip", "more than 1 MiB"),
-        (many, "gzip, gzip, gzip", "packed more than once"),
+        (many, "gzip, gzip, gzip", "compressed more than once"),
     ):
         with Raw(200, {"Content-Encoding": how}, body) as web:
             there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)

@@ -373,7 +373,7 @@ def test_why_a_node_cannot_be_reached(tmp_path):
     make(tmp_path / ".fleetform" / "keys" / "ours")
     with pytest.raises(PermanentError, match="no public address"):
         provider(1, tmp_path, "ours", network=Network(reach=Reach.PUBLIC))._hosts.host(record())
-    with pytest.raises(PermanentError, match="no host key recorded"):
+    with pytest.raises(PermanentError, match="no recorded host key"):
         provider(1, tmp_path, "ours")._hosts.host(record(host_key=None))
 
 

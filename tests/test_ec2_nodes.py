@@ -235,7 +235,7 @@ def test_another_s_placement_group_is_not_used(there):
     one = there()
     name = f"fleetform-{one._account.owner}-gpu-{ZONE}"
     region_of(one).ask("CreatePlacementGroup", GroupName=name, Strategy="cluster")
-    with pytest.raises(PermanentError, match="another's") as caught:
+    with pytest.raises(PermanentError, match="has another owner") as caught:
         create(one)
     assert caught.value.kind is PermanentKind.CONFLICT
     assert groups(one) == [name]
@@ -592,7 +592,7 @@ def test_nodes_are_where_the_network_says(there):
     [
         ("no subnet", "network.subnets", "no subnet subnet-0bad.*for us-east-1a"),
         ("its zone", "network.subnets", "is in us-east-1a, and `network.subnets` names it for us-east-1b"),
-        ("no zone", "network.subnets", "has none for us-east-1a"),
+        ("no zone", "network.subnets", "names no subnet for us-east-1a"),
         ("no group", "network.security_groups", "us-east-1 has no security group sg-0bad"),
         ("two nets", "network.security_groups", "is in the VPC vpc-.*, and subnet-.* in vpc-"),
     ],

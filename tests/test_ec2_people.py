@@ -181,8 +181,8 @@ def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):
         ({"image": {"eu-west-1": AMI}}, ("names no image for us-east-1",)),
         ({"options": {"architecture": "arm64"}}, ("is for x86_64, and nodes are arm64",)),
         ({"network": {"subnets": {ZONE: "subnet-0a"}}}, ("us-east-1 has no subnet subnet-0a",)),
-        ({"endpoint": "https://127.0.0.1:PORT"}, ("nobody speaks TLS there: write `http://",)),
-        ({"endpoint": "http://127.0.0.1:1"}, ("backend-unreadable", "nobody answers there")),
+        ({"endpoint": "https://127.0.0.1:PORT"}, ("the server does not use TLS: write `http://",)),
+        ({"endpoint": "http://127.0.0.1:1"}, ("backend-unreadable", "no server answers there")),
         ({"endpoint": None, "regions": ["us-esat-1"]}, ("EC2 has no region `us-esat-1`", "did you mean")),
         (
             {"credentials": {"key": "FLEETFORM_TEST_KEY", "secret": "AWS_UNSET"}},

@@ -191,7 +191,7 @@ def test_anothers_policy_is_neither_used_nor_deleted(web, cloud, there):
     made = create(one, node(0))
     name = policy(last(web))
     cloud.placed.policies[f"{fake.REGION}/{name}"]["description"] = '{"fleetform:owner": "somebody"}'
-    with pytest.raises(PermanentError, match="is another's") as caught:
+    with pytest.raises(PermanentError, match="has another owner") as caught:
         create(there(), node(1))
     assert caught.value.kind is PermanentKind.CONFLICT
     assert caught.value.hint

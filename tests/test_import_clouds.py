@@ -340,7 +340,7 @@ def test_a_task_on_an_instance_without_a_login_says_what_to_write(project, cloud
     project.declare(job, file="job.yaml")
     done = project.run("plan", code=3, env=cloud.env)
     said = " ".join((done.out + done.err).split())
-    assert "nobody says who logs in there" in said
+    assert "its login user is not declared" in said
     assert "write in its backend `ssh_user: NAME`" in said
 
 

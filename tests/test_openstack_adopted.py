@@ -101,8 +101,8 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(cloud, stack, theirs):
     ("inputs", "kind", "words", "hint"),
     [
         ({"volume_id": "0" * 8 + "-0000-0000-0000-" + "0" * 12}, "not-found", "no volume `0000", "region"),
-        ({"volume_id": "results 2025"}, "not-found", "there is no volume `results 2025`", "by its id"),
-        ({"volume_id": "../servers"}, "not-found", "there is no volume", "by its id"),
+        ({"volume_id": "results 2025"}, "not-found", "there is no volume `results 2025`", "write its id"),
+        ({"volume_id": "../servers"}, "not-found", "there is no volume", "write its id"),
         ({"size": "4GB"}, "invalid", "`size` of .* is 3GB, and not 4GB", "write `size: 3GB`"),
         ({"zone": "vault"}, "invalid", "`availability_zone` of .* is nova, and not vault", "zone: nova"),
         ({"zone": "az-9"}, "invalid", "no zone `az-9` in", "mean `az-1` or `az-2` or `az-3`"),

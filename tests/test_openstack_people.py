@@ -58,7 +58,7 @@ def test_an_endpoint_is_what_os_auth_url_has(cloud, stack):
     for end in ("", "/", "/v3", "/v3/"):
         assert stack(endpoint=cloud.endpoint + end).inventory() == ()
     assert cloud.count("POST", "/identity/v3/auth/tokens") == 4
-    with pytest.raises(PermanentError, match="as of version 3"):
+    with pytest.raises(PermanentError, match="in version 3"):
         stack(endpoint=cloud.endpoint + "/v2.0").inventory()
     with pytest.raises(PermanentError, match="is not keystone"):
         stack(endpoint=cloud.endpoint.replace("identity", "image")).inventory()
@@ -141,7 +141,7 @@ def test_a_token_that_ends_before_its_time_is_got_anew(cloud, stack):
         ({}, {"instance_type": "m1.tinny"}, "no flavor `m1.tinny`", "instance_type"),
         (options(network="nope"), {}, "no network `nope`", "options.network"),
         ({}, {"spot": True}, "no spot instances", "spot_policy"),
-        ({}, {"region": ""}, "in which region", "region"),
+        ({}, {"region": ""}, "the region is not named", "region"),
     ],
 )
 def test_what_names_nothing_is_said(cloud, stack, settings, inputs, words, about):
@@ -180,7 +180,7 @@ def test_several_networks_and_none_named_is_said_with_their_names(cloud, stack):
         stack(**options(network=name)).create(Address("node", f"gpu-{i}"), str(i) * 32, NODE, {})
     asked = [b["server"]["networks"] for m, p, b in cloud.asked if m == "POST" and p == "/compute/servers"]
     assert asked == [[{"uuid": "2" * 32}], [{"uuid": NETWORK}]]
-    with pytest.raises(PermanentError, match="says nothing to OpenStack"):
+    with pytest.raises(PermanentError, match="has no meaning for OpenStack"):
         stack(network=Network(subnets={"az-1": "subnet-1"}))
 
 

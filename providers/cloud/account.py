@@ -140,8 +140,9 @@ class Account:
         if tags.get(marks.OWNER) != self.owner:
             summary = f"{thing}, recorded as {have.address}, does not carry this state's tags"
             hint = (
-                f"somebody removed them, or it is another's: look at it in {self.CLOUD}. If it is yours, "
-                "`fleetform apply` puts them back while it is declared; else `fleetform state rm` forgets it"
+                f"somebody removed them, or it has another owner: look at it in {self.CLOUD}. If it is "
+                "yours, `fleetform apply` restores them while it is declared; else `fleetform state rm` "
+                "forgets it"
             )
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
 
@@ -289,7 +290,7 @@ def region_names(account: Account, hint: str | None = None) -> list[str]:
 def region_name(account: Account, name: object) -> str:
     """The name of the region of something; `PermanentError` if it is not known."""
     if not isinstance(name, str) or not name:
-        summary = f"backend {account.config.backend}: it is not said in which region"
+        summary = f"backend {account.config.backend}: the region is not named"
         raise PermanentError(PermanentKind.INVALID, summary, about="region")
     return name
 

@@ -193,7 +193,7 @@ def _read(response: Any, **_: Any) -> None:
     parts, size = [], 0
     if "," in response.headers.get("content-encoding", ""):
         response.close()
-        raise TooLongError("the answer is packed more than once")
+        raise TooLongError("the answer is compressed more than once")
     for part in response.iter_content(1 << 16):
         size += len(part)
         if size > MOST_BYTES:

@@ -238,7 +238,7 @@ def _elsewhere(answer: Answer) -> ErrorInfo | None:
         where = f", {to.scheme}://{to.hostname}" + (f":{to.port}" if to.port else "") if to.scheme else ""
     except ValueError:
         where = ""
-    hint = "nothing was sent there: write it as the `endpoint`, if it is to be trusted"
+    hint = "nothing was sent there: write it as the `endpoint`, if you trust it"
     return ErrorInfo(kind=PermanentKind.INVALID, text=f"it leads to another server{where}", hint=hint)
 
 
@@ -262,9 +262,9 @@ def _way(kind: Kind, text: str) -> str | None:
     if _UNTRUSTED in text:
         return "name the file of its authority's certificates in REQUESTS_CA_BUNDLE, or mend the `endpoint`"
     if _PLAIN in text:
-        return "nobody speaks TLS there: write `http://…` as the `endpoint`, if it is on a network to trust"
+        return "the server does not use TLS: write `http://…` as the `endpoint`, if you trust the network"
     if kind is TransientKind.NOT_SENT:
-        return "nobody answers there: check the `endpoint`, the network, and the environment's proxy"
+        return "no server answers there: check the `endpoint`, the network, and the environment's proxy"
     return None
 
 

@@ -80,7 +80,7 @@ class Hosts:
         if made and node.node.instance_id is not None:
             return self._of(node, made, self._adopted(node))
         if not made or not key:
-            summary = f"{node.address} has no host key recorded: nobody can tell whether it is the one"
+            summary = f"{node.address} has no recorded host key, so it cannot be identified"
             hint = "delete it, and let it be made anew"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
         host = {
@@ -93,7 +93,7 @@ class Hosts:
     def _adopted(self, node: Record) -> dict[str, Any]:
         """An adopted instance has no key of ours: it is reached like a user's own host."""
         if not self._user:
-            summary = f"{node.address} was adopted, and nobody says who logs in there"
+            summary = f"{node.address} was adopted, and its login user is not declared"
             hint = (
                 "write in its backend `ssh_user: NAME`, and `options: {identity_file: FILE}` unless the ssh "
                 "agent has the key"
@@ -120,7 +120,7 @@ class Hosts:
             return private
         public = self._present(node)
         if self._reach is Reach.PUBLIC and not public:
-            summary = f"{node.address} has no public address, and `network.reach` wants it"
+            summary = f"{node.address} has no public address, and `network.reach` requires one"
             hint = "write `network: {reach: private}`, or `network: {public_ip: true}` and make the node anew"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.reach", hint=hint)
         return public or private
@@ -197,7 +197,7 @@ _NAMES = uuid.UUID("5f0c5c0e-66e5-4a5e-9d53-0f1d3b1d2f6b")
 _CODES: dict[str, tuple[PermanentKind, str | None]] = {
     "data": (
         PermanentKind.CONFLICT,
-        "nothing is formatted that may be somebody's: empty it by hand, with zeros at its beginning",
+        "a disk that may hold data is not formatted: empty it by hand, with zeros at its beginning",
     ),
     "kind": (
         PermanentKind.INVALID,
@@ -306,7 +306,7 @@ def _command(transport: SshTransport, *, adopted: bool) -> Sequence[str]:
 def _fault(error: RunnerError, disk: OnNode, about: str, *, sudo: bool) -> ProviderError:
     summary = f"{about} on {disk.node.address}: {error.text}"
     if error.code == "absent":
-        summary = f"{disk.id} does not show on {disk.node.address} yet: {error.text}"
+        summary = f"{disk.id} is not visible on {disk.node.address} yet: {error.text}"
         return TransientError(TransientKind.BUSY, summary, about=about)
     if error.code == "busy":
         return TransientError(TransientKind.BUSY, summary, about=about)
@@ -314,7 +314,7 @@ def _fault(error: RunnerError, disk: OnNode, about: str, *, sudo: bool) -> Provi
         if not sudo:
             return TransientError(TransientKind.AMBIGUOUS, summary, about=about)
         hint = (
-            "the node has to have sudo, and what its user data put there: take an image with cloud-init and "
+            "the node needs sudo, and the program of its user data: take an image with cloud-init and "
             "sudo, or write `ssh_user: root`, and make the node anew"
         )
         return PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)

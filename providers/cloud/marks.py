@@ -145,7 +145,7 @@ def pack(key: str, text: str, about: Address) -> dict[str, str]:
     room = LENGTH - 3
     parts = [text[i : i + room] for i in range(0, len(text), room)] or [""]
     if len(parts) > MOST:
-        summary = f"{about} has too much to write down: {len(text)} characters, {room * MOST} are the most"
+        summary = f"{about} has too much data: {len(text)} characters, {room * MOST} are the most"
         hint = "make its `env` or `tags` shorter"
         raise PermanentError(PermanentKind.INVALID, summary, about=str(about), hint=hint)
     return {f"{key}.{i}" if i else key: part if i else f"{len(parts)}|{part}" for i, part in enumerate(parts)}

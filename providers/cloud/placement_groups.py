@@ -78,8 +78,8 @@ class Groups(ABC):
             if have is None:
                 raise
             if have.get(marks.OWNER) != self._account.owner:
-                summary = f"the {self.CALLED} {name} in {inputs.region} is another's"
-                hint = f"delete it, or name one that is to be used under `options.{OPTION}`"
+                summary = f"the {self.CALLED} {name} in {inputs.region} has another owner"
+                hint = f"delete it, or name another one in `options.{OPTION}`"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=name, hint=hint) from None
 
     @contextmanager

@@ -59,7 +59,7 @@ def make(provider, name="gpu-0", **more):
         (options(network="nope"), {}, "invalid", "no network `nope`"),
         (options(key_name="nope"), {}, "invalid", "Invalid key_name"),
         ({}, {"zone": "mars"}, "invalid", "availability zone is not available"),
-        ({}, {"env": {"A": "x" * 6000}}, "invalid", "too much to write down"),
+        ({}, {"env": {"A": "x" * 6000}}, "invalid", "too much data"),
     ],
 )
 def test_each_is_said_in_words(tmp_path, lineage, settings, inputs, kind, words):

@@ -117,7 +117,7 @@ class SiteNodes:
             machine = found[0] if found else machine
             if machine.state is NodeState.FAILED:
                 at.site.end(machine)
-                summary = f"{machine.id} failed while it started: {machine.reason or 'nobody says why'}"
+                summary = f"{machine.id} failed while it started: {machine.reason or 'the reason is unknown'}"
                 raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=zone)
             if machine.state is not NodeState.PROVISIONING and machine.address:
                 for extra in found[1:]:

@@ -33,7 +33,7 @@ SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too fe
 
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
-    "outscale": "its methods give errors back as if they were answers",
+    "outscale": "its methods return errors as if they were answers",
 }
 """Drivers that have the methods but cannot be used."""
 
@@ -122,7 +122,7 @@ def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
     words = [word for word in ("name", "size", "image") if word not in node]
     lacks = [f"its `create_node` takes no `{word}`" for word in words]
     if not user_data:
-        lacks.append("its nodes take no user data: nobody could log in on a host whose key is known")
+        lacks.append("its nodes take no user data, so their host keys would not be known")
     return tuple(lacks)
 
 

@@ -131,7 +131,7 @@ def pack(token: str, key: str, text: str, version: int) -> list[str]:
     code = packed(text)
     chunks = [code[i : i + room] for i in range(0, len(code), room)]
     if len(chunks) > MOST:
-        summary = f"there is too much to write down: {len(text)} characters"
+        summary = f"there is too much text: {len(text)} characters"
         hint = "make `env` or `tags` shorter"
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
     return [f"{start}{i}:{len(chunks)}:{chunk}" for i, chunk in enumerate(chunks)]

@@ -165,7 +165,7 @@ class LibcloudSite(Site):
         self._untagged(wanted)
         network = self._account.config.network
         if network.security_groups or network.subnets or network.public_ip is not None:
-            summary = f"it is not known how the driver `{self._kind.driver}` is told this"
+            summary = f"it is not known how to pass this to the driver `{self._kind.driver}`"
             way = "give its own arguments to `create_node` under `options.node`"
             raise PermanentError(PermanentKind.INVALID, summary, about="network", hint=way)
         from libcloud.compute.base import NodeImage
@@ -261,8 +261,8 @@ class LibcloudSite(Site):
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""
-        summary = f"somebody gave {made} another name, by which nobody can tell that it is {mark.address}"
-        hint = f"call it `{names.name(mark)}` again"
+        summary = f"somebody renamed {made}, and the new name does not say that it is {mark.address}"
+        hint = f"rename it to `{names.name(mark)}`"
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
 
     # -------------------------------------------------------------------------------------- disks

@@ -26,7 +26,7 @@ def name(mark: Written) -> str:
     if len(found) > LENGTH or not _PATTERN.fullmatch(found):
         most = LENGTH - (len(found) - len(mark.address.name))
         summary = f"{mark.address}: a name of this driver's things may have {most} characters"
-        hint = "all that it can write on a thing is a name, which has to say whose it is: make yours shorter"
+        hint = "the driver stores only a name, which must include the owner: make yours shorter"
         raise PermanentError(PermanentKind.INVALID, summary, about=str(mark.address), hint=hint)
     return found
 

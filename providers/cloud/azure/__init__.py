@@ -67,7 +67,7 @@ class Api:
         """See `named.Api`."""
         region = inputs.region
         if not re.fullmatch(r"[a-z0-9]{1,40}", region):
-            summary = f"backend {self._account.config.backend}: it is not said in which region"
+            summary = f"backend {self._account.config.backend}: the region is not named"
             raise PermanentError(PermanentKind.INVALID, summary, about="region")
         return f"{self._account.group}/{name}"
 
@@ -341,7 +341,7 @@ def _check_tags(
         if have.get(key) == value:
             continue
         if key not in have and key.lower() in there:
-            summary = f"{about}: `{key}` is the tag `{there[key.lower()]}`, which is there, to Azure"
+            summary = f"{about}: Azure takes `{key}` for the existing tag `{there[key.lower()]}`"
             hint = "give it another name"
             raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
         if re.search(r"[<>%&\\?/]", key) or len(key) > 512 or len(value) > 256:
@@ -349,8 +349,8 @@ def _check_tags(
             hint = r"a tag's name has none of `<>%&\?/`, and its value 256 characters at most"
             raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
     if len(tags) > MOST:
-        summary = f"{about} has too much to write down: {len(tags)} tags, Azure has {MOST}"
-        hint = "make its `tags` fewer"
+        summary = f"{about} has too much data: {len(tags)} tags, Azure has {MOST}"
+        hint = "give it fewer `tags`"
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 

@@ -37,7 +37,7 @@ class Account(RestAccount):
         super().__init__(config, OPTIONS)
         group = str(self.options.get("resource_group") or "")
         if not _GROUP.fullmatch(group):
-            summary = f"backend {config.backend}: it is not said in which resource group"
+            summary = f"backend {config.backend}: the resource group is not named"
             hint = write(config, "options")
             raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
         self.group = group.lower()

@@ -57,7 +57,7 @@ def _subnet(account: Account, wanted: Wanted[NodeInputs]) -> str:
     keys = (wanted.inputs.zone, wanted.inputs.region, ANYWHERE)
     found = next((subnets[str(key)] for key in keys if key and str(key) in subnets), None)
     if not found:
-        summary = f"`network.subnets` has none for {wanted.inputs.zone or wanted.inputs.region}"
+        summary = f"`network.subnets` names no subnet for {wanted.inputs.zone or wanted.inputs.region}"
         hint = "write `network: {subnets: {eastus: my-network/my-subnet}}`, or the subnet's whole id"
         raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
     if found.startswith("/"):

@@ -301,7 +301,7 @@ class Networks:
         """The parameters for a node in a zone; `PermanentError` if a named subnet or group does not exist."""
         named = self._named
         if named.subnets and zone not in named.subnets:
-            summary = f"`network.subnets` has none for {zone or 'a node without a zone'}"
+            summary = f"`network.subnets` names no subnet for {zone or 'a node without a zone'}"
             hint = f"add `{zone or 'ZONE'}: subnet-…`, or keep to others with `availability_zones`"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
         subnet = named.subnets[zone] if zone and named.subnets else None

@@ -107,7 +107,7 @@ class Ec2Volumes:
             found = look_up(partial(region.appearing.next, volume.id, pause))
             if found is not None and found.gone:
                 self._account.check_missed(token, f"{volume.id} ends", volume.zone, age=volume.age)
-                summary = f"{volume.id} ended while it was made: may its key be used?"
+                summary = f"{volume.id} ended while it was made: check the right to use its encryption key"
                 raise PermanentError(PermanentKind.INVALID, summary, about=volume.zone)
             if found is not None:
                 return found

@@ -306,7 +306,7 @@ def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
     if network.subnets:
         subnet = network.subnets.get(zone) or network.subnets.get(region)
         if not subnet:
-            summary = f"`network.subnets` has none for {zone}"
+            summary = f"`network.subnets` names no subnet for {zone}"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets")
         found["subnetwork"] = subnet if "/" in subnet else f"regions/{region}/subnetworks/{subnet}"
     else:

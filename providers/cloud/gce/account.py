@@ -57,7 +57,7 @@ class Account(RestAccount):
         who = service_account(self.config)
         project = str(self.options.get("project") or who.project or "")
         if not re.fullmatch(r"[a-z0-9.:-]{1,100}", project):
-            summary = f"backend {self.config.backend}: it is not said in which project"
+            summary = f"backend {self.config.backend}: the project is not named"
             hint = "write `options: {project: my-project}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
         self.scrub.learn([who.key, *(line for line in who.key.splitlines() if "-----" not in line)])
@@ -120,7 +120,7 @@ def service_account(config: Config) -> ServiceAccount:
             raise _refused(f"the file that {variable} names cannot be read: {what}") from None
     if given.startswith("-----"):
         if "email" not in values:
-            raise _refused(f"{variable} holds a private key alone, and nobody says whose it is")
+            raise _refused(f"{variable} holds only a private key, and its account is not named")
         return _checked(variable, values["email"], given.replace("\\n", "\n"), {})
     try:
         found = json.loads(given)

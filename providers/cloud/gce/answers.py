@@ -298,8 +298,8 @@ def disk_labels(tags: Mapping[str, str], about: str, have: Mapping[str, str] | N
         **{f"{PART_LABEL}{i:02}": part for i, part in enumerate(parts)},
     }
     if len(labels) > MOST_LABELS:
-        summary = f"{about} has too much to write down: it takes {len(labels)} labels, GCE has {MOST_LABELS}"
-        hint = "make its `tags` fewer"
+        summary = f"{about} has too much data: it takes {len(labels)} labels, GCE has {MOST_LABELS}"
+        hint = "give it fewer `tags`"
         raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
     return labels
 

@@ -288,9 +288,7 @@ def _check(found: Found, given: str, inputs: NodeInputs) -> None:
         hint = f"write `instance_types: [{found.instance_type}]`"
         raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=found.zone, hint=hint)
     if found.state not in READY:
-        summary = (
-            f"the reservation {given} is {found.state or 'in no state'}, and only one that is READY is of use"
-        )
+        summary = f"the reservation {given} is {found.state or 'in no state'}, and not READY"
         raise PermanentError(PermanentKind.NO_CAPACITY, summary, about="reservation")
 
 

@@ -87,7 +87,7 @@ class NamedVolumes:
         if disk.gone:
             raise leaving(disk.name, address)
         if disk.tags.get(marks.OWNER) != mark.owner or disk.tags.get(marks.TOKEN) != mark.token:
-            summary = f"{disk.id} is there, and does not carry this state's marks"
+            summary = f"{disk.id} exists, but does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
         return disk

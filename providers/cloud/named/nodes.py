@@ -111,7 +111,7 @@ class NamedNodes:
             # The same create made it earlier, before this state was restored from a backup.
             raise leaving(machine.name, mark.address)
         if not self._ours(machine) or machine.tags.get(marks.TOKEN) != mark.token:
-            summary = f"{machine.id} is there, and does not carry this state's marks"
+            summary = f"{machine.id} exists, but does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
         return self._running(machine)

@@ -68,7 +68,7 @@ class Account(RegionalAccount[Region]):
             summary = f"the option `interface` is one of {', '.join(INTERFACES)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.interface")
         if config.network.subnets:
-            summary = "`network.subnets` says nothing to OpenStack: its nodes are on networks"
+            summary = "`network.subnets` has no meaning for OpenStack: its nodes are on networks"
             hint = "write `options: {network: NAME}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
         self.made_once = Once(int(self.options.get("settle", SETTLE)))
@@ -101,7 +101,7 @@ class Account(RegionalAccount[Region]):
             raise PermanentError(PermanentKind.INVALID, summary, about="endpoint", hint=hint)
         plain = given.rstrip("/").removesuffix("/v3").rstrip("/")
         if re.search(r"/v\d[^/]*$", plain):
-            summary = f"keystone is spoken to as of version 3, and `endpoint` ends otherwise: {given}"
+            summary = f"keystone is used in version 3, and `endpoint` names another: {given}"
             raise PermanentError(PermanentKind.INVALID, summary, about="endpoint")
         return plain
 

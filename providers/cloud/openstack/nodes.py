@@ -130,7 +130,7 @@ class NovaNodes:
         for extra in extras(found, _age):
             self._end(region, extra.id)
             if extra.id == server.id:
-                text = f"{server.id} is a second {address}, and is taken away"
+                text = f"{server.id} is a duplicate of {address}, and is deleted"
                 raise TransientError(Kind.BUSY, text, about=str(address))
         return self._floating.public(region, server)
 

@@ -87,7 +87,7 @@ class CinderVolumes:
         for extra in extras(found, _age):
             self._end(region, extra.id)
             if extra.id == volume.id:
-                text = f"{volume.id} is a second {mark.address}, and is taken away"
+                text = f"{volume.id} is a duplicate of {mark.address}, and is deleted"
                 raise TransientError(TransientKind.BUSY, text, about=str(mark.address))
         return volume
 
@@ -142,7 +142,7 @@ class CinderVolumes:
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
         """See `volumes.Driver`."""
-        hint = "it goes by its id, in the project and the `region` that are named: `openstack volume list`"
+        hint = "write its id, of the named project and `region`: `openstack volume list`"
         return asked.region, hint
 
     def check_adopted(self, mark: Mark, disk: Volume) -> None:
