@@ -1,7 +1,7 @@
-"""How the agents of CI services read a log: which of its lines they would obey.
+"""How the agents of CI services read a log: which of its lines they would take for commands.
 
-After the documented forms and the published sources of the agents: GitHub's runner (`ActionCommand`), Azure's
-agent (`Command`), and TeamCity's service messages.
+Follows the documented forms and the published sources of the agents: GitHub's runner (`ActionCommand`),
+Azure's agent (`Command`), and TeamCity's service messages.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ What is best, in this order:
 1. For each priority, the highest first: the blocks of the tasks that are placed. A task counts with its
    ranks times the fewest blocks that a rank could take anywhere in the case: a number that does not depend
    on where it goes, so that waste is never rewarded.
-2. The price an hour of all nodes that are launched, those included that a fleet wants for itself. (How dear
-   a plan is, is measured against the least cost of the same tasks: which of two that are worth the same is
-   placed is not a matter of price alone.)
+2. The price an hour of all launched nodes, including those that a fleet wants for itself. (A plan's cost is
+   compared with the least cost of the same tasks: price alone does not decide which of two equal tasks is
+   placed.)
 
 Cases are `calm` (tests/worlds.py): all prices are known; no task has a prior place, asks for `reuse` (what
 it may use depends on what others launch) or pins a node that does not exist; a fleet has a baseline only

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis' profiles, and projects that the installed command is run in."""
+"""Shared by all tests: hypothesis' profiles, and projects in which the installed command runs."""
 
 from __future__ import annotations
 

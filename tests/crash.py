@@ -1,4 +1,4 @@
-"""Kills the command at each of its writes in turn, and lets it be run again: a program for test_e2e_faults.
+"""Kills the command at each of its writes in turn, and runs it again: a program for test_e2e_faults.
 
     crash.py DIR apply|destroy|cleanup write|begin
 

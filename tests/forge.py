@@ -1,4 +1,4 @@
-"""A stand-in for the REST APIs of GitHub and GitLab, as far as `fleetform ci` uses them, on loopback."""
+"""Stands in for the REST APIs of GitHub and GitLab, as far as `fleetform ci` uses them, on loopback."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Processes of the installed command without its start: forked from one that has imported everything.
+"""Runs the installed command without its start-up time: forked from a process that has imported everything.
 
-Each is a process of its own, with its own folder, environment, streams, signals and exit code. What is saved
-is the start of Python and of the libraries, which is most of what a short command costs. Each process that
-runs tests has one that it forks from, and one more for each other program that takes long to start.
+Each run is a process with its own folder, environment, streams, signals and exit code. Forking saves the
+start of Python and of the libraries, most of the time of a short command. Each process that runs tests has
+one process to fork from, and one more for each other program that takes long to start.
 """
 
 from __future__ import annotations

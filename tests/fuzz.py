@@ -1,4 +1,4 @@
-"""What a fuzzer does with one project: through the real loader and the planner, to findings or a plan.
+"""Runs one fuzzed project through the real loader and the planner, to findings or a plan.
 
 Shared by `test_fuzz.py` (hypothesis) and `fuzz_atheris.py`.
 """

@@ -1,6 +1,6 @@
-"""What a fuzzer does with the answers of one cloud: they are recorded once, then changed by seed and read.
+"""Fuzzes the answers of one cloud: they are recorded once, then changed by seed and read.
 
-`test_cloud_fuzz.py` does it, in CI with a few thousand.
+`test_cloud_fuzz.py` runs it, in CI with a few thousand seeds.
 """
 
 from __future__ import annotations

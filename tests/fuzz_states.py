@@ -1,4 +1,4 @@
-"""What a fuzzer does with one state: change it by seed, then read it, push it, plan with it and show it.
+"""Fuzzes one state: changes it by seed, then reads it, pushes it, plans with it and shows it.
 
     python -m tests.fuzz_states [FIRST [COUNT]]
 

@@ -1,7 +1,7 @@
-"""Killing `fleetform apply` where it hurts, letting it be run again, and counting what is really there.
+"""Kills `fleetform apply` at the worst moments, runs it again, and counts what exists.
 
-One `Chain` is one project: it is applied and killed again and again until it is whole, then held against what
-its backend has. Commands are forked from this process, so that the imports are done once.
+A `Chain` is one project: it is applied and killed again and again until it is complete, then compared with
+its backend. Commands are forked from this process, so that imports are done once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Several loops on one state in PostgreSQL: disturbing the one that leads, and counting what was done twice.
+"""Several loops on one state in PostgreSQL: disturbs the leader, and counts what was done twice.
 
-The loops are processes of this host. Before a disturbance the rows of the leases name another place, so that
-nobody sees by a pid that the leader is gone: what holds is what holds between hosts.
+The loops are processes of this host. Before a disturbance, the leases' rows are changed to name another host,
+so that nobody can see by a pid that the leader is gone: the rules between hosts apply.
 """
 
 from __future__ import annotations

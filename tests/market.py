@@ -1,7 +1,7 @@
-"""A cloud in memory that runs out of things, and applies on it: with the real state, walk and planner.
+"""A cloud in memory that runs out of offers, and applies on it with the real state, walk and planner.
 
 `Market` is a provider; `Site` is one project on it. A site can be killed at each of its writes: from then on
-nothing is written and nobody is called, as if the process had ended there.
+nothing is written or called, as if the process had ended there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The planner's world in memory: projects from plain words, and a strict interpreter of plans.
+"""The planner's world in memory: projects from a few words, and a strict interpreter of plans.
 
-`World` carries out actions one by one as the real store and backends would, and refuses what those would
-refuse (`RefusedError`): a plan that it takes in every order that the needs allow can be applied.
+`World` does actions one by one as the real store and backends would, and refuses what they would refuse
+(`RefusedError`). A plan that it accepts in every order that the needs allow can be applied.
 """
 
 from __future__ import annotations

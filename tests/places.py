@@ -1,4 +1,4 @@
-"""Where days in fast motion are played (`week`): what has to be known of a place, and the rehearsal cloud."""
+"""The places for days in fast motion (`week`): what a place has to report, and the rehearsal cloud."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A podman for tests: storage of its own, images that need no registry, and no more rights than here.
+"""A podman for tests: its own storage, images without a registry, and no more rights than here.
 
-Machines on which tests run let not even root raise limits (CAP_SYS_RESOURCE), without which no container
-starts: so runc is given none to raise.
+On test machines, even root may not raise limits (CAP_SYS_RESOURCE), without which no container starts. So
+runc gets no limits to raise.
 """
 
 from __future__ import annotations

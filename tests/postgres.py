@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the tests' own: a folder, a port, TLS and passwords; gone with the run."""
+"""A real PostgreSQL server for the tests: a folder, a port, TLS and passwords; removed after the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sound state: what `state push` and `state mv` are held against."""
+"""Any valid state, for tests of `state push` and `state mv`."""
 
 from __future__ import annotations
 

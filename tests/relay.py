@@ -1,4 +1,4 @@
-"""The way of one client to a server, as a process: who stops it cuts the client off without a word.
+"""A process between one client and a server. Stopping it cuts the client off silently.
 
     python tests/relay.py HERE THERE
 

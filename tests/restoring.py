@@ -1,6 +1,6 @@
-"""A story of applies in which the state is brought back from earlier, again and again, in each way there is.
+"""A story of applies in which the state is restored from earlier times, in each possible way.
 
-What counts is what is there: which tasks really ran, and which processes run.
+The test checks what exists: which tasks really ran, and which processes run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any project and any world: small enough that names meet, wide enough that every rule is hit."""
+"""Random projects and worlds: small enough that names collide, wide enough that every rule is used."""
 
 from __future__ import annotations
 

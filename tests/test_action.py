@@ -1,7 +1,7 @@
-"""`examples/ci/github.yml` and `action.yml` as GitHub's runner runs them: act on this machine, no container.
+"""`examples/ci/github.yml` and `action.yml` run by act in the role of GitHub's runner, without containers.
 
-act copies a repository for each run, as a runner does: what one job leaves in its folder is not there for the
-next. The state is in PostgreSQL, with the two users that docs/ci.md asks for.
+act copies the repository for each run, as a runner does, so no job sees the folder of an earlier one. The
+state is in PostgreSQL, with the two users that docs/ci.md asks for.
 """
 
 from __future__ import annotations

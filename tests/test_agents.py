@@ -1,4 +1,4 @@
-"""What is printed commands no CI agent, whatever stands in a stranger's files, with the real command."""
+"""Output never commands a CI agent, whatever a stranger's files contain, with the real command."""
 
 from __future__ import annotations
 

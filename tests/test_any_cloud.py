@@ -1,4 +1,4 @@
-"""Drivers of libcloud's that are not wired: what each can do, and what one makes that keeps names alone."""
+"""libcloud's drivers without code of their own: what each can do, and things that keep only a name."""
 
 import hashlib
 import json

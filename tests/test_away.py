@@ -1,4 +1,4 @@
-"""A loop with a backend that is down: it is left alone, hides nothing, and holds nothing else up."""
+"""A loop with a backend that is down: it leaves the backend alone, hides nothing, and delays nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proximity placement groups and capacity reservation groups of Azure, on the small one of the tests' own;
-some with the installed command.
+"""Proximity placement groups and capacity reservation groups of Azure, on the tests' small Azure; some with
+the installed command.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""States that are kept before they are changed, and brought back."""
+"""Backups of states before changes, and their restoration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How nodes are split and shared: docs/architecture.md, "Blocks", with the cases that dstack gets wrong."""
+"""How nodes are split and shared: docs/architecture.md, "Blocks", with cases that dstack gets wrong."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`fleetform reconcile --git`: what is declared is the newest commit of a branch."""
+"""`fleetform reconcile --git`: the newest commit of a branch is the declaration."""
 
 import subprocess
 from pathlib import Path

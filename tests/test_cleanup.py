@@ -1,6 +1,6 @@
-"""Volumes with an `auto_cleanup_duration`: there for tasks, and deleted when nothing had them for so long.
+"""Volumes with an `auto_cleanup_duration`: made for tasks, and deleted when unused for so long.
 
-The law of it is in `test_laws`, what is noted in `test_store`.
+`test_laws` has the law, `test_store` what is recorded.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`--json`: the contracts key by key and in order, and nothing but JSON on stdout, ever."""
+"""`--json`: the contracts key by key and in order, and only JSON on stdout."""
 
 from __future__ import annotations
 

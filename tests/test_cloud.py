@@ -1,5 +1,5 @@
-"""The rehearsal cloud is a faithful one: its provider passes the suite of all providers, and is plugged in
-as a third party's.
+"""The rehearsal cloud is faithful: its provider passes the suite of all providers, and is found like a third
+party's.
 """
 
 from types import MappingProxyType

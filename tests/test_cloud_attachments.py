@@ -1,4 +1,4 @@
-"""What attachments make of a cloud's answers that a test server does not give."""
+"""Attachments with answers of clouds that no test server gives."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What all clouds do with volumes and attachments: `providers.cloud.provider`."""
+"""Volumes and attachments, the same in all clouds: `providers.cloud.provider`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that a hostile cloud changed: each read ends, with what is there or with a fault of the port."""
+"""Fuzzed answers of clouds: each read ends, with a result or a fault of the port."""
 
 from __future__ import annotations
 

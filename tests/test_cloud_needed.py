@@ -1,4 +1,4 @@
-"""Whoever leaves out one thing that a backend needs is told of all of them, and of what they are called."""
+"""The message for one missing setting of a backend names all missing ones, and how to write them."""
 
 from __future__ import annotations
 

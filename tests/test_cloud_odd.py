@@ -1,4 +1,4 @@
-"""Clouds whose answers are not what they should be: faults of the port come of it, and nothing is sent on."""
+"""Clouds with invalid answers: they become faults of the port, and nothing is sent on."""
 
 from __future__ import annotations
 

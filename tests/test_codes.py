@@ -1,4 +1,4 @@
-"""The catalogue of codes is what the source raises, no more and no less, and docs/errors.md is made of it."""
+"""The catalogue of codes has exactly those that the source raises, and docs/errors.md is made from it."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Shell completion and the pager: what they offer, and that they cost next to nothing."""
+"""Shell completion and the pager: what they offer, and that they cost almost no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that have an `image`: containers of a real podman, and what is said where there is none."""
+"""Ranks with an `image`: containers of a real podman, and the message without a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's folder that was copied: it does nothing to what the original runs until it is told to."""
+"""A copied project folder: it changes nothing of the original's until it is told to."""
 
 from __future__ import annotations
 

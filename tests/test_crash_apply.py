@@ -1,6 +1,6 @@
-"""An apply of 200 resources, sixteen at once, is cut short again and again: nothing is lost, nothing is there
-twice, the state is whole at every moment, and nobody has to mend anything. `benchmarks/crash` does the same
-for longer, and on Terraform.
+"""An apply of 200 resources, sixteen at once, is interrupted again and again: nothing is lost or made twice,
+the state is always valid, and nobody has to repair anything. `benchmarks/crash` does the same for longer, and
+with Terraform.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Requests that are under way when their caller dies: the cloud may still do them, however late.
+"""Requests under way when their caller dies: the cloud may still carry them out, however late.
 
-So "it is not there" after a crash does not mean "it will not be there". What is asked again has to be asked
-with the same token, and what comes late has to be found.
+So a thing that is missing after a crash may still appear. A retry has to use the same token, and a late thing
+has to be found.
 """
 
 import contextlib

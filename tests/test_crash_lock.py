@@ -1,4 +1,4 @@
-"""One writer at a time, whoever sleeps and however many start at once."""
+"""One writer at a time, even if a holder sleeps or many start at once."""
 
 import signal
 import sqlite3

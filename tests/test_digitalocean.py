@@ -1,5 +1,5 @@
-"""The driver `digitalocean` against a DigitalOcean of our own (tests/cloud_any/digitalocean.py): a cloud
-without tokens, which loses a third of the requests or their answers.
+"""The driver `digitalocean` against the tests' DigitalOcean (tests/cloud_any/digitalocean.py): a cloud
+without client tokens that loses a third of the requests or their answers.
 """
 
 from concurrent.futures import ThreadPoolExecutor

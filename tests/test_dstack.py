@@ -1,4 +1,4 @@
-"""dstack's files: each loads as it is, or every field that has no counterpart is named, with what to do."""
+"""dstack's files: each loads as it is, or every field without a counterpart is named, with what to do."""
 
 from __future__ import annotations
 

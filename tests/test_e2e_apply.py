@@ -1,4 +1,4 @@
-"""From YAML to real ranks and back to nothing, by the installed command."""
+"""From YAML to real ranks and to their removal, by the installed command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of the declaration does to what is there: docs/architecture.md, "What a change does"."""
+"""What a change of the declaration does to existing things: docs/architecture.md, "What a change does"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing is there twice, whatever is cut short, killed, removed or in the way."""
+"""Nothing is lost or made twice, whatever is interrupted, killed, removed or in the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plan --out` and `apply FILE` by the installed command: exactly that plan, or why not."""
+"""`plan --out` and `apply FILE` by the installed command: exactly that plan, or the reason why not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The driver `ec2` against moto's EC2 (tests/cloud_ec2/server.py), and through a line that loses every third
-request or its answer.
+"""The driver `ec2` against moto's EC2 (tests/cloud_ec2/server.py), and through a connection that loses every
+third request or its answer.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The driver `ec2` against answers that a test writes down: what moto never says."""
+"""The driver `ec2` with answers that a test gives and moto never gives."""
 
 import re
 from collections import Counter

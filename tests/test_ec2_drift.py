@@ -1,4 +1,4 @@
-"""What others change about nodes and volumes of EC2 (moto's): seen, shown, mended, and never made twice."""
+"""Changes by others to nodes and volumes of EC2 (moto's): seen, shown, undone, and nothing made twice."""
 
 from dataclasses import replace
 

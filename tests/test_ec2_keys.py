@@ -1,4 +1,4 @@
-"""The key of a state's nodes, their host keys, and what EC2 is told of both."""
+"""The key of a state's nodes, their host keys, and how EC2 gets both."""
 
 import base64
 import json

@@ -1,4 +1,6 @@
-"""Logins to EC2 that no backend names: by profile, by role, by the machine. All servers are on loopback."""
+"""EC2 logins without credentials in the backend: by profile, by role, by the machine. All servers are on
+loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What nodes of EC2 are made of: images that are looked for, placement groups, reservations, spot, networks,
-and the address that they have now. On moto's EC2, and on answers that a test writes down.
+"""What nodes of EC2 are made from: images found by name, placement groups, reservations, spot, networks, and
+their current address. On moto's EC2, and on answers that a test gives.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What EC2 can launch, as a plan takes it: zones, prices and their day, a `catalog` beside it, spot."""
+"""EC2's offers in a plan: zones, prices and their date, an added `catalog`, spot."""
 
 from dataclasses import replace
 from datetime import date

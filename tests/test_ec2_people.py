@@ -1,4 +1,4 @@
-"""What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
+"""Mistakes of users with EC2 (moto's): the plan reports them if it can, and nothing is made."""
 
 import json
 import re

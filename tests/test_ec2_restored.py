@@ -1,4 +1,4 @@
-"""A state that was brought back from a backup, on EC2 (moto's): tokens of its lost future are used up."""
+"""A state restored from a backup, on EC2 (moto's): tokens of its lost future are used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One project, several environments: each has a state of its own, and none is taken for another's."""
+"""One project, several environments: each has its own state, and refuses those of the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every mistake that users make, against the message that they get: `FLEETFORM_ACCEPT=1` rewrites them.
+"""Every mistake of users and its message: `FLEETFORM_ACCEPT=1` rewrites the messages.
 
-A folder of `golden/error` is a project and what is said of it, as text and as JSON: `<code>`, or
-`<code>--<case>` where a code has several faces.
+A folder of `golden/error` is a project and its messages, as text and as JSON: `<code>`, or `<code>--<case>`
+if a code has several forms.
 """
 
 import os

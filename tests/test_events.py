@@ -1,4 +1,4 @@
-"""What happened, in order: events are written with what they tell of, and read from a cursor on."""
+"""Events: written in the same transaction as what they report, in order, and read from a cursor on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`fleetform explain`: texts and JSON against golden files (`FLEETFORM_ACCEPT=1` rewrites them), its rules,
-and the installed command. That what it says is true is held in test_explain_laws.py.
+and the installed command. test_explain_laws.py checks that the answers are true.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `explain` says is true: what else would do does, and what was turned down does not (any world)."""
+"""The answers of `explain` are true in any world: alternatives work, and rejected places do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offers that cannot be had: which others are taken, by whom together, and what is said of it."""
+"""Offers without capacity: which others are taken, by whom together, and what is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of failover, on generated projects and clouds that run out of things, killed and not.
+"""Laws of failover, on generated projects and clouds that run out of offers, with and without kills.
 
 FLEETFORM_EXAMPLES=500 pytest tests/test_failover_laws.py looks at that many.
 """

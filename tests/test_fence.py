@@ -1,6 +1,6 @@
-"""A command that slept past its lease, at each call to its backend: it wakes up and does nothing more.
+"""A command that slept past its lease, at each call to its backend: it wakes up and changes nothing more.
 
-What counts is what is really there: the data of volumes, and the processes on the nodes.
+The test looks at what exists: the data of volumes, and the processes on the nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`fleetform fmt`: values, layout, what must stay, the command. FLEETFORM_ACCEPT=1 rewrites golden files."""
+"""`fleetform fmt`: values, layout, what must stay, the command. FLEETFORM_ACCEPT=1 rewrites the
+golden files.
+"""
 
 import os
 import random

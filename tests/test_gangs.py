@@ -1,4 +1,4 @@
-"""Gangs of which a part was started: for how long the others wait, and what is told of siblings."""
+"""Partly started gangs: how long the others wait, and the messages about siblings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Placement policies and reservations of GCE, on the small one of the tests' own; some with the installed
-command.
-"""
+"""Placement policies and reservations of GCE, on the tests' small GCE; some with the installed command."""
 
 import contextlib
 import os

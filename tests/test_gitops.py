@@ -1,4 +1,4 @@
-"""examples/gitops: from an empty folder to ranks by its page alone, and Prometheus beside it."""
+"""examples/gitops: from an empty folder to ranks by following its page, with a Prometheus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A stranger's project, as the command meets it: a clear error, soon, in little memory, and nothing done.
 
-What the reader and the loader refuse is held in test_source and test_loader; here the whole command is.
+test_source and test_loader test the reader and the loader; this file tests the whole command.
 """
 
 from __future__ import annotations

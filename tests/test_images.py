@@ -1,4 +1,4 @@
-"""The `image` of a task: its names, and what runtimes are asked for."""
+"""The `image` of a task: valid names, and the commands for container runtimes."""
 
 from __future__ import annotations
 

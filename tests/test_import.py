@@ -1,4 +1,4 @@
-"""`fleetform import`: what comes of the documents of dstack and SkyPilot loads, and says what was lost."""
+"""`fleetform import`: converted documents of dstack and SkyPilot load, and name what was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleetform import --backend`, and the adoption of what it prints: nothing but tags is ever changed."""
+"""`fleetform import --backend`, and the adoption of what it prints: only tags are ever changed."""
 
 from __future__ import annotations
 

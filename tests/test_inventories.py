@@ -1,4 +1,4 @@
-"""Lists of hosts that people have: what is read of them, and that it loads."""
+"""Lists of hosts that people have: how they are read, and that the result loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What import-linter's contracts cannot say of the imports, those inside of functions included."""
+"""Rules for imports that import-linter's contracts cannot express, also for imports inside functions."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""A loop that is killed, frozen or cut off while it leads: another one goes on, and nothing is done twice."""
+"""A leading loop is killed, frozen or cut off: another one takes over, and nothing is done twice."""
 
 from typing import Any
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""`limits` of the project: cost, nodes, what is protected; and policies of others on `plan --json`."""
+"""`limits` of the project: cost, nodes, protected things; and other policies on `plan --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider `local`: the suite of all providers, and what is its own."""
+"""The provider `local`: the suite of all providers, and its own behaviour."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""One writer at a time: who waits, who is refused, and how a dead holder's lock lapses."""
+"""One writer at a time: who waits, who is refused, and how a dead holder's lock expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`logs`: what is printed of many ranks, in bounded memory, and going on where a host was silent."""
+"""`logs`: the output of many ranks, in bounded memory, continued after a host was silent."""
 
 from __future__ import annotations
 

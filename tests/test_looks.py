@@ -1,4 +1,4 @@
-"""`providers.cloud.shared_looks`: who waits for the same takes part in one look."""
+"""`providers.cloud.shared_looks`: callers that wait for the same thing share a look."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

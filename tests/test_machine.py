@@ -1,6 +1,6 @@
-"""Any sequence of what happens to a fleet: declared anew, planned, applied whole or in part, faults, drift,
-ranks that end, time, destroy. After each step the world in memory (`tests/model.py`) holds together; whenever
-an apply came to its end, nothing more is planned; what was made and not taken away is never forgotten.
+"""Any sequence of events of a fleet: new declarations, plans, whole and partial applies, faults, drift, ended
+ranks, time, destroy. After each step, the world in memory (`tests/model.py`) is consistent. After a complete
+apply, nothing more is planned. Existing things are never forgotten.
 
 FLEETFORM_EXAMPLES=1000 pytest tests/test_machine.py goes through that many sequences.
 """

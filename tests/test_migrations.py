@@ -1,4 +1,4 @@
-"""States of earlier formats: read, brought up to date whole or not at all, and kept as they were before."""
+"""States of earlier formats: read, migrated completely or not at all, and saved first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moved` in the project document: renames that are reviewed, planned, shown and applied with all else."""
+"""`moved` in the project document: renames are reviewed, planned, shown and applied with everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GCE and Azure answer: as libcloud's own tests have it recorded, and what the refusals mean."""
+"""Answers of GCE and Azure, as libcloud's own tests recorded them, and the meaning of refusals."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`fleetform offers`: what could be launched, and for how much."""
+"""`fleetform offers`: what can be launched, and its price."""
 
 from __future__ import annotations
 

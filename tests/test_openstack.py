@@ -1,5 +1,5 @@
-"""The driver `openstack` against a small cloud (tests/cloud_openstack/server.py), which loses answers if it
-is told to. The same suite against a real one is in tests/openstack.
+"""The driver `openstack` against a small cloud (tests/cloud_openstack/server.py), which can lose answers.
+tests/openstack runs the same suite against a real one.
 """
 
 import os

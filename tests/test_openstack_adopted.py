@@ -1,4 +1,4 @@
-"""The driver `openstack`: volumes that somebody else made, taken on by their ids and let go again."""
+"""The driver `openstack`: volumes that somebody else made, adopted by their ids and released again."""
 
 from copy import deepcopy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The driver `openstack`: what others changed, what is known by its id alone, and where disks are."""
+"""The driver `openstack`: changes by others, things known only by their ids, and the places of disks."""
 
 import pytest
 

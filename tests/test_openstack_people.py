@@ -1,4 +1,4 @@
-"""The driver `openstack`: how it logs in, what names stand for, what flavors have, what its errors mean."""
+"""The driver `openstack`: logins, names, flavors, and the meaning of errors."""
 
 import json
 import re

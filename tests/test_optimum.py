@@ -1,4 +1,6 @@
-"""The exact search: nothing dear is launched without need, nothing refused that fits, each bound is true."""
+"""The exact search: it launches nothing expensive without need, refuses nothing that fits, and its bounds are
+true.
+"""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What a state made and does not record: found, taken into the state again, or deleted."""
+"""Things that a state made and does not record: found, recorded again, or deleted."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`--target`, `--exclude`, `--refresh-only` and `drift`: a part of a plan, with what belongs to it."""
+"""`--target`, `--exclude`, `--refresh-only` and `drift`: a part of a plan, with everything that it needs."""
 
 from __future__ import annotations
 

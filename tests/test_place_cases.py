@@ -1,7 +1,7 @@
 """Placement from a project to the plan's JSON, case by case: blocks, pins, growth.
 
-Order and refusals stand in test_place_reasons.py, volumes in test_place_volumes.py; what holds of every
-world, in test_place_laws.py.
+Order and refusals are in test_place_reasons.py, volumes in test_place_volumes.py, laws of every world in
+test_place_laws.py.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Corners of placement that were wrong once: where clusters begin, shared limits, names, old blocks."""
+"""Corner cases of placement that were wrong once: where clusters begin, shared limits, names, old blocks."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Which GPUs ranks are given: a gang those of one vendor, and of places at one price the smallest."""
+"""The GPUs of ranks: one vendor for a gang, and the smallest GPUs of places with the same price."""
 
 from dataclasses import replace
 

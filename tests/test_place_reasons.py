@@ -1,4 +1,4 @@
-"""Which task comes first, what stays where it is, and what a refusal says, in the plan's JSON."""
+"""Which task comes first, what stays where it is, and the content of a refusal, in the plan's JSON."""
 
 from dataclasses import replace
 

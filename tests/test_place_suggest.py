@@ -1,4 +1,4 @@
-"""Suggestions: moves that would let a node go. They are shown, and no plan makes them."""
+"""Suggested moves that would free a node. They are shown, and no plan makes them."""
 
 import time
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Placement of ranks that mount volumes, from a project to the plan's JSON.
 
-All ranks' volumes bind, not only those of rank 0: what dstack finds after the user has agreed (a volume in
-another region, one disk for two ranks) is in the plan.
+The volumes of all ranks count, not only those of rank 0. The plan shows what dstack finds only after the user
+has agreed: a volume in another region, or one disk for two ranks.
 """
 
 from dataclasses import replace

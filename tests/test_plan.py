@@ -1,6 +1,6 @@
 """What a change does, line by line, and the shape of a plan (docs/architecture.md).
 
-Whole plans stand in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
+Whole plans are in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
 """
 
 import os

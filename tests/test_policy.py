@@ -1,4 +1,6 @@
-"""A stranger's YAML, planned online: what it may read and whom it may tell, and the operator's policy."""
+"""A stranger's YAML planned online: what it may read, which servers it may contact, and the operator's
+policy.
+"""
 
 from __future__ import annotations
 

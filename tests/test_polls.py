@@ -1,4 +1,4 @@
-"""Asking many hosts: a slow one is waited for alone, and nobody is asked often while nothing changes."""
+"""Polls of many hosts: a slow one delays no other, and hosts are polled rarely while nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state in PostgreSQL, on a real server: what its URL may say, what goes wrong, and going on after that."""
+"""A state in PostgreSQL, on a real server: the forms of its URL, faults, and continuing after them."""
 
 from __future__ import annotations
 

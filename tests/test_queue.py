@@ -1,4 +1,4 @@
-"""`queue: true`: places for tasks that wait until others on a cluster let go. The planner alone."""
+"""`queue: true`: places for tasks that wait for others on a cluster. Only the planner."""
 
 from __future__ import annotations
 

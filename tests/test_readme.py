@@ -1,4 +1,4 @@
-"""README and docs tell the truth: the fields are the language's, YAML is valid, commands and links exist."""
+"""README and docs are true: the fields are the language's, YAML is valid, commands and links exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleetform reconcile`: what a person would do with `apply`, done by nobody, and no more than may be."""
+"""`fleetform reconcile`: does without a person what a person would do with `apply`, within its limits."""
 
 import json
 import os

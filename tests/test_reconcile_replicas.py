@@ -1,4 +1,4 @@
-"""Several loops on one state in PostgreSQL: one acts, whatever is killed, frozen, or done by people."""
+"""Several loops on one state in PostgreSQL: only one acts, whatever is killed, frozen, or done by people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records are structs that the rest of the code, and the type checker, may take for dataclasses."""
+"""Records are structs that the rest of the code, and the type checker, can treat as dataclasses."""
 
 import copy
 import dataclasses

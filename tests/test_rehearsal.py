@@ -1,4 +1,4 @@
-"""GPUs that are declared on this machine and that it lacks are a rehearsal, and everything says so."""
+"""Declared GPUs that this machine lacks are a rehearsal, and all output says so."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rows that are alike take one line, and nothing is lost by it."""
+"""Similar rows share one line, and no information is lost."""
 
 from __future__ import annotations
 

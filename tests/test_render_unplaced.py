@@ -1,4 +1,6 @@
-"""What a plan says of tasks without a place, and of money: from one node to thousands, in golden files."""
+"""The plan's text about tasks without a place and about money, from one node to thousands, in
+golden files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that was brought back from a backup: what its lost future did is not taken for its own doing."""
+"""A state restored from a backup: what its lost future did is not mistaken for its own work."""
 
 from __future__ import annotations
 

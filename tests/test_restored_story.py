@@ -1,4 +1,4 @@
-"""States that are brought back from a backup at random points of a story: see `restoring`.
+"""States restored from a backup at random points of a story: see `restoring`.
 
 FLEETFORM_EXAMPLES=many tells stories of 30 applies with 13 restores each, 52 in all.
 """

@@ -1,4 +1,4 @@
-"""`retry` of a task: what works is waiting for capacity; the rest is read, and refused."""
+"""`retry` of a task: the valid values, and what is refused."""
 
 from __future__ import annotations
 

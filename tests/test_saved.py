@@ -1,4 +1,4 @@
-"""Saved plans as values: what comes back, what is refused, and what makes them stale."""
+"""Saved plans as values: what is read back, what is refused, and what makes them outdated."""
 
 from __future__ import annotations
 

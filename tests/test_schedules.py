@@ -1,4 +1,4 @@
-"""`schedule` of fleets and tasks: what is there when, by the clock of a place."""
+"""`schedule` of fleets and tasks: what exists at which time, in a time zone."""
 
 from datetime import datetime
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The committed schemas are the generated ones; they allow what the decoder takes and what commands print."""
+"""The committed schemas are the generated ones. They allow what the decoder accepts and what
+commands print.
+"""
 
 from __future__ import annotations
 

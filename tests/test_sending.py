@@ -1,4 +1,4 @@
-"""What a task's `files` name: what is sent, what never is, and what a stranger's project cannot do."""
+"""The `files` of a task: what is sent, what never is, and what a stranger's project cannot do."""
 
 from __future__ import annotations
 

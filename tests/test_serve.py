@@ -1,4 +1,4 @@
-"""What is seen of a fleet from outside: `fleetform serve`, `/metrics` and the live page."""
+"""A fleet over HTTP: `fleetform serve`, `/metrics` and the live page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet that cannot be brought to its size is told which of its limits it is, and what to write."""
+"""The message for a fleet that cannot reach its size names the limit that is too low, and what to write."""
 
 from dataclasses import replace
 

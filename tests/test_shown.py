@@ -1,7 +1,7 @@
-"""A plan hides nothing: of ten pull requests, five of them malicious, its text alone tells which are which.
+"""A plan hides nothing: five of ten pull requests are malicious, and the plan's text alone shows which.
 
-The project runs on this machine. Each pull request changes its YAML as a reviewer would not notice in a plan
-that cuts: far to the right, far below, among many that are alike.
+The project runs on this machine. Each pull request makes a change that a reviewer would miss in a plan that
+cuts: far to the right, far below, or among many similar lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signed plans: `apply` carries out what one of the team's keys signed, to the byte, and nothing else."""
+"""Signed plans: `apply` carries out exactly what one of the team's keys signed, and nothing else."""
 
 from __future__ import annotations
 

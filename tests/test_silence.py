@@ -1,4 +1,4 @@
-"""Since when nodes do not answer, and which are given up: `plan.silence`, and what it means for ranks."""
+"""Nodes that do not answer: since when, which are given up (`plan.silence`), and the effect on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says, read: answers of several versions, lists of hosts, shares, faults. No Slurm is needed."""
+"""Parsing Slurm's output: answers of several versions, host lists, shares, faults. Needs no Slurm."""
 
 from __future__ import annotations
 

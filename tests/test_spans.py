@@ -1,4 +1,4 @@
-"""Traces: rounds, looks, plans, actions and calls to backends; nothing is imported where nobody asks."""
+"""Traces: rounds, looks, plans, actions and calls to backends; without a collector nothing is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What was spent in a month: counted once from what is recorded, and held against `limits.cost_per_month`."""
+"""The spending of a month: each hour counted once, from records, and compared with
+`limits.cost_per_month`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the ssh provider needs no host: words, scripts, GPUs, options, and what is loaded when."""
+"""The parts of the ssh provider that need no host: words, scripts, GPUs, options, and lazy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleetform state rm|mv|push|history|check` as they are run: what they say, refuse and leave behind."""
+"""`fleetform state rm|mv|push|history|check` run as commands: their output, refusals and effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that a stranger wrote: it is refused, or every command can work with it. Never a traceback."""
+"""A stranger's state: it is refused, or every command can work with it, without a traceback."""
 
 from __future__ import annotations
 

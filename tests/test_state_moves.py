@@ -1,4 +1,4 @@
-"""What `state mv`, `push` and `rm` do to a state: nothing is lost, nothing contradicts itself."""
+"""`state mv`, `push` and `rm`: nothing is lost, and the state stays consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state with anything wrong in one of its records is refused by name, or every command can work with it."""
+"""A state with one invalid record is refused by the record's name, or every command can work with it."""
 
 from __future__ import annotations
 

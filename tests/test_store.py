@@ -1,4 +1,4 @@
-"""The state: what is written is read back, what must never be is refused, and nothing is half done."""
+"""The state: what is written is read back, invalid states are refused, and no write is half done."""
 
 from __future__ import annotations
 

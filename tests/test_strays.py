@@ -1,4 +1,4 @@
-"""Ranks that run and are not recorded: they are seen, hold their blocks, and can be stopped."""
+"""Running ranks without a record: they are seen, hold their blocks, and can be stopped."""
 
 from __future__ import annotations
 

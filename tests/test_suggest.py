@@ -1,4 +1,4 @@
-"""`did you mean …?`: the word that was mistyped wins, and no other word is named."""
+"""`did you mean …?`: names the mistyped word, and no other."""
 
 from __future__ import annotations
 

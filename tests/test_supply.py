@@ -1,4 +1,4 @@
-"""What is installed is what was locked, and what is built is what was committed."""
+"""Exactly what was locked is installed, and exactly what was committed is built."""
 
 from __future__ import annotations
 

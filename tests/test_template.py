@@ -1,4 +1,4 @@
-"""`${{ … }}`: what it gives, where which names may stand, and what it cannot be made to do."""
+"""`${{ … }}`: its values, which names are allowed where, and what a stranger cannot make it do."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where ranks lie together and where apart: zones, racks that hosts name, `same` and `spread`."""
+"""Ranks together and apart: zones, racks of hosts, `same` and `spread`."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Values as people write them: empty text and nothing, numbers in quotes, durations, and `$${{`."""
+"""Values as people write them: empty text, missing values, numbers in quotes, durations, and `$${{`."""
 
 from __future__ import annotations
 

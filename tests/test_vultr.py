@@ -1,4 +1,4 @@
-"""The driver `vultr` against answers that libcloud recorded, and what it asks for."""
+"""The driver `vultr` with answers that libcloud recorded, and the requests that it sends."""
 
 import base64
 from dataclasses import replace

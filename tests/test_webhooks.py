@@ -1,4 +1,4 @@
-"""Webhooks: told of events at least once and in order, signed, each for itself."""
+"""Webhooks: each gets its events at least once, in order and signed, independently of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's day in fast motion, and a month whose money is spent: what a loop makes of them."""
+"""A project's day in fast motion, and a month whose budget is spent: what a loop does."""
 
 from __future__ import annotations
 

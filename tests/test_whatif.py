@@ -1,4 +1,4 @@
-"""The single change that would make a refused task fit: what is named does fit when it is made, and alone."""
+"""The single change that would make a refused task fit: it does so, alone."""
 
 import random
 import re

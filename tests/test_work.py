@@ -1,4 +1,4 @@
-"""The budget of a plan: work that is counted, by no clock, and refused at the document that costs most."""
+"""The budget of a plan: work is counted without a clock, and refused at the document that costs most."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The benchmark of worlds: what it generates, its model against trying everything, its checker.
+"""The benchmark of worlds: its generator, its model compared with brute force, its checker.
 
 FLEETFORM_EXAMPLES=2000 pytest tests/test_worlds.py looks at that many small cases.
 """

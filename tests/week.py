@@ -1,8 +1,8 @@
 """Days of a project in fast motion: tasks come and end, nodes are lost, a loop does its rounds.
 
-The loop is the real one, on a real state; its clock is a value. Where most nodes are is a `Place`: the
-rehearsal cloud of `places`, which runs in this process by the same clock, or the machines of `hosts.days`. A
-fleet of the `local` backend runs real processes, which wait for a file. All that comes follows from a seed.
+The loop and its state are real; its clock is a value. Most nodes are in a `Place`: the rehearsal cloud of
+`places`, which runs in this process by the same clock, or the machines of `hosts.days`. A fleet of the
+`local` backend runs real processes, which wait for a file. All events follow from a seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rehearsal cloud from a test's side: its process, what it has, and the plug for its provider."""
+"""The rehearsal cloud for tests: its process, its content, and the entry point of its provider."""
 
 from __future__ import annotations
 

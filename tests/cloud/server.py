@@ -1,13 +1,14 @@
-"""A process that plays a cloud: `python -m tests.cloud.server DATABASE`, and its port is its first line.
+"""A process that simulates a cloud: `python -m tests.cloud.server DATABASE` prints its port as its first
+line.
 
-It takes its time (`--latency`), half of it before a request has its effect and half after; it fails in the
-ways that clouds do (`--faults`, a share of all requests): throttled with a Retry-After, 5xx before and after
-the effect, the connection reset before and after it, an answer that comes too late. With `--late` a share of
-all writes waits for long before its effect, and has it even if its caller is dead by then. Chance is seeded.
+Each answer takes time (`--latency`), half of it before the request has its effect and half after. A share of
+all requests fails (`--faults`) in the ways of real clouds: throttled with a Retry-After, 5xx before or after
+the effect, a connection reset before or after it, an answer that comes too late. With `--late`, a share of
+all writes has its effect much later, even if the caller is dead by then. Chance is seeded.
 
-`POST /control {"hold": "node/gpu-0"}` stops the next request that would make that at the door; the answer to
-any `/control` lists what was stopped and what was let in since; `{"release": true}` lets it in: a caller that
-died meanwhile has still asked.
+`POST /control {"hold": "node/gpu-0"}` holds the next request that would make this thing. The answer to any
+`/control` lists the held requests and those let in since. `{"release": true}` lets it in: the request of a
+caller that died meanwhile still counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the rehearsal cloud has: a database file that outlives its process, and what may be done to it.
+"""The content of the rehearsal cloud: a database file that outlives its process, and the operations on it.
 
-Nothing that was made is ever erased: what is gone carries `gone`, so that a test counts what was made, and
-how often. Two things of one name are allowed, as on most clouds; with `names`, tokens mean nothing and a name
-is taken once instead. All changes take turns.
+Nothing is ever erased: a deleted thing is marked `gone`, so that tests can count what was made, and how
+often. Two things may have the same name, as on most clouds. With `names`, tokens have no effect and names are
+unique. Changes run one at a time.
 """
 
 from __future__ import annotations

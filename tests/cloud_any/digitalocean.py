@@ -1,7 +1,7 @@
-"""A DigitalOcean for tests: what its API does with droplets, volumes, tags, keys; and a bad line.
+"""A DigitalOcean for tests: its API for droplets, volumes, tags and keys, and a bad connection.
 
-It has what makes that cloud what it is: no token of a create, names of volumes that are taken once in a
-region, pages, tags that are things of their own, and actions that end later.
+It has what is special about that cloud: no client tokens, unique names of volumes in a region, pages, tags as
+objects of their own, and actions that end later.
 """
 
 from __future__ import annotations

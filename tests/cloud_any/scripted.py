@@ -1,4 +1,4 @@
-"""An API of JSON whose answers a test writes down, as libcloud recorded them or as it likes."""
+"""A JSON API with the answers that a test gives: libcloud's recorded ones, or others."""
 
 from __future__ import annotations
 

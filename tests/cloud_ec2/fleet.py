@@ -1,7 +1,7 @@
-"""Nodes with a volume each, made as the tool would: every call is tried again, by tokens that never change.
+"""Makes nodes with a volume each, as the tool would: every call is retried, with tokens that never change.
 
-`python -m tests.cloud_ec2.fleet PORT FOLDER LINEAGE JOBS WORKERS` makes them in a process that can be killed:
-who starts it again takes up what is there.
+`python -m tests.cloud_ec2.fleet PORT FOLDER LINEAGE JOBS WORKERS` makes them in a process that can be killed;
+starting it again continues.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An EC2 that is light at any size: instances in a dictionary, in pages. moto takes seconds."""
+"""An EC2 that is fast at any size: instances in a dictionary, in pages. moto would take seconds."""
 
 from __future__ import annotations
 

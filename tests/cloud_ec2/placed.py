@@ -2,8 +2,8 @@
 
 * A placement group is made, listed and deleted by its name. One that an instance is in is `InUse`; so is one
   that has instances in another zone. Types that no group of the strategy `cluster` takes are refused.
-* There are the reservations of `RESERVED`, in every region. An instance that targets one has to be of its
-  type and in its zone, and of its market: a capacity block is asked for as one.
+* Every region has the reservations in `RESERVED`. An instance in one must have its type, zone and market: a
+  capacity block must be requested as such.
 
 Written from Amazon's public documentation of the API.
 """

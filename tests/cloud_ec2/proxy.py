@@ -1,4 +1,6 @@
-"""A bad line: a proxy that spoils a share of the requests to a server, before or after they take effect."""
+"""A bad connection: a proxy that spoils a share of the requests to a server, before or after they take
+effect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An EC2 whose answers a test writes down: pages, states that come late, answers that are none."""
+"""An EC2 with the answers that a test gives: pages, states that come late, invalid answers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""A small Azure: machines, disks, interfaces, addresses and tags of a group, as far as the driver asks.
+"""A small Azure: machines, disks, interfaces, addresses and tags of a resource group, as far as the driver
+needs them.
 
-Written from Microsoft's reference of the API, not measured on it. What it is strict about: a resource is
-there as soon as it was put and done a look later, what is used by another cannot go, `If-None-Match` is
-heeded, a page has few things, ids come back in another case, a request without the login's token is refused.
-Machines of a proximity placement group are in one zone; those of a capacity reservation group are of a type
-and in a zone of it, and in no proximity placement group.
+Written from Microsoft's reference of the API, not compared with it. It is strict in these points: a resource
+exists as soon as it was put, and is complete one look later; a resource in use cannot be deleted;
+`If-None-Match` works; pages are short; ids come back in another case; a request without the login's token is
+refused. Machines of a proximity placement group are in one zone. Machines of a capacity reservation group
+have its type and zone, and no proximity placement group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A small GCE: instances, disks, labels, metadata and the operations on them, as far as the driver asks.
+"""A small GCE: instances, disks, labels, metadata and their operations, as far as the driver needs them.
 
-Written from Google's reference of the API, not measured on it. What it is strict about: names are taken once
-in a zone, labels and fingerprints are checked, a page has few things, what changes something is an operation
-that is not done at first, and a request without the login's token is refused.
+Written from Google's reference of the API, not compared with it. It is strict in these points: names are
+unique in a zone; labels and fingerprints are checked; pages are short; a change is an operation that ends
+later; a request without the login's token is refused.
 """
 
 from __future__ import annotations

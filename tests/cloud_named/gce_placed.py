@@ -1,8 +1,8 @@
 """Placement policies and reservations of the small GCE.
 
-Written from Google's reference, as the rest. What it is strict about: a policy is of a region, and takes
-machines of some families, all in one zone; one that a machine is in cannot go; a reservation is taken by the
-type of machine that it is for, in its zone, in its own policy or none, and has so many of them.
+Written from Google's reference, like the rest. It is strict in these points: a policy belongs to a region,
+and takes machines of some families, all in one zone; a policy with a machine cannot be deleted; a reservation
+takes machines of its type, in its zone, in its own policy or none, up to its number.
 """
 
 from __future__ import annotations

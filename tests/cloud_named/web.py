@@ -1,4 +1,4 @@
-"""A server of JSON whose answers a test writes down, or a whole cloud makes up."""
+"""A JSON server with the answers that a test gives, or that a whole simulated cloud makes."""
 
 from __future__ import annotations
 

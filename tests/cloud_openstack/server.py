@@ -1,9 +1,8 @@
 """A small OpenStack: the requests of keystone, nova, cinder, glance and neutron that the driver sends.
 
-What takes a while there takes a look here: a thing goes on to its next state whenever somebody has seen it.
-Servers have addresses of this machine: nobody answers there, and nobody else is asked.
-A share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. That it says what a real one says is
-seen in tests/openstack, where the same suite runs against that one.
+A thing goes on to its next state whenever somebody has looked at it. Servers have addresses of this machine,
+where nothing answers. A share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. tests/openstack
+runs the same suite against a real OpenStack, which shows that the answers match.
 """
 
 from __future__ import annotations

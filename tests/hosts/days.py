@@ -1,8 +1,9 @@
-"""Days in fast motion on machines (`tests.week`): on hosts, and on moto's EC2 with machines behind instances.
+"""Days in fast motion on machines (`tests.week`): on hosts, and on moto's EC2 with machines behind its
+instances.
 
-Ranks are processes there, started over SSH. They wait at a pipe for the code with which they have to end.
-The machines have the clock of the test, and so has this process. What a host does by itself goes by the time
-that has really passed: nobody is cut off here, only off, and no rank has a longest duration.
+Ranks are real processes, started over SSH. They wait at a pipe for their exit code. The machines and this
+process use the test's clock. Timeouts on a host itself use real time, so hosts are only switched off here,
+not cut off, and no rank has a maximum duration.
 """
 
 from __future__ import annotations

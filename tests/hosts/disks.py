@@ -1,4 +1,4 @@
-"""Disks for the machines: a sparse file each, which a machine has as a device while it is attached there."""
+"""Disks for the machines: sparse files, each of which is a device of a machine while attached."""
 
 from __future__ import annotations
 

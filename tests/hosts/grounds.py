@@ -1,6 +1,6 @@
-"""Where machines die: hosts, and EC2 with machines behind it. How they are lost, and what is seen of them.
+"""The places where machines die: hosts, and EC2 with machines behind it; how they are lost, and what is left.
 
-All of it is seen from outside: on the machines' disks and in EC2's own answers, not in the state.
+Everything is checked from outside: on the machines' disks and in EC2's own answers, not in the state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What ranks write down of themselves on their machines, and what is wrong with it: who runs twice at once.
+"""The journal that ranks write on their machines, and its errors: ranks that ran twice at once.
 
-A line is `WHAT TASK RANK ATTEMPT PID TIME`; `start`, `beat`, `term` (it is asked to stop) or `end`. All
+A line is `WHAT TASK RANK ATTEMPT PID TIME`, with `start`, `beat`, `term` (asked to stop) or `end`. All
 machines have this machine's clock.
 """
 

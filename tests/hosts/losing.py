@@ -1,6 +1,6 @@
 """Schedules of machines that die while gangs run: what is lost, when, how, and whether it comes back.
 
-All of it follows from a seed. `grounds` has the machines, `played` plays a schedule there.
+A schedule follows from a seed. `grounds` has the machines, `played` plays a schedule there.
 """
 
 from __future__ import annotations

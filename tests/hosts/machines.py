@@ -1,10 +1,10 @@
-"""Hosts for tests, on one machine: real sshd in namespaces of its own, an address, a host key, a disk.
+"""Hosts for tests on one machine: real sshd in namespaces, each with its own address, host key and disk.
 
-A host can be powered off, rebooted and cut off, and its disk is small enough to be filled. Nothing of it
-leaves the machine: the addresses are of a block that is for tests alone (RFC 2544), and what is not there is
-unreachable. Not of its own are kernel, CPUs and memory.
+A host can be powered off, rebooted and cut off, and its disk is small enough to be filled. No packet leaves
+the machine: the addresses are of a block for tests (RFC 2544), and missing hosts are unreachable. Hosts share
+kernel, CPUs and memory.
 
-It needs root. A run that was killed leaves remains, which the next one that gets its number clears away.
+It needs root. A killed run leaves remains, which the next run with its number removes.
 """
 
 from __future__ import annotations

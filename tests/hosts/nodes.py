@@ -1,4 +1,4 @@
-"""What the tests of hosts have in common: how a test host is reached, and nodes on it."""
+"""Shared by the tests of hosts: how a test host is reached, and nodes on it."""
 
 from __future__ import annotations
 

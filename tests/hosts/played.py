@@ -1,4 +1,4 @@
-"""A schedule of losses is played: `apply --wait` runs by itself meanwhile. What is wrong afterwards."""
+"""Plays a schedule of losses while `apply --wait` runs, and reports what is wrong afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project whose fleet are the test hosts."""
+"""A project with the test hosts as its fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks on hosts: as real as the host can make them, and what it cannot is said."""
+"""Blocks on hosts: enforced as far as the host can, and reported where it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's hours in fast motion on machines: what a loop makes of them."""
+"""A loop keeps a project as declared for hours in fast motion, on machines."""
 
 from __future__ import annotations
 

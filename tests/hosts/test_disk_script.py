@@ -1,4 +1,4 @@
-"""What mounts volumes on a cloud's node (`disk.sh`): that nothing is ever lost by it, and what it refuses."""
+"""The script that mounts volumes on a cloud's node (`disk.sh`): it never loses data; what it refuses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A capacity failure of EC2 in the middle of a cluster task: its nodes go elsewhere, its ranks run there.
+"""EC2 runs out of capacity in the middle of a cluster task: its nodes and ranks go elsewhere.
 
-Where there is no other place, its task waits until there is room.
+If there is no other place, the task waits until there is room.
 """
 
 from __future__ import annotations

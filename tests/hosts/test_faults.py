@@ -1,4 +1,4 @@
-"""What goes wrong with hosts, from end to end: the installed command, real sshd, real ranks."""
+"""Faults of hosts, from end to end: the installed command, real sshd, real ranks."""
 
 from __future__ import annotations
 

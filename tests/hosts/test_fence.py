@@ -1,6 +1,6 @@
-"""A command that slept past its lease, on hosts: it wakes up and does nothing more there.
+"""A command on hosts that slept past its lease: it wakes up and changes nothing more.
 
-What counts is what is really there: the data of volumes, and the ranks that run on the host.
+The test looks at the hosts themselves: the data of volumes, and the running ranks.
 """
 
 from __future__ import annotations

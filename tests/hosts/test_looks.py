@@ -1,4 +1,4 @@
-"""What a look at a host says, and whose node it is."""
+"""A look at a host: what it reports, and which state's node the host is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines die: a few schedules of `benchmarks/machines`, and that it finds what it looks for."""
+"""Machines die: some schedules of `benchmarks/machines`, and that the checks find faults."""
 
 from __future__ import annotations
 

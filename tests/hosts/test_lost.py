@@ -1,4 +1,4 @@
-"""Machines of EC2 that are lost: tasks go on elsewhere as `retry` says, and nothing is left that bills."""
+"""Lost machines of EC2: tasks go on elsewhere as `retry` says, and nothing that costs money is left."""
 
 from __future__ import annotations
 

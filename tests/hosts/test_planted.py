@@ -1,4 +1,4 @@
-"""Secrets that lie about, in a run of everything under the default policy: none of them comes to light."""
+"""Planted secrets, in a run of everything under the default policy: none of them is leaked."""
 
 from __future__ import annotations
 

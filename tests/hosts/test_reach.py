@@ -1,4 +1,4 @@
-"""Whether hosts reach each other: asked before the first rank of a gang starts."""
+"""Whether hosts reach each other is checked before the first rank of a gang starts."""
 
 from __future__ import annotations
 

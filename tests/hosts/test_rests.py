@@ -1,4 +1,4 @@
-"""A loop with hosts that are down: it leaves them alone, asks again beside its rounds, and waits for none."""
+"""A loop with hosts that are down: it leaves them alone, asks again in the background, and waits for none."""
 
 from __future__ import annotations
 

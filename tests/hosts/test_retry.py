@@ -1,4 +1,4 @@
-"""`retry` on hosts: one restarts in the middle of a run, and a rank that fails."""
+"""`retry` on hosts: a host restarts in the middle of a run, and a rank fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Hosts that do not answer: given up after `unreachable_duration`, their ranks run again elsewhere, once."""
+"""Hosts that do not answer: they are given up after `unreachable_duration`, and their ranks run once
+elsewhere.
+"""
 
 from __future__ import annotations
 

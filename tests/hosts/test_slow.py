@@ -1,4 +1,4 @@
-"""A host that is slow: it is told of, and keeps nobody waiting. And how little a host is asked."""
+"""A slow host is reported and delays nobody. And hosts get few requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ranks on a host that systemd has booted, with logins of its own, and groups that are all systemd's.
+"""Ranks on a host booted by systemd, with its own logins and control groups.
 
-It takes a virtual machine: CONTRIBUTING.md says how to have one.
+It needs a virtual machine: see CONTRIBUTING.md.
 """
 
 from __future__ import annotations

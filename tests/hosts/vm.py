@@ -1,6 +1,6 @@
-"""A virtual machine that systemd has booted: its groups, logins and lingering can be seen nowhere else.
+"""A virtual machine booted by systemd: the only place to test its groups, logins and lingering.
 
-It is made from what `vm.sh` put into a folder, and only where FLEETFORM_VM names one.
+It is made from the folder that `vm.sh` fills, if FLEETFORM_VM names one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Machines behind the servers of an OpenStack, so that ranks run on them: as tests/hosts has them for EC2.
+"""Machines behind the servers of an OpenStack, so that ranks can run on them, as tests/hosts has for EC2.
 
-Nova's hypervisor only pretends, but it says which address a server has, and keeps what it was told for its
-first start; cinder says which volume is on it. So a machine comes up at that address, and its disks with it.
+Nova's hypervisor only pretends, but it reports a server's address and keeps its user data; cinder reports its
+volumes. So a machine starts at that address, with its disks.
 """
 
 from __future__ import annotations

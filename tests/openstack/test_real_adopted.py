@@ -1,4 +1,4 @@
-"""Volumes that somebody else made, on a real OpenStack: taken on by their ids, and let go as they were."""
+"""Volumes that somebody else made, on a real OpenStack: adopted by their ids, and released unchanged."""
 
 import zlib
 from functools import partial

@@ -1,4 +1,4 @@
-"""What people get wrong, told by a real OpenStack: each is said in words, and nothing is left behind."""
+"""Mistakes of users, with a real OpenStack: each gets a clear message, and nothing is left behind."""
 
 import zlib
 from functools import partial

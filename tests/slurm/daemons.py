@@ -1,8 +1,7 @@
-"""A whole Slurm on this machine, for tests: munged, slurmctld and one slurmd for each node, on loopback.
+"""A whole Slurm on this machine for tests: munged, slurmctld and one slurmd for each node, on loopback.
 
-Debian builds slurmd so that many of them run on one machine (`slurmd -N name`). Everything lies in one
-folder, with a key and sockets of its own. The daemons run as one user, root or not, and so
-do jobs.
+Debian builds slurmd so that many of them run on one machine (`slurmd -N name`). Everything is in one folder,
+with its own key and sockets. The daemons and the jobs run as one user, root or not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What people and administrators do to a cluster and its jobs, told for what it is, with a real Slurm."""
+"""Faults that people and administrators cause to a cluster and its jobs get the right message, with a real
+Slurm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition as a fleet: what is planned is what Slurm grants, with a real Slurm."""
+"""A partition as a fleet: Slurm grants what is planned, with a real Slurm."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """SIGKILL at any moment of an apply or a stop, and of the controller: nothing is lost or made twice.
 
-`FLEETFORM_SEEDS=0,20` runs other schedules of kills than the few that CI runs; each has up to sixteen of
-them, and every other one kills the controller in the middle as well. How many there were is printed
-(`pytest -rP`).
+`FLEETFORM_SEEDS=0,20` runs other schedules of kills than those in CI. Each has up to sixteen kills, and every
+other one also kills the controller in the middle. The number of kills is printed (`pytest -rP`).
 """
 
 from __future__ import annotations

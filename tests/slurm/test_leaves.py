@@ -1,8 +1,7 @@
-"""Sixteen nodes below four leaf switches: gangs that stay below one, and worlds drawn at random.
+"""Sixteen nodes below four leaf switches: gangs that stay below one, and random worlds.
 
-`FLEETFORM_SEEDS=1000,1300` draws other worlds than the few that CI draws: in each one, what the plan places
-is granted by Slurm at once and where the plan says, and what it refuses for want of room would have had to
-wait.
+`FLEETFORM_SEEDS=1000,1300` uses other worlds than those in CI. In each world, Slurm grants at once, and in
+the same place, what the plan places; what the plan refuses for lack of room would have had to wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The provider of the rehearsal cloud (`tests/cloud/server.py`), as a third party would write and ship it.
+"""The provider of the rehearsal cloud (`tests/cloud/server.py`), written and packaged as a third party would.
 
-It is found by the entry point of the `dist-info` folder beside it, once this folder is on PYTHONPATH; it
-knows the port and nothing else of fleetform. Each request has a connection of its own and a time limit, and
-there are no retries here: what went wrong is said in the port's two kinds of error.
+It is found by the entry point of the `dist-info` folder beside it, once this folder is on PYTHONPATH. It uses
+only the port of fleetform. Each request has its own connection and a time limit, and there are no retries:
+all faults are the port's two kinds of error.
 """
 
 from __future__ import annotations
