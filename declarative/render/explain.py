@@ -12,7 +12,7 @@ from declarative.render.data import iso
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
-from declarative.why.alternatives import Alternative, Elsewhere, Instead, Turned
+from declarative.why.alternatives import Alternative, Elsewhere, Instead, Rejected
 from declarative.why.reasons import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 FEW = 5
@@ -347,7 +347,7 @@ def _alternative(item: Alternative) -> list[Cell]:
     ]
 
 
-def _turned(item: Turned) -> Iterator[list[Cell]]:
+def _turned(item: Rejected) -> Iterator[list[Cell]]:
     """The rejected ones: by name if few, else their number, some names and the detail of the first."""
     cheap = f"; {item.cheaper:,} of them cost less" if item.cheaper and item.what == "offer" else ""
     if item.count <= min(2, len(item.examples)):

@@ -9,7 +9,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.placement.types import Kind, Refusal, Rejection
 from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
-from declarative.why.alternatives import Alternative, Instead, Turned
+from declarative.why.alternatives import Alternative, Instead, Rejected
 from declarative.why.reasons import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 
@@ -135,7 +135,7 @@ def _alternative(item: Alternative) -> dict[str, Any]:
     }
 
 
-def _turned(item: Turned) -> dict[str, Any]:
+def _turned(item: Rejected) -> dict[str, Any]:
     return {
         "what": item.what,
         "code": item.code,

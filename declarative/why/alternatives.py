@@ -100,7 +100,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
+class Rejected:
     """All nodes, offers or fleets that one filter rejected. `cheaper` counts those that cost less than the
     chosen one.
     """
@@ -123,7 +123,7 @@ class Instead:
     offers: tuple[Alternative, ...] = ()
     offers_count: int = 0
     cheaper: int = 0
-    turned: tuple[Turned, ...] = ()
+    turned: tuple[Rejected, ...] = ()
     alone: bool = False
     """Whether its node is launched only for it."""
     anyway: bool = False
@@ -147,7 +147,7 @@ class Elsewhere:
     """What the launches add to the cost, USD an hour."""
 
 
-class Weighed(Tally):
+class PlaceTally(Tally):
     """A tally that checks one place at a time."""
 
     def of_option(self, option: Option) -> Mismatch | None:
@@ -170,11 +170,11 @@ class Recount:
         self.ledger = Ledger.start(self.board)
         self.refusals = Refusals(self.board, self.ledger, finish(self.ledger))
 
-    def asks(self, job: Job, rank: int, domain: Domain) -> Weighed:
+    def asks(self, job: Job, rank: int, domain: Domain) -> PlaceTally:
         """A tally for one rank of a task whose other ranks lie in `domain`."""
         if not job.request.apart:
             domain = domain._replace(maker=None)
-        return Weighed(self.refusals, job, Try(domain=domain), rank, {})
+        return PlaceTally(self.refusals, job, Try(domain=domain), rank, {})
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
@@ -182,7 +182,7 @@ class Recount:
         return found.domain if found else ANYWHERE
 
 
-class _Weighing:
+class _AlternativeSearch:
     """Sorts all nodes and offers into those that would hold a rank and those that would not."""
 
     def __init__(self, recount: Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
@@ -247,10 +247,10 @@ class _Weighing:
             blocks=self.job.request.fit[kind],
             idle=self.ledger.free[number],
             more=None if price is None else -price or 0.0,
-            note=self._beaten(number),
+            note=self._why_not_chosen(number),
         )
 
-    def _beaten(self, number: int) -> str | None:
+    def _why_not_chosen(self, number: int) -> str | None:
         """Why the place that was taken is better, if it is on an existing node."""
         chosen = self.board.index.get(self.seat.name) if self.seat else None
         if chosen is None or self.tally.of_node(chosen):
@@ -309,19 +309,19 @@ class _Weighing:
         self.counts[key] = self.counts.get(key, 0) + len(targets)
         self.turned.setdefault(key, []).extend((reason.of(t), less) for t in targets)
 
-    def _turned(self) -> Iterable[Turned]:
+    def _turned(self) -> Iterable[Rejected]:
         for (what, code), found in sorted(self.turned.items(), key=lambda p: _turned_order(p[0], len(p[1]))):
             if found:
                 items = [r for r, _ in found]
                 if what == "node":
                     items.sort(key=lambda r: natural(r.target))
-                    items = [self._itself(r) for r in items[:NAMED]]
+                    items = [self._own_rejection(r) for r in items[:NAMED]]
                 cheaper = sum(less for _, less in found)
-                yield Turned(
+                yield Rejected(
                     what=what, code=code, count=len(found), cheaper=cheaper, examples=tuple(items[:NAMED])
                 )
 
-    def _itself(self, rejection: Rejection) -> Rejection:
+    def _own_rejection(self, rejection: Rejection) -> Rejection:
         """The rejection for this node's own holders: nodes that are alike were checked as one."""
         reason = self.tally.of_node(self.board.index[rejection.target.removeprefix("node/")])
         return reason.of(rejection.target) if reason else rejection
@@ -344,7 +344,7 @@ def instead(scene: Scene, ask: Ask, rank: int, seat: Node, domain: Domain) -> In
     """Which other places would hold a rank that sits on `seat`. Its siblings stay where they are."""
     name = f"rank/{rank_name(str(ask.want.spec.name), rank)}"
     recount = Recount(scene.without({name}), [ask])
-    return _Weighing(recount, recount.board.jobs[0], rank, domain, seat).instead()
+    return _AlternativeSearch(recount, recount.board.jobs[0], rank, domain, seat).instead()
 
 
 def places(scene: Scene, ask: Ask, rank: int) -> Instead:
@@ -353,7 +353,7 @@ def places(scene: Scene, ask: Ask, rank: int) -> Instead:
     mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
     recount = Recount(scene.without(mine), [ask])
     job = recount.board.jobs[0]
-    return _Weighing(recount, job, rank, recount.domain(job), None).instead()
+    return _AlternativeSearch(recount, job, rank, recount.domain(job), None).instead()
 
 
 def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:

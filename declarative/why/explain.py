@@ -54,7 +54,7 @@ MOST_RANKS = 20
 MOST_LOOKED = 200
 """For at most so many tasks without a place, the reason why a node rejected them is looked up."""
 
-_OF_IDLE = ("idle-there", "runs", "promised")
+_NOT_WHILE_QUEUED = ("idle-there", "runs", "promised")
 """Reasons that do not apply to a rank that waits in a queue."""
 
 
@@ -203,7 +203,7 @@ class Explainer:
             if decision is None or place is None:
                 out.append(self._without_place(name, rank))
                 continue
-            like = first.setdefault(self._likeness(decision.want, rank), rank)
+            like = first.setdefault(self._place_key(decision.want, rank), rank)
             out.append(self._rank(decision, place, None if like == rank else like))
         return tuple(out)
 
@@ -238,7 +238,7 @@ class Explainer:
         if name not in self.found.tasks and want is not None and want.starts:
             yield Why(key="schedule", text=f"its `schedule` starts it at {want.starts}")
 
-    def _likeness(self, want: TaskWant, rank: int) -> object:
+    def _place_key(self, want: TaskWant, rank: int) -> object:
         """Equal for ranks that fit the same places: their volumes lie in the same zones."""
         volumes = self.scene().volumes
         if not want.mounts:
@@ -297,7 +297,7 @@ class Explainer:
             state=RankState.PENDING.value if anew else self._rank_state(place.task, place.rank),
             place=place,
             node_price=node.price,
-            why=(*queued, *(r for r in reasons.all() if not queued or r.key not in _OF_IDLE)),
+            why=(*queued, *(r for r in reasons.all() if not queued or r.key not in _NOT_WHILE_QUEUED)),
             instead=None if like is not None else found,
             like=like,
         )

@@ -25,10 +25,10 @@ from declarative.why.alternatives import (
     Alternative,
     Elsewhere,
     Instead,
+    PlaceTally,
     Recount,
+    Rejected,
     Scene,
-    Turned,
-    Weighed,
     barred_reason,
 )
 
@@ -128,10 +128,10 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
     return _Launch(recount, node, asked).instead()
 
 
-def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Turned, ...]:
+def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Rejected, ...]:
     """Rejected offers by code, most frequent code first, and whether each is cheaper."""
     return tuple(
-        Turned(
+        Rejected(
             what="offer",
             code=code,
             count=len(found),
@@ -145,7 +145,7 @@ def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Tu
 class _Launch:
     """The offers that could be launched in place of a node."""
 
-    def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, Weighed]]) -> None:
+    def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, PlaceTally]]) -> None:
         self.recount, self.board, self.node, self.asked = recount, recount.board, node, asked
 
     def instead(self) -> Instead:
