@@ -152,7 +152,7 @@ class RoundRun(Run):
         if (left := choice.unused(self.results)) != choice.approvals:
             writer.wait_for_approval(left)
         if not stop.is_set():
-            self.rounds.backoff.noted(plan, self.results, self.now())
+            self.rounds.backoff.take_in(plan, self.results, self.now())
             if lost := choice.still_lost(self.results):
                 writer.permit(lost)
                 self.rounds.lost |= lost.keys()

@@ -50,7 +50,7 @@ class Backoff:
         self._delays = delays
         self._failed: dict[str, tuple[int, float, str]] = {}
 
-    def noted(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
+    def take_in(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
         """Take in the results of a plan: failed groups are delayed, the delays of done groups end."""
         found = {result.id: result for result in results}
         groups: dict[str, str | None] = {}
@@ -216,20 +216,20 @@ def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Dia
     return (*found, *lacking)
 
 
-class _Together(NamedTuple):
+class _ApprovalGroup(NamedTuple):
     """The groups that wait for one approval, and the ids of their actions."""
 
     groups: frozenset[str]
     steps: tuple[str, ...]
 
 
-def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _Together]:
+def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _ApprovalGroup]:
     """Digest → the groups that belong together and wait for one approval."""
     out = {}
     for members in components(plan, [h.group for h in held if h.approval]):
         actions = tuple(a for a in plan.actions if group_of(a) in members)
         part = replace(plan.only(actions), unplaced=Unplaced())
-        out[approval_of(part).digest] = _Together(members, tuple(a.id for a in actions))
+        out[approval_of(part).digest] = _ApprovalGroup(members, tuple(a.id for a in actions))
     return out
 
 

@@ -105,7 +105,7 @@ class Stop(threading.Event):
         self.halt.set()
 
 
-GLANCE = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks whether the next round must start early."""
 
 
@@ -143,6 +143,6 @@ class Loop:
         while not over:
             started = self._clock()
             self.once()
-            over = self._wait(min(GLANCE, interval()))
+            over = self._wait(min(CHECK_INTERVAL, interval()))
             while not over and self._clock() < started + interval() and not early():
-                over = self._wait(min(GLANCE, max(0.0, started + interval() - self._clock())))
+                over = self._wait(min(CHECK_INTERVAL, max(0.0, started + interval() - self._clock())))
