@@ -50,7 +50,7 @@ def _service(data: dict[str, Any], default: str) -> Draft:
         0, "a service of dstack: as a task it runs until it is stopped, and nothing routes to it"
     )
     for key in lost:
-        draft.lose(key, "services have no counterpart")
+        draft.drop(key, "services have no counterpart")
     return draft
 
 
@@ -64,9 +64,9 @@ def _draft(kind: str, data: dict[str, Any], default: str) -> Draft:
         if key in ("type", "name") or value is None:
             continue
         if key in ignored_of(cls):
-            draft.lose(key, ignored_of(cls)[key])
+            draft.drop(key, ignored_of(cls)[key])
         elif key not in known:
-            draft.lose(key, foreign.get(key, "no field of fleetform"))
+            draft.drop(key, foreign.get(key, "no field of fleetform"))
         elif key == "backends" and isinstance(value, list):
             draft.fields[key] = known_backends(draft, value)
         else:
@@ -80,14 +80,14 @@ def _fit(draft: Draft) -> None:
     if isinstance(resources := draft.fields.get("resources"), dict):
         for key in [key for key in resources if key in ignored_of(Resources)]:
             del resources[key]
-            draft.lose(f"resources.{key}", ignored_of(Resources)[key])
+            draft.drop(f"resources.{key}", ignored_of(Resources)[key])
     backend = draft.fields.get("backend")
     if backend and not known_backends(draft, [backend]):
         del draft.fields["backend"]
     for key in ("privileged", "registry_auth"):
         if "image" not in draft.fields and key in draft.fields:
             del draft.fields[key]
-            draft.lose(key, "without an `image`, commands are processes of the node's user")
+            draft.drop(key, "without an `image`, commands are processes of the node's user")
 
 
 def _plain(value: Any, draft: Draft) -> Any:
@@ -157,7 +157,7 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
     task.fields["commands"] = commands
     for key, value in data.items():
         if value is not None:
-            task.lose(key, _ELSEWHERE.get(key, "no counterpart"))
+            task.drop(key, _ELSEWHERE.get(key, "no counterpart"))
     return [fleet, task]
 
 
@@ -171,7 +171,7 @@ def _environment(data: dict[str, Any], task: Draft) -> None:
         env[key] = f"${{{{ env.{key} }}}}" if value is None else value
     for key, value in _mapping(data.pop("secrets", None)).items():
         if value not in (None, ""):
-            task.lose(f"secrets.{key}", f"set {key} in the environment of the user who applies")
+            task.drop(f"secrets.{key}", f"set {key} in the environment of the user who applies")
         env[key] = f"${{{{ env.{key} }}}}"
     if env:
         task.fields["env"] = env
@@ -185,7 +185,7 @@ def _workdir(value: Any, task: Draft) -> None:
     elif value and not str(value).startswith(("/", "~")) and ".." not in str(value).split("/"):
         task.fields["files"] = [{"local_path": str(value).removeprefix("./") or ".", "path": "."}]
     elif value:
-        task.lose("workdir", "it is not below this directory: move the project there, and write `files: [.]`")
+        task.drop("workdir", "it is not below this directory: move the project there, and write `files: [.]`")
 
 
 def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> None:
@@ -201,11 +201,11 @@ def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> Non
                 if not local
                 else "files go below the rank's own folder: `files`"
             )
-            task.lose(f"file_mounts.{target}", why)
+            task.drop(f"file_mounts.{target}", why)
     if not files:
         del task.fields["files"]
     for target in volumes:
-        task.lose(f"volumes.{target}", f"declare a `volume`, and write `volumes: ['<name>:{target}']`")
+        task.drop(f"volumes.{target}", f"declare a `volume`, and write `volumes: ['<name>:{target}']`")
 
 
 def _resources(data: dict[str, Any], task: Draft, fleet: Draft) -> None:
@@ -261,7 +261,7 @@ def _of_nodes(key: str, value: Any, fleet: Draft) -> None:
             "image_id": "write it as `image` in the `backend` document",
             "ports": "ranks listen on their node's address",
         }
-        fleet.lose(f"resources.{key}", why.get(key, "no counterpart"))
+        fleet.drop(f"resources.{key}", why.get(key, "no counterpart"))
 
 
 def _amount(key: str, text: str) -> tuple[str, str] | None:
@@ -294,14 +294,14 @@ def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
     for item in _listed(value):
         match = _ACCELERATOR.fullmatch(item)
         if match is None or match["name"].lower().startswith("tpu"):
-            task.lose(f"resources.accelerators: {item if ':' in item else item + ':1'}", "no whole GPUs")
+            task.drop(f"resources.accelerators: {item if ':' in item else item + ':1'}", "no whole GPUs")
             continue
         memory = f"{match['memory']}GB" if match["memory"] else ""
         count = (match["count"] or "1").replace("+", "..")
         models.setdefault((memory, count), []).append(match["name"])
     for (memory, count), names in models.items():
         if "gpu" in wanted:
-            task.lose(
+            task.drop(
                 f"resources.accelerators: {', '.join(names)}:{count}", "a task asks for one memory and count"
             )
         else:
@@ -314,7 +314,7 @@ def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
     for one in asked:
         cloud, region, zone = _place(one)
         if cloud in ("k8s", "kubernetes", "ssh"):
-            fleet.lose(f"infra: {one.get('infra') or ''}", "declare the hosts: `ssh_config: {hosts: […]}`")
+            fleet.drop(f"infra: {one.get('infra') or ''}", "declare the hosts: `ssh_config: {hosts: […]}`")
         elif cloud in ("", "*") or known_backends(fleet, [cloud]):
             found["backends"].append(cloud)
             found["regions"].append(region)

@@ -204,7 +204,7 @@ class HostList:
             self.seen.add(key)
             self.groups.setdefault("" if group in ALL else group, []).append(host)
 
-    def lose(self, what: str) -> None:
+    def drop(self, what: str) -> None:
         """Note once that something was left out."""
         note = f"left out {what}"
         if note not in self.notes:
@@ -228,7 +228,7 @@ def of_ssh(text: str, hosts: HostList) -> None:
         words = line.replace("=", " ", 1).split()
         if not words or words[0].lower() != "host":
             if words and words[0].lower() in ("include", "match"):
-                hosts.lose(f"`{words[0]}` of ssh's configuration: name its hosts on the command line")
+                hosts.drop(f"`{words[0]}` of ssh's configuration: name its hosts on the command line")
             continue
         for alias in words[1:]:
             if not re.search(r"[*?!\"]", alias):
@@ -252,7 +252,7 @@ def of_lines(text: str, hosts: HostList) -> None:
             key, _, value = line.partition("=")
             common.setdefault(group, {})[key.strip()] = value.strip().strip("\"'")
         elif kind:
-            hosts.lose(f"`[{group}:{kind}]`: hosts are in the fleet of the first group that lists them")
+            hosts.drop(f"`[{group}:{kind}]`: hosts are in the fleet of the first group that lists them")
         else:
             listed += [(group, each) for each in _named(words[0], dict(_pairs(words[1:])), hosts)]
     for name, host in listed:
@@ -288,7 +288,7 @@ def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator
     for each in _spread(name):
         found = login(each)
         if found is None:
-            hosts.lose(f"`{each}`: it is not the name or the address of a host")
+            hosts.drop(f"`{each}`: it is not the name or the address of a host")
         else:
             yield {**found, **own}
 
@@ -300,7 +300,7 @@ def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
         if target is None:
             continue
         if "{{" in str(value):
-            hosts.lose(f"`{key}`: it is computed")
+            hosts.drop(f"`{key}`: it is computed")
         elif target == "port":
             found[target] = int(value) if str(value).isdecimal() else value
         else:

@@ -56,11 +56,11 @@ class Draft:
     fields: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def lose(self, name: str, why: str) -> None:
+    def drop(self, name: str, why: str) -> None:
         """Note that a field was left out. Its value is not shown: it may be a secret."""
         self.notes.append(f"left out `{name}`: {why}")
 
-    def mend(self) -> bool:
+    def drop_invalid(self) -> bool:
         """Leave out what our documents do not allow; returns whether the rest is valid."""
         for _ in range(MOST_ROUNDS):
             problems: list[Problem] = []
@@ -71,7 +71,7 @@ class Draft:
             if not problem.path or not _remove(self.fields, problem.path):
                 self.notes.append(f"{problem.summary}: {problem.hint}")
                 return False
-            self.lose(".".join(map(str, problem.path)), problem.hint or problem.summary)
+            self.drop(".".join(map(str, problem.path)), problem.hint or problem.summary)
         return False
 
 
@@ -107,7 +107,7 @@ def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
         if name in CLOUDS or name in (LOCAL, SSH):
             out.append(name)
         else:
-            draft.lose(f"backends: {name}", "declare it if libcloud has a driver for it: `type: backend`")
+            draft.drop(f"backends: {name}", "declare it if libcloud has a driver for it: `type: backend`")
     return out
 
 
@@ -131,7 +131,7 @@ def text_of(drafts: Sequence[Draft], heading: str) -> str:
     """The documents as YAML, each below its notes. A draft without a document becomes a comment."""
     parts = []
     for draft in drafts:
-        good = bool(draft.fields) and draft.mend()
+        good = bool(draft.fields) and draft.drop_invalid()
         lines = [f"# {line}" for note in draft.notes for line in _shown(note)]
         body = list(_mapping({"type": draft.kind, **draft.fields}, "")) if draft.fields else []
         if body and not good:

@@ -151,7 +151,7 @@ def _normal(hint: Hint, data: Any) -> str | int | None:
     try:
         value = hint.parse(data)
         plain = value.plain()
-        if hint is Gpu and isinstance(plain, str) and not _says_how_many(data):
+        if hint is Gpu and isinstance(plain, str) and not _has_count(data):
             plain = plain.removesuffix(":1..")
         if isinstance(plain, bool) or not isinstance(plain, str | int):
             return None
@@ -160,7 +160,7 @@ def _normal(hint: Hint, data: Any) -> str | int | None:
         return None
 
 
-def _says_how_many(gpu: Any) -> bool:
+def _has_count(gpu: Any) -> bool:
     return "count" in gpu if isinstance(gpu, Mapping) else "1.." in str(gpu)
 
 

@@ -40,7 +40,7 @@ _FIRST = re.compile(rf"\s*(?:-\s+)*[\"']?(?:{'|'.join(MASKED_FIELDS)})\b")
 _MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|$)")
 
 
-def tells_secret(line: str) -> bool:
+def may_hold_secret(line: str) -> bool:
     """Whether a line looks as if it contained a secret."""
     return bool(_NAMED.search(line) or _SHAPED.search(line))
 
@@ -145,7 +145,7 @@ class Text:
 
     def hides(self, number: int, *, broken: bool = False) -> bool:
         """Whether a line must be hidden because it may contain a secret. `broken`: it is not valid YAML."""
-        return self._is_of(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
+        return self._is_of(number, SECRET_FIELDS, broken=broken) or may_hold_secret(self.line(number))
 
     def masks(self, number: int) -> bool:
         """Whether at most the punctuation of a line may be shown, in a text that is not valid YAML."""

@@ -258,11 +258,11 @@ def _too_far(mark: _Mark, above: int) -> _Message:
     return _Message("this line is indented too far", hint, mark)
 
 
-def _odd_line(fault: _Fault) -> _Message:
+def _stray_line(fault: _Fault) -> _Message:
     """A line, or the rest of one, that does not continue anything above it."""
     mark, opening = fault.at, fault.opening
     if not mark.first:
-        return _behind(mark)
+        return _after_value(mark)
     beside = opening.column == mark.column
     if mark.rest.startswith("- ") and beside:
         hint = "write a list below a key of its own: `key:`, then lines with `- …`"
@@ -272,10 +272,10 @@ def _odd_line(fault: _Fault) -> _Message:
     if "'-'" in fault.problem and beside:
         hint = "begin it with `- `, or indent it as far as the fields of the item or of the list's key"
         return _Message("this line stands between the items of a list", hint, mark)
-    return _odd_indent(mark, opening)
+    return _unmatched_indent(mark, opening)
 
 
-def _odd_indent(mark: _Mark, opening: _Mark) -> _Message:
+def _unmatched_indent(mark: _Mark, opening: _Mark) -> _Message:
     """A line whose indentation matches nothing above it."""
     above = mark.above()
     hint = f"indent it like line {opening.line + 1}"
@@ -286,7 +286,7 @@ def _odd_indent(mark: _Mark, opening: _Mark) -> _Message:
     return _Message("this line is indented like nothing above it", hint, mark)
 
 
-def _behind(mark: _Mark) -> _Message:
+def _after_value(mark: _Mark) -> _Message:
     """Text after the end of a value."""
     last = mark.before.rstrip()[-1:]
     if last in ("'", '"'):
@@ -314,7 +314,7 @@ def _document(fault: _Fault) -> _Message:
     if above is not None and mark.text.line(above).startswith("%"):
         return _Message("directives are not used here", "remove it", _Mark(mark.text, above, 0))
     if not mark.first and not mark.whole.startswith("..."):
-        return _behind(mark)
+        return _after_value(mark)
     hint = "begin another document with `---` in a line of its own"
     return _Message("the document has ended before this", hint, mark)
 
@@ -341,8 +341,8 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("unexpected ':'", _colon),
     ("expected ':'", _no_colon),
     ("mapping values are not", _second_colon),
-    ("expected key", _odd_line),
-    ("expected '-'", _odd_line),
+    ("expected key", _stray_line),
+    ("expected '-'", _stray_line),
     ("block sequence entries", _inline_list),
     ("mapping keys are not", _inline_key),
     ("document start", _document),
