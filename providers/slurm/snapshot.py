@@ -32,9 +32,9 @@ from providers.slurm.login import Place
 from providers.transport import ConnectionLost
 
 FRESH = 0.4
-AWAY = 8.0
+AWAY_PAUSE = 8.0
 """Seconds until the next look after the controller did not answer."""
-LATE = 20.0
+SETTLE_SECONDS = 20.0
 """Seconds after an end until everything about it is visible: a shared filesystem shows files late, and Slurm
 its reasons.
 """
@@ -137,7 +137,7 @@ class Snapshot:
         if job.state not in ENDED:
             return False
         abnormal = job.state not in ("COMPLETED", "FAILED")
-        return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > LATE
+        return abnormal or job.ended_at is None or self.cluster.now - job.ended_at > SETTLE_SECONDS
 
     def _before(self, attempt: Attempt, job: Job | None, confinement: str | None) -> RankStatus:
         """The status of an attempt whose commands have not started."""
@@ -217,7 +217,7 @@ def _stopped_by(attempt: Attempt, job: Job, seconds: float) -> RankStatus | None
     if job.state in ENDED:
         return _of_job(attempt, job) if job.state in _BY_STATE else None
     # Its processes end before Slurm reports why. An end recorded without a cause would never get one.
-    if job.state == "COMPLETING" or seconds < LATE:
+    if job.state == "COMPLETING" or seconds < SETTLE_SECONDS:
         cause = f"it was stopped, and its job has not ended yet (job {job.id}, {job.state})"
         return RankStatus(state=RankState.RUNNING, cause=cause, started_at=attempt.started_at)
     return None
@@ -268,7 +268,7 @@ class Looks:
         """
         asked = time.monotonic()
         with self._turn:
-            if self._fault is not None and asked < self._failed + AWAY:
+            if self._fault is not None and asked < self._failed + AWAY_PAUSE:
                 raise self._fault
             old = self._started < (asked if fresh else self._changed) or (not fresh and self._until < asked)
             if self._found is None or old:
