@@ -481,7 +481,7 @@ def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, sec
     """EC2 answers with what the token made, for as long as it knows the token. What it may just have made is
     not made twice.
     """
-    monkeypatch.setattr(account, "UNLISTED", seconds)
+    monkeypatch.setattr(account, "LIST_LAG", seconds)
     item = volume("vol-00000001", DISK_MARK, "creating").removeprefix("<item>")[:-7]
     there, _ = ec2(
         CreateVolume=answer("CreateVolume", f"{item}<createTime>{made}</createTime>"), DescribeVolumes=disks()
@@ -502,7 +502,7 @@ def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, sec
 )
 def test_a_node_that_is_missed_for_long_uses_its_token_up(ec2, monkeypatch, first, then):
     """Not before: its instance may come to be listed."""
-    monkeypatch.setattr(account, "UNLISTED", 30.0)
+    monkeypatch.setattr(account, "LIST_LAG", 30.0)
     there, _ = ec2(RunInstances=first, DescribeInstances=seen())
     kinds: list[object] = []
     while then in (kinds or [then])[-1:]:

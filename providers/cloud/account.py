@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 """Options of every cloud driver."""
 PATIENCE = 60.0
 """Seconds to wait for an expected state before the call ends with BUSY."""
-UNLISTED = 180.0
+LIST_LAG = 180.0
 """Seconds after which a made thing that is in no list has been removed. Lists lag by less than that."""
 SURE = 3
 """How many more looks, after the first, until it counts as removed."""
@@ -117,7 +117,7 @@ class Account:
         """The mark of a thing of ours; `PermanentError` if it is damaged."""
         return marks.read(thing.tags, thing.id)
 
-    def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
+    def changed_tags(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
         """The tags that are missing on a thing or have another's value; see `Thing.actual`.
 
         `made` are the inputs that it was made with.
@@ -186,7 +186,7 @@ class Account:
         made = time.monotonic() - age
         with self._looking:
             made = self._missed[token] = min(made, self._missed.get(token, made))
-        if time.monotonic() - made > UNLISTED:
+        if time.monotonic() - made > LIST_LAG:
             hint = "apply once more, and it is made anew"
             raise PermanentError(
                 PermanentKind.USED_UP, f"what was made is gone: {summary}", about=about, hint=hint

@@ -107,7 +107,7 @@ class Nodes(Generic[M]):
 
     def _actual(self, machine: M, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, and the type, which can change while the machine is stopped."""
-        found = self._account.strange(machine.tags, made)
+        found = self._account.changed_tags(machine.tags, made)
         wanted = str(made.get("instance_type") or "")
         has = self._driver.type_of(machine, wanted)
         if has and wanted and has != wanted:

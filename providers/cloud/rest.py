@@ -108,7 +108,7 @@ class Rest:
         if found in (None, ""):
             return {}
         if not isinstance(found, dict):
-            raise strange(what, "is no object")
+            raise bad_answer(what, "is no object")
         return found
 
 
@@ -160,7 +160,7 @@ def link(host: Host, timeout: int) -> Any:
     return SimpleNamespace(connection=found)
 
 
-def strange(what: str, how: str) -> TransientError:
+def bad_answer(what: str, how: str) -> TransientError:
     """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
 
@@ -169,7 +169,7 @@ def listed(what: str, found: Mapping[str, Any], key: str) -> list[dict[str, Any]
     """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     items = found.get(key)
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise strange(what, f"has no list `{key}`")
+        raise bad_answer(what, f"has no list `{key}`")
     return items
 
 
@@ -184,6 +184,6 @@ def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -
         if not more:
             return
         if not isinstance(more, str):
-            raise strange(what, "leads to no page")
+            raise bad_answer(what, "leads to no page")
         if how := read.fault(more):
-            raise strange(what, how)
+            raise bad_answer(what, how)

@@ -118,7 +118,7 @@ class Volumes(Generic[D]):
 
     def _actual(self, disk: D, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, the size, the type."""
-        found = self._account.strange(disk.tags, made)
+        found = self._account.changed_tags(disk.tags, made)
         size = made.get("size")
         if isinstance(size, str) and disk.size and disk.size != gibibytes(Address("volume", disk.name), size):
             found["size"] = f"{disk.size}GB"

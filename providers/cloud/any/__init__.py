@@ -103,7 +103,7 @@ class SiteNodes:
             size=node.instance_type,
             image=self._account.image(node.region),
             user_data=user_data(user, login.public, key),
-            key=at.site.bring_key(self._keys.name, login.public),
+            key=at.site.add_key(self._keys.name, login.public),
             spot=node.spot,
         )
 
@@ -154,7 +154,7 @@ class SiteNodes:
     def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
         """Delete the key of a site without machines. A create running at the same time adds it again."""
         if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
-            at.site.drop_key(self._keys.name, self._keys.login().public)
+            at.site.delete_key(self._keys.name, self._keys.login().public)
 
     # ---------------------------------------------------------------------------------- readiness
 

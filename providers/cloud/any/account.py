@@ -37,9 +37,9 @@ from providers.ownership import key_of
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
 
-_TURNS = tuple(threading.Lock() for _ in range(64))
+_LOCKS = tuple(threading.Lock() for _ in range(64))
 """One create at a time per token: a retry may start while the last try still runs."""
-_MAYBE: dict[tuple[str, str], float] = {}
+_UNCERTAIN: dict[tuple[str, str], float] = {}
 """Owner and token of creates that may have succeeded, and when: by the monotonic clock."""
 
 
@@ -90,7 +90,7 @@ class Account(account.Account):
         inputs, known = have.inputs or {}, have.inputs is not None
         return Mark(owner=have.owner, address=have.address, token=have.token, inputs=inputs, known=known)
 
-    def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
+    def changed_tags(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
         """See `account.Account`. The user's tags are not compared."""
         owner = tags.get(marks.OWNER)
         if owner is None:
@@ -132,42 +132,42 @@ class Account(account.Account):
     ) -> T:
         """What a create with a token makes, or what an earlier try made; `look` finds those, oldest first."""
         key = (mark.owner, mark.token)
-        with _TURNS[hash(key) % len(_TURNS)]:
+        with _LOCKS[hash(key) % len(_LOCKS)]:
             if kind not in at.site.unique:
                 self._settle(at.site, key)
-            found = look_up(look) if key in _MAYBE else look()
+            found = look_up(look) if key in _UNCERTAIN else look()
             if found:
-                _MAYBE.pop(key, None)
+                _UNCERTAIN.pop(key, None)
                 return found[0]
             return self._made(key, mark, make, look)
 
     def _made(
         self, key: tuple[str, str], mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
     ) -> T:
-        """What is made now. `key` stays in `_MAYBE` as long as the outcome is unknown."""
+        """What is made now. `key` stays in `_UNCERTAIN` as long as the outcome is unknown."""
         try:
             with reading():
                 made = make()
         except TransientError as error:
             if error.kind is not TransientKind.NOT_SENT:
-                _MAYBE[key] = time.monotonic()
+                _UNCERTAIN[key] = time.monotonic()
             raise
         except PermanentError as error:
             # An earlier try may have taken the name.
-            again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _MAYBE else ()
+            again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _UNCERTAIN else ()
             if not again:
                 raise
             return again[0]
         if not same(made, mark):
-            _MAYBE[key] = time.monotonic()
+            _UNCERTAIN[key] = time.monotonic()
             summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=made.id)
-        _MAYBE.pop(key, None)
+        _UNCERTAIN.pop(key, None)
         return made
 
     def _settle(self, site: Site, key: tuple[str, str]) -> None:
-        if key in _MAYBE:
-            time.sleep(max(0.0, _MAYBE[key] + site.settle - time.monotonic()))
+        if key in _UNCERTAIN:
+            time.sleep(max(0.0, _UNCERTAIN[key] + site.settle - time.monotonic()))
 
 
 class At:

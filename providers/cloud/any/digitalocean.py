@@ -220,7 +220,7 @@ class DigitalOcean(JsonSite):
         try:
             size, region = int(item["size_gigabytes"]), item["region"]["slug"]
         except (KeyError, TypeError, ValueError):
-            raise self._rest.strange(f"/v2/volumes/{made}", "has a volume that cannot be read") from None
+            raise self._rest.bad_answer(f"/v2/volumes/{made}", "has a volume that cannot be read") from None
         have = item.get("tags") or ()
         return Found(
             id=made, region=region, size=size, marks=labels.marks_of(have, made), tags=labels.users(have)

@@ -80,14 +80,14 @@ class Rest:
         """An element of an answer. If it is missing, the result is unknown: a fault."""
         inner = found.get(name)
         if not isinstance(inner, dict):
-            raise self.strange(path, f"has no `{name}`")
+            raise self.bad_answer(path, f"has no `{name}`")
         return inner
 
     def many(self, found: Mapping[str, Any], name: str, path: str) -> tuple[list[Mapping[str, Any]], int]:
         """A list in an answer, and the total on all pages."""
         items, total = found.get(name), self._total(found)
         if not isinstance(items, list) or not isinstance(total, int):
-            raise self.strange(path, f"has no list of `{name}`, or does not say how many there are")
+            raise self.bad_answer(path, f"has no list of `{name}`, or does not say how many there are")
         return items, total
 
     def all(
@@ -114,15 +114,15 @@ class Rest:
                 out |= {str(_key(item)): item for item in items}
                 after = following(found)
                 if how := read.fault(str(after)) if after is not None else None:
-                    raise self.strange(path, how)
+                    raise self.bad_answer(path, how)
                 more = after
             if totals == {len(out)}:
                 return list(out.values())
-        raise self.strange(path, f"has `{name}` that change while they are read")
+        raise self.bad_answer(path, f"has `{name}` that change while they are read")
 
-    def strange(self, path: str, what: str) -> TransientError:
+    def bad_answer(self, path: str, what: str) -> TransientError:
         """The fault for an answer that does not fit the question."""
-        return rest.strange(f"{self._name}, {path}", what)
+        return rest.bad_answer(f"{self._name}, {path}", what)
 
     def refused(self, summary: str, about: str) -> PermanentError:
         """The fault for something that this cloud cannot do."""
@@ -241,7 +241,7 @@ class JsonSite(Site):
 
     def _unreadable(self, listing: Listing) -> TransientError:
         """The fault for a listing with an element of the wrong form."""
-        return self._rest.strange(listing.path, f"has {listing.called} that cannot be read")
+        return self._rest.bad_answer(listing.path, f"has {listing.called} that cannot be read")
 
     def sizes(self) -> Sequence[Size]:
         """See `Site`."""
@@ -277,7 +277,7 @@ class JsonSite(Site):
             raise self._ring.stale(error) from None
         machine = self._machine(self._rest.one(found, self.MACHINES.one, path))
         if machine is None:
-            raise self._rest.strange(path, f"has {self.MACHINES.called} without its tags")
+            raise self._rest.bad_answer(path, f"has {self.MACHINES.called} without its tags")
         return machine
 
     def end(self, machine: Machine) -> None:
@@ -298,7 +298,7 @@ class JsonSite(Site):
         found = self._rest.ask("POST", path, body, about=wanted.region)
         disk = self._disk(self._rest.one(found, self.DISKS.one, path))
         if disk is None:
-            raise self._rest.strange(path, f"has {self.DISKS.called} without its {mark}")
+            raise self._rest.bad_answer(path, f"has {self.DISKS.called} without its {mark}")
         return disk
 
     def remove(self, disk: Disk) -> None:
@@ -313,11 +313,11 @@ class JsonSite(Site):
         found = if_there(self._rest.ask, "GET", f"{self.MACHINES.path}/{made}", about=made)
         return f"{self._account.CLOUD} has no {self.MACHINES.one} {made} any more" if found is None else None
 
-    def bring_key(self, name: str, public: str) -> str | None:
+    def add_key(self, name: str, public: str) -> str | None:
         """See `Site`."""
         return self._ring.bring(name, public) if self._keys else public
 
-    def drop_key(self, name: str, public: str) -> None:
+    def delete_key(self, name: str, public: str) -> None:
         """See `Site`."""
         if self._keys:
             self._ring.drop(name)

@@ -230,7 +230,7 @@ class LibcloudSite(Site):
         summary = f"`{self._kind.driver}` has no region `{region}`"
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
 
-    def bring_key(self, name: str, public: str) -> str | None:
+    def add_key(self, name: str, public: str) -> str | None:
         """See `Site`: the key itself."""
         return public
 

@@ -222,7 +222,7 @@ class Wanted:
     image: str = ""
     user_data: str = ""
     key: str | None = None
-    """The result of `Site.bring_key`."""
+    """The result of `Site.add_key`."""
     spot: bool = False
     gib: int = 0
     """Of a disk: its size in GiB."""
@@ -387,12 +387,12 @@ class Site(ABC):
 
     # --------------------------------------------------------------------------------------- keys
 
-    def bring_key(self, name: str, public: str) -> str | None:
+    def add_key(self, name: str, public: str) -> str | None:
         """Make a public key known to the cloud; returns its name for `launch`. None if user data
         is enough.
         """
         return None
 
-    def drop_key(self, name: str, public: str) -> None:
+    def delete_key(self, name: str, public: str) -> None:
         """Make the cloud forget the key: this state has no machines left."""
         return

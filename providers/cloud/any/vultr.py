@@ -24,7 +24,7 @@ HOURS = 672
 """Vultr's charged hours of a month, for plans without a price by the hour."""
 NOWHERE = ("", "0.0.0.0")  # noqa: S104  # what stands there before there is an address
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_TURNS = tuple(threading.Lock() for _ in range(64))
+_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
 def vultr(config: Config) -> AnyCloud:
@@ -184,7 +184,7 @@ class Vultr(JsonSite):
 
     def _change(self, made: str, change: Callable[[list[str]], list[str]]) -> None:
         path = f"/v2/instances/{made}"
-        with _TURNS[hash(made) % len(_TURNS)]:
+        with _LOCKS[hash(made) % len(_LOCKS)]:
             item = self._rest.one(self._rest.ask("GET", path, about=made), "instance", path)
             have = [str(tag) for tag in item.get("tags") or ()]
             tags = list(dict.fromkeys(change(have)))

@@ -13,7 +13,7 @@ from declarative.provider import PermanentKind, TransientKind
 from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind
 from providers.cloud.named.api import Device, Disk, Machine, Phase
-from providers.cloud.rest import strange
+from providers.cloud.rest import bad_answer
 
 _MACHINES: Mapping[str, Phase] = {
     "Creating": Phase.STARTING,
@@ -50,7 +50,7 @@ def states(what: str, found: Mapping[str, Any]) -> list[str]:
     try:
         return [str(status["code"]) for status in statuses or ()]
     except (KeyError, TypeError):
-        raise strange(what, "has a state that cannot be read") from None
+        raise bad_answer(what, "has a state that cannot be read") from None
 
 
 def power(codes: list[str]) -> str:
@@ -79,7 +79,7 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(what, "has a machine that cannot be read") from None
+        raise bad_answer(what, "has a machine that cannot be read") from None
 
 
 def _phase(doing: str, does: str) -> Phase:
@@ -136,7 +136,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(what, "has a disk that cannot be read") from None
+        raise bad_answer(what, "has a disk that cannot be read") from None
 
 
 def addresses(what: str, found: Mapping[str, Any]) -> tuple[str, str]:
@@ -146,14 +146,14 @@ def addresses(what: str, found: Mapping[str, Any]) -> tuple[str, str]:
         public = (settings.get("publicIPAddress") or {}).get("id")
         return str(settings.get("privateIPAddress") or ""), str(public or "")
     except (KeyError, TypeError, IndexError, AttributeError):
-        raise strange(what, "has a network interface that cannot be read") from None
+        raise bad_answer(what, "has a network interface that cannot be read") from None
 
 
 def state(what: str, found: Mapping[str, Any]) -> str:
     """The provisioning state of a resource: `Succeeded` if no operation is running."""
     doing = (found.get("properties") or {}).get("provisioningState")
     if not isinstance(doing, str):
-        raise strange(what, "has no state")
+        raise bad_answer(what, "has no state")
     return doing
 
 

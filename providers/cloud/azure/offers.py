@@ -26,7 +26,7 @@ from providers.cloud.bad_answers import value_at
 from providers.cloud.catalog import day, prices
 from providers.cloud.named.api import Machine, Phase, Reserved
 from providers.cloud.placement_groups import OPTION
-from providers.cloud.rest import strange
+from providers.cloud.rest import bad_answer
 from providers.cloud.settings import NODE_DISK, write
 
 VERSION = "2021-07-01"
@@ -111,7 +111,7 @@ def _read(found: Mapping[str, Any], region: str) -> tuple[str, dict[str, str], S
         shape = Shape(cpu=int(can["vCPUs"]), memory_mib=memory, **_gpus(name, can))
         return name, can, shape, _zones(found, region)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(WHAT, "has one that cannot be read") from None
+        raise bad_answer(WHAT, "has one that cannot be read") from None
 
 
 def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:

@@ -124,28 +124,28 @@ def _local(element: ET.Element) -> str:
 def content(action: str, body: object) -> dict[str, Any]:
     """The content of the answer to an action. Any other answer is a fault with an unknown result."""
     if not isinstance(body, str) or not body:
-        raise strange(action, "is empty")
+        raise bad_answer(action, "is empty")
     try:
         root = parsed(body)
     except ET.ParseError:
-        raise strange(action, "is no XML") from None
+        raise bad_answer(action, "is no XML") from None
     found = plain(root)
     if _local(root) != f"{action}Response" or not isinstance(found, dict):
-        raise strange(action, f"is one to something else: {_local(root)[:60]}")
+        raise bad_answer(action, f"is one to something else: {_local(root)[:60]}")
     return found
 
 
 def listed(action: str, found: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     if name not in found:
-        raise strange(action, f"has no `{name}`")
+        raise bad_answer(action, f"has no `{name}`")
     items = found[name] or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise strange(action, f"has a `{name}` that is no list")
+        raise bad_answer(action, f"has a `{name}` that is no list")
     return items
 
 
-def strange(action: str, what: str) -> TransientError:
+def bad_answer(action: str, what: str) -> TransientError:
     """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{action}: the answer {what}")
 
@@ -180,7 +180,7 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
             age=_age(found.get("launchTime"), date),
         )
     except (KeyError, TypeError, AttributeError):
-        raise strange(action, "has an instance that cannot be read") from None
+        raise bad_answer(action, "has an instance that cannot be read") from None
 
 
 def volume(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Volume:
@@ -202,7 +202,7 @@ def volume(action: str, found: Mapping[str, Any], region: str, date: str = "") -
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(action, "has a volume that cannot be read") from None
+        raise bad_answer(action, "has a volume that cannot be read") from None
 
 
 def tags(found: Mapping[str, Any]) -> dict[str, str]:

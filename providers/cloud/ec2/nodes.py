@@ -167,7 +167,7 @@ class Ec2Nodes:
             raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
         items = answers.listed(LAUNCH, found, "instancesSet")
         if len(items) != 1:
-            raise answers.strange(LAUNCH, f"has {len(items)} instances instead of one")
+            raise answers.bad_answer(LAUNCH, f"has {len(items)} instances instead of one")
         return answers.instance(LAUNCH, items[0], region.name, date)
 
     def conditions(self, region: Region, node: NodeInputs) -> tuple[dict[str, Any], dict[str, Any], bool]:

@@ -88,7 +88,7 @@ class Region:
             if not token:
                 return
             if how := read.fault(token):
-                raise answers.strange(f"{action} in {self.name}", how)
+                raise answers.bad_answer(f"{action} in {self.name}", how)
             more = {"NextToken": token}
 
     def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:

@@ -212,7 +212,7 @@ DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{
 TAKEN = "already in use"
 """EC2's message for a device that another attachment took meanwhile."""
 
-_TURNS = tuple(threading.Lock() for _ in range(64))
+_LOCKS = tuple(threading.Lock() for _ in range(64))
 """One attachment to an instance at a time: free devices are known only once the last attachment
 has its own.
 """
@@ -267,7 +267,7 @@ class Ec2Attachments(ClaimTags):
     def attach(self, disk: Disk, machine: str, about: str) -> None:
         """Under the first free name of the instance."""
         region = self._account.region(disk.region)
-        with _TURNS[hash(machine) % len(_TURNS)]:
+        with _LOCKS[hash(machine) % len(_LOCKS)]:
             used = {
                 held.device
                 for other in region.volumes({"attachment.instance-id": [machine]})

@@ -23,7 +23,7 @@ from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind, by_status, fault
 from providers.cloud.marks import packed, unpacked
 from providers.cloud.named.api import Device, Disk, Machine, Phase
-from providers.cloud.rest import strange
+from providers.cloud.rest import bad_answer
 
 INSTANCES: Mapping[str, Phase] = {
     "PENDING": Phase.STARTING,
@@ -72,15 +72,15 @@ def scoped(what: str, found: Mapping[str, Any], kind: str) -> Iterator[Mapping[s
     if scopes is None and "AggregatedList" in str(found.get("kind")):
         scopes = {}
     if not isinstance(scopes, dict):
-        raise strange(what, "has no `items`")
+        raise bad_answer(what, "has no `items`")
     if found.get("unreachables"):
-        raise strange(what, f"is not whole: {', '.join(map(str, found['unreachables']))[:200]}")
+        raise bad_answer(what, f"is not whole: {', '.join(map(str, found['unreachables']))[:200]}")
     for name, scope in scopes.items():
         if not isinstance(scope, dict) or not isinstance(scope.get(kind, []), list):
-            raise strange(what, f"cannot be read at {name}")
+            raise bad_answer(what, f"cannot be read at {name}")
         code = (scope.get("warning") or {}).get("code")
         if code not in (None, "NO_RESULTS_ON_PAGE"):
-            raise strange(what, f"is not whole: {name}: {code}")
+            raise bad_answer(what, f"is not whole: {name}: {code}")
         yield from scope.get(kind, [])
 
 
@@ -105,7 +105,7 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
             raw=found,
         )
     except (KeyError, TypeError, AttributeError, IndexError):
-        raise strange(what, "has an instance that cannot be read") from None
+        raise bad_answer(what, "has an instance that cannot be read") from None
 
 
 def _outside(network: Mapping[str, Any]) -> str:
@@ -138,13 +138,13 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(what, "has a disk that cannot be read") from None
+        raise bad_answer(what, "has a disk that cannot be read") from None
 
 
 def done(what: str, found: Mapping[str, Any], about: str | None) -> bool:
     """Whether an operation has ended; a fault if it failed."""
     if found.get("kind") != "compute#operation" or not isinstance(found.get("status"), str):
-        raise strange(what, "is no operation")
+        raise bad_answer(what, "is no operation")
     if found.get("error"):
         error = found["error"] if isinstance(found["error"], dict) else {}
         code, message = first(error)

@@ -29,7 +29,7 @@ from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.named.api import Machine, Phase, Reserved
 from providers.cloud.placement_groups import OPTION
-from providers.cloud.rest import pages, strange
+from providers.cloud.rest import bad_answer, pages
 from providers.cloud.settings import NODE_DISK, write
 
 WHAT = "list of machine types"
@@ -95,7 +95,7 @@ def _listed(account: Account, what: str, path: str, kind: str) -> list[Mapping[s
         # An empty page has no `items`, but it has its kind.
         items = page.get("items", [] if page.get("kind") == kind else None)
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise strange(what, "has no `items`")
+            raise bad_answer(what, "has no `items`")
         out += items
     return out
 
@@ -105,7 +105,7 @@ def _of(account: Account, region: str, zone: str, found: Mapping[str, Any]) -> l
     try:
         shape, name = _shape(found), str(found["name"])
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(WHAT, "has a type that cannot be read") from None
+        raise bad_answer(WHAT, "has a type that cannot be read") from None
     architecture = str(found.get("architecture") or "X86_64").lower()
     if shape is None or architecture != account.architecture or _obsolete(found):
         return []

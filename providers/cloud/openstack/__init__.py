@@ -201,7 +201,7 @@ def shape(flavor: Mapping[str, Any]) -> Shape:
         cpu, memory, disk = int(flavor["vcpus"]), int(flavor["ram"]), int(flavor.get("disk") or 0)
         str(flavor["name"])
     except (KeyError, TypeError, ValueError):
-        raise answers.strange("listing flavors", "has a flavor that cannot be read") from None
+        raise answers.bad_answer("listing flavors", "has a flavor that cannot be read") from None
     specs = {str(k): str(v) for k, v in (flavor.get("extra_specs") or {}).items()}
     count, says = gpus(specs)
     model, each = _named(" ".join(says))

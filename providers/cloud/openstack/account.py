@@ -179,7 +179,7 @@ T = TypeVar("T")
 
 SETTLE = 10
 """Seconds after a create without an answer until a look that finds nothing permits another create."""
-_TURNS = tuple(threading.Lock() for _ in range(256))
+_LOCKS = tuple(threading.Lock() for _ in range(256))
 """One try per token at a time, in this process."""
 
 
@@ -199,7 +199,7 @@ class Once:
 
     def __call__(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
         """What `look` finds for this token, else what `make` makes."""
-        with _TURNS[hash(token) % len(_TURNS)]:
+        with _LOCKS[hash(token) % len(_LOCKS)]:
             found = look()
             if found is None and token in self._unsure:
                 self._sleep(max(0.0, self._unsure[token] + self._settle - self._now()))
@@ -246,7 +246,7 @@ class Floating:
         item = have[0] if have else self._make(region, server, port)
         address = item.get("floating_ip_address")
         if not address:
-            raise answers.strange("a floating address", "has no address")
+            raise answers.bad_answer("a floating address", "has no address")
         return replace(server, public_address=str(address))
 
     def _make(self, region: Region, server: Server, port: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Volume:
         return self.state in ("deleting", "deleted")
 
 
-def strange(what: str, how: str) -> TransientError:
+def bad_answer(what: str, how: str) -> TransientError:
     """The fault for an answer that does not fit the question."""
     return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
 
@@ -108,7 +108,7 @@ def inside(what: str, found: object, key: str) -> dict[str, Any]:
     """The value under the only key of an answer."""
     inner = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(inner, dict):
-        raise strange(what, f"has no `{key}`")
+        raise bad_answer(what, f"has no `{key}`")
     return inner
 
 
@@ -116,7 +116,7 @@ def listed(what: str, found: object, key: str) -> list[dict[str, Any]]:
     """A list in an answer. A missing list is a fault: it does not mean an empty one."""
     items = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise strange(what, f"has no list `{key}`")
+        raise bad_answer(what, f"has no list `{key}`")
     return items
 
 
@@ -141,7 +141,7 @@ def server(what: str, found: Mapping[str, Any], region: str) -> Server:
             fault=text_at(found, "fault", "message").strip(),
         )
     except (KeyError, TypeError, AttributeError):
-        raise strange(what, "has a server that cannot be read") from None
+        raise bad_answer(what, "has a server that cannot be read") from None
 
 
 def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
@@ -163,7 +163,7 @@ def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise strange(what, "has a volume that cannot be read") from None
+        raise bad_answer(what, "has a volume that cannot be read") from None
 
 
 def _texts(found: Mapping[str, Any]) -> dict[str, str]:

@@ -46,7 +46,7 @@ def image(region: Region, name: str) -> str:
         if _ID.fullmatch(name):
             found = if_there(region.ask, what, "image", "GET", f"/v2/images/{name}", about="image")
             if found is not None and not (isinstance(found, dict) and "id" in found):
-                raise answers.strange(what, "has no `id`")
+                raise answers.bad_answer(what, "has no `id`")
             items = [] if found is None else [found]
         else:
             found = region.ask(what, "image", "GET", "/v2/images", query={"name": name, "limit": 100})

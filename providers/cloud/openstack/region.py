@@ -17,7 +17,7 @@ from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
-from providers.cloud.openstack.answers import Server, Volume, error_info, inside, listed, strange
+from providers.cloud.openstack.answers import Server, Volume, bad_answer, error_info, inside, listed
 from providers.cloud.shared_looks import RecentLook
 
 PAGE = 1000
@@ -143,7 +143,7 @@ class Region:
                 return
             marker = str(items[-1].get("id")) if items else ""
             if how := read.fault(marker) if marker else "leads to no page":
-                raise answers.strange(f"{what} in {self.name}", how)
+                raise answers.bad_answer(f"{what} in {self.name}", how)
 
     def _page(
         self, what: str, api: str, path: str, query: Mapping[str, object], marker: str | None
@@ -172,7 +172,7 @@ class Region:
             if not found.get("next") or last in (None, marker):
                 return
             if how := read.fault(last):
-                raise answers.strange(f"{what} in {self.name}", how)
+                raise answers.bad_answer(f"{what} in {self.name}", how)
             marker = last
 
     # ------------------------------------------------------------------------------------ servers
@@ -343,10 +343,10 @@ class Login:
         try:
             found = inside(what, json.loads(response.body), "token")
         except ValueError:
-            raise strange(what, "is no JSON: is `endpoint` keystone's URL?") from None
+            raise bad_answer(what, "is no JSON: is `endpoint` keystone's URL?") from None
         value = response.headers.get("x-subject-token")
         if not value:
-            raise strange(what, "has no token")
+            raise bad_answer(what, "has no token")
         self._scrub.learn([value])
         catalog = listed(what, found, "catalog") if "catalog" in found else []
         return Token(value=value, expires=time.monotonic() + _seconds(found), catalog=tuple(catalog))
