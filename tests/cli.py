@@ -40,12 +40,12 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """Its stdout, all of which has to be one JSON value."""
+        """Its stdout as JSON, which must be one JSON value."""
         return json.loads(self.out)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Its stdout, each line of which has to be an event."""
+        """Its stdout as events, one per line."""
         return events_of(self.out)
 
 
@@ -212,7 +212,7 @@ def processes(marked: Path) -> dict[int, str]:
 
 
 def kill_ranks(path: Path) -> None:
-    """End everything that was started in a project, and give back what nobody is left to give back."""
+    """End everything that was started in a project, and remove what nobody is left to remove."""
     for pid in processes(path):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -101,7 +101,7 @@ def crash_apply(project: Path, step: int, when: str) -> dict[str, Any] | None:
     killed = fleetform(project, "apply", "--auto-approve", "--parallelism=1", step=step, when=when)
     if killed == 0:
         return None
-    # Nothing is recorded of what was begun: looking finds it all the same, and `logs` knows no task before.
+    # Nothing of the started call is recorded: a look finds it all the same, and `logs` knows no earlier task.
     looked = [fleetform(project, "status"), fleetform(project, "logs", "job") in {0, 1}]
     again = fleetform(project, "apply", "--auto-approve", "--wait")
     return {

@@ -133,7 +133,7 @@ def try_project(files: Mapping[str, bytes], world: World) -> str:
 def check(found: Sequence[Diagnostic]) -> None:
     """Findings can be shown, are bounded, and every one has a code, a text and a hint."""
     for item in found:
-        # `schema` is what is said when the published schema and the decoder disagree.
+        # `schema` is the code for a difference between the published schema and the decoder.
         assert item.code in CODES, item
         assert item.code != "schema", item
         assert item.summary, item

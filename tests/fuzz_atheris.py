@@ -39,7 +39,7 @@ def main() -> None:
         files = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
         alone = len(files) == 1 and Path(files[0]).is_file()
         options = [f"-max_len={LONGEST}", "-rss_limit_mb=2048"]
-        # libFuzzer's timer goes on while Python ends, and nobody handles its signal any more then.
+        # libFuzzer's timer goes on while Python ends, and nothing handles its signal then.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         atheris.Setup([sys.argv[0], *options, *sys.argv[1:], *([] if alone else [seeds])], one)
         atheris.Fuzz()

@@ -51,7 +51,7 @@ class Replayed:
         monkeypatch.setattr(libcloud.http.LibcloudConnection, "request", request)
 
     def answer(self, link: Any, method: str, url: str, *args: Any, **more: Any) -> None:
-        """Answer one request: from the cloud while nothing is changed, else from what it said then."""
+        """Answer one request: from the cloud while recording, else from the changed record."""
         body = more.get("body") or (args[0] if args else "") or ""
         key = (method, f"{url.partition('?')[0]} {_action(body)}")
         if self.chance is None:
@@ -165,7 +165,7 @@ class Tried:
 
 
 def _ready(there: Any, nodes: list[Record]) -> None:
-    """What the cloud says of its nodes; nobody logs in on them."""
+    """The cloud's report on its nodes, without a login to them."""
     there._hosts.readiness = lambda *_: {}
     for found in there.readiness(nodes).values():
         assert (found.reason or "").isprintable(), repr(found.reason)
@@ -183,7 +183,7 @@ def _made(there: Any, place: dict[str, str]) -> Iterator[Record]:
 
 
 def try_seeds(tried: Tried, seeds: Iterable[int]) -> Counter[str]:
-    """How often which came of it."""
+    """How often each result occurred."""
     count = Counter[str]()
     for seed in seeds:
         try:

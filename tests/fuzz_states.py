@@ -161,7 +161,7 @@ BY_HAND = (
     "drain gpu-0",
     "stop train",
 )
-"""What works on a state that nobody may plan with."""
+"""Commands that work on a state that cannot be planned with."""
 
 
 class Tried:
@@ -307,7 +307,7 @@ def fit(text: str) -> None:
 
 
 def try_seeds(folder: Path, seeds: Iterable[int], *, stop: bool = True) -> Counter[str]:
-    """How often which came of it; what is wrong is raised, or printed and counted unless it is to `stop`."""
+    """How often each result occurred. A fault is raised with `stop`, else printed and counted."""
     tried, count = Tried(folder), Counter[str]()
     seen: set[str] = set()
     for seed in seeds:

@@ -156,14 +156,7 @@ def at_the_end(when: str, step: int) -> None:
 
 @dataclass(frozen=True)
 class Kill:
-    """How one apply is cut short.
-
-    `finish`, `write`: before its call number `step` commits. `begin`: after that intent is committed. Those
-    of `GROUPED`: before a group has a step, between two of them, before it is committed, while it is, before
-    any of its workers has heard of it, when half of them have, as they begin their calls, and as the next
-    group begins. `time`: by its parent, after `seconds`. With `signals` it is not killed
-    but asked, at that call and at later ones.
-    """
+    """How one apply is interrupted."""
 
     when: str
     step: int = 1
@@ -324,13 +317,13 @@ class Chain:
         return fork(self.project, *args, kill=kill, env=self.env)
 
     def output(self) -> str:
-        """What the last command said."""
+        """The output of the last command."""
         return (self.project / "output").read_text()
 
     def kill(
         self, kill: Kill, *, expect: tuple[int, ...] = (-signal.SIGKILL,), args: tuple[str, ...] = APPLY
     ) -> bool:
-        """Apply, cut short; whether it was. What is left of the state is looked at."""
+        """Run an interrupted apply; returns whether it was interrupted. Checks what is left of the state."""
         code = self.command(*args, kill=kill)
         self.count.applies += 1
         if code == 0:
@@ -366,7 +359,7 @@ class Chain:
         return self.count
 
     def destroy(self, kill: Callable[[int], Kill], most: int) -> None:
-        """Destroy, cut short as often; then once more, uncut, and count what is still there."""
+        """Run interrupted destroys, then a complete one, and count what still exists."""
         for number in range(most):
             if not self.kill(kill(number), args=DESTROY):
                 break

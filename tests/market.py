@@ -64,7 +64,7 @@ class Market:
     made: int = 0
     alive: Callable[[], None] = lambda: None
     looked: Callable[[], None] = lambda: None
-    """Called by whoever asks for readiness."""
+    """Called whenever somebody asks for readiness."""
     turn: Any = field(default_factory=threading.RLock)
 
     def nodes(self) -> dict[str, Words]:
@@ -177,11 +177,11 @@ class _Markets(Backends):
 
 @dataclass
 class Heard:
-    """What an apply said."""
+    """The output of an apply."""
 
     moves: list[Move] = field(default_factory=list)
     more: int = 0
-    """How many actions came of the moves."""
+    """How many actions the moves added."""
     ends: list[ActionResult] = field(default_factory=list)
     waits: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -205,7 +205,7 @@ class Heard:
 
 
 MEMORY = "/dev/shm"
-"""Where a state is as good as on a disk, and quicker: nobody cuts the power here."""
+"""A place where a state is as safe as on a disk, and faster: there is no power loss here."""
 
 
 class Site:

@@ -225,7 +225,9 @@ class World:
     # What happens by itself
 
     def settle(self) -> None:
-        """What every command records first: what vanished, gangs that stop, ended ranks that let go."""
+        """Do what every command first records: vanished things, gangs that stop, ended ranks that give up
+        their blocks.
+        """
         known = effective(self.state(), Inventory(gone=frozenset(self.gone)))
         held = self._nodes_held()
         self.ranks = dict(known.ranks)

@@ -86,13 +86,13 @@ class Place(Protocol):
         """Let a rank end."""
 
     def running(self) -> list[str]:
-        """The attempts that run, however they are told of."""
+        """The running attempts, whatever is reported of them."""
 
     def losable(self) -> list[Node]:
         """What may be lost now."""
 
     def lose(self, node: Node, chance: random.Random) -> bool:
-        """Lose it; whether what has ended there just now is lost as well, for nobody has seen it end."""
+        """Lose a node; also lose what has just ended there, if nobody has seen its end."""
 
 
 def launched(backend: str, cpu: int, **more: Any) -> list[dict[str, Any]]:

@@ -117,7 +117,7 @@ def root_filesystem() -> bytes:
 
 
 def _tar(files: dict[str, bytes | None]) -> bytes:
-    """Programs by path; None is a name of busybox."""
+    """Programs by path; None stands for a busybox command of that name."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as tar:
         for folder in ("bin", "tmp", "etc"):

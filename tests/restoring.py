@@ -84,7 +84,7 @@ class Story:
     # ---------------------------------------------------------------------------------- restoring
 
     def backup(self) -> Any:
-        """The state as it is now, to be brought back in this story's way."""
+        """Save the present state, to be restored in this story's way."""
         here = self.project.path
         if self.way == "file":
             folder = here / "kept" / str(len(self.backups))
@@ -159,7 +159,7 @@ class Story:
         self.true()
 
     def true(self) -> None:
-        """What is said to have succeeded has run."""
+        """Check that what is reported as successful has run."""
         ran = {tuple(line.split()[1:]) for line in lines(self.project.path / "runs")}
         succeeded = {name for name, state in self.states().items() if state == "succeeded"}
         missing = {name for name in succeeded if (name, str(self.tasks[name][0])) not in ran}

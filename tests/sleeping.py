@@ -41,7 +41,7 @@ class Sleeper:
             return
         self.step -= 1
         if self.step == 0:
-            # To this thread: it would run on for moments if another one were told to stop them all.
+            # Sent to this thread: it would run on for moments if another thread were to stop all of them.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             self.slept = 3600
 

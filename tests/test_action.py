@@ -64,7 +64,7 @@ class Repository:
         )
 
     def git(self, *args: str) -> str:
-        """Git, as nobody in particular."""
+        """Git, without the user's configuration."""
         names = ("-c", "user.name=octo", "-c", "user.email=octo@example.com")
         done = subprocess.run(
             ["git", *names, *args], cwd=self.path, env=clean_env(), capture_output=True, text=True, check=True
@@ -88,7 +88,7 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def lose(self, name: str) -> None:
-        """A volume of the world is gone, and nobody told fleetform."""
+        """Remove a volume from the world without fleetform."""
         [found] = self.world.glob(f"**/volumes/{name}")
         shutil.rmtree(found)
 

@@ -280,7 +280,7 @@ def test_what_is_adopted_grows_and_does_not_shrink(there, fleet):
 
 
 def test_it_is_detached_before_it_is_let_go(there, fleet):
-    """A node has it as any other, and is told that it was not made empty for us."""
+    """A node has it like any other volume, and knows that it was not made empty for us."""
     disk = fleet.adopt()
     node = fleet.make(fleet.wanted("node", "gpu-0", instance_type=there.size))
     names = of_attachment("t-0", "gpu-0", "data-0")
@@ -315,7 +315,7 @@ CASES = [(kind, *case) for kind in (Gce, Azure, DigitalOcean) for case in kind.w
     ids=[f"{case[0].__name__}-{'-'.join(case[1])}-{i}" for i, case in enumerate(CASES)],
 )
 def test_what_is_adopted_has_to_be_what_is_declared(there, fleet, inputs, kind, words, hint):
-    """It is said with the plan, and else nothing is written on it."""
+    """The plan reports it; otherwise nothing is written on the volume."""
     record = fleet.wanted("volume", "data-0", **{"volume_id": there.theirs, **inputs})
     (fault,) = fleet.provider.check({record.address: record.inputs})
     assert hint in str(fault.hint)
@@ -330,7 +330,7 @@ def test_a_volume_has_one_address(there, fleet):
     """Neither another of this state nor another state takes it, or lets it go."""
     disk = fleet.adopt()
     for who, whose in (fleet, "this state"), (Fleet(there, "another-lineage"), "another state"):
-        # With a plan, what this state has may be let go of by then.
+        # With a plan, the present holder may have released it by then.
         new = who.wanted("volume", "data-1", volume_id=there.theirs)
         assert len(who.provider.check({new.address: new.inputs})) == (who is not fleet)
         with pytest.raises(PermanentError, match=f"volume/data-0 of {whose}") as caught:
@@ -351,7 +351,7 @@ def test_what_lost_our_tags_gets_them_back_or_is_let_go(there, fleet):
     (thing,) = fleet.provider.inventory()
     assert (thing.inputs, thing.token) == (disk.inputs, key)
     there.lose_marks()
-    fleet.provider.delete(disk)  # nobody's any more: no fault
+    fleet.provider.delete(disk)  # it has no owner any more: no fault
     assert set(there.before) <= set(there.labels())
 
 
@@ -373,7 +373,7 @@ def test_lost_answers_leave_nothing_behind(there, fleet):
 
 @pytest.mark.parametrize("there", [DigitalOcean], indirect=True)
 def test_letting_go_that_was_cut_short_is_finished(there, fleet):
-    """Without our name on it, what is left of the mark is ours as long as nobody else has it."""
+    """Without our name on it, the rest of the mark is ours as long as the volume has no other owner."""
     disk = fleet.adopt()
     there.disk["tags"].remove(labels.owner_tag("lineage-1"))
     assert fleet.provider.inventory() == ()

@@ -100,7 +100,7 @@ def machines(cloud):
 
 
 def test_a_cluster_is_in_a_group_that_goes_with_its_last_node(web, cloud, there):
-    """One for each fleet and zone; found again by whoever comes later."""
+    """There is one for each fleet and zone, and later commands find it again."""
     one = there()
     nodes = [create(one, node(0))]
     first = group(last(web))
@@ -121,7 +121,7 @@ def test_a_cluster_is_in_a_group_that_goes_with_its_last_node(web, cloud, there)
     assert groups(cloud) == [second]
     one.delete(nodes[2])
     assert cloud.things == {}
-    # Who still takes it to be there is told otherwise, and tries again.
+    # A command that still believes that it exists gets a fault, and tries again.
     call(lambda: create(one, node(3)), policy=PATIENT)
     assert groups(cloud) == [first]
 
@@ -306,7 +306,7 @@ def test_a_reservation_that_is_not_for_the_node_is_said(cloud, there, inputs, ki
         create(one, node(**inputs))
     assert caught.value.kind.value == kind
     assert cloud.things == before
-    # A plan says it before; what may change by itself is none of its business.
+    # A plan reports it before. It ignores what may change by itself.
     said = [str(fault) for fault in one.check({node().address: {**NODES, **inputs}})]
     assert len(said) == (0 if kind == "no-capacity" else 1)
     assert all(words in text for text in said)
@@ -367,7 +367,7 @@ def test_a_cluster_from_plan_to_destroy(project, web, cloud):
 @pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_killed_between_group_and_node(project, web, cloud, goes_on):
-    """The next apply goes on with what is there; if nobody wants the nodes any more, that goes."""
+    """The next apply continues with what exists. If the nodes are not wanted any more, it is deleted."""
     doomed: list[subprocess.Popen] = []
     started = threading.Event()
 

@@ -94,7 +94,7 @@ def test_a_pulled_state_is_planned_with_where_there_are_backups(project):
 
 
 def test_what_a_killed_backup_left_is_removed(tmp_path):
-    """As soon as the next one is written: nobody fills it any more."""
+    """The next backup removes it: nobody will complete it."""
     folder = tmp_path / ".fleetform" / "backups"
     folder.mkdir(parents=True)
     (folder / ".state-aaaaaaaa-1.json.x1y2z3.aside").write_text("half")
@@ -112,7 +112,7 @@ def test_nobody_says_that_a_state_is_sound_which_is_not_there(project):
 def test_a_database_that_is_away_is_waited_for_before_a_command_that_writes(
     tmp_path, monkeypatch, capsys, write
 ):
-    """Once that is said; who only looks is told at once."""
+    """The command says so and waits; a command that only reads fails at once."""
     real, tries = store.open_store, []
 
     def away_twice(*args, **kwargs):

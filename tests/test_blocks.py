@@ -53,7 +53,7 @@ def test_a_number_has_to_divide_both(cpu, gpus, blocks, fits):
 
 
 def test_a_share_floors_before_it_multiplies():
-    """31 GB in 8 blocks: three of them have 11904 MiB; an odd rest belongs to nobody. The disk is whole."""
+    """31 GB in 8 blocks: three of them have 11904 MiB, and the rest is not used. The disk is whole."""
     whole = shape(96, 8, 31 * 1024, disk_mib=1000, **H100)
     assert share(whole, 8, 3) == shape(36, 3, 11904, disk_mib=1000, **H100)
     assert share(shape(4, 0, 1001), 4, 4).memory_mib == 1000
@@ -96,7 +96,7 @@ def test_a_rank_gets_the_fewest_blocks_that_do(words, on, total, blocks):
         ({"gpu": "24GB..40GB:8"}, shape(8, 8, **H100), {"gpu_memory_mib": -40 * 1024}),
         ({"gpu": "100GB..:8"}, shape(8, 8, **H100), {"gpu_memory_mib": 20 * 1024}),
         ({"disk": "2TB.."}, shape(8, disk_mib=1024 * 1024), {"disk_mib": 1024 * 1024}),
-        ({"disk": "2TB.."}, shape(8), {}),  # a disk that is unknown is not held against it
+        ({"disk": "2TB.."}, shape(8), {}),  # an unknown disk is accepted
         ({"cpu": 8, "gpu": "H100:8"}, shape(8, 8, **H100), {}),
     ],
 )

@@ -46,7 +46,7 @@ def test_what_does_not_pass_is_not(slept, kind):
 
 
 def test_waits_grow_and_differ(slept):
-    """Up to the longest; nobody asks at the same time as everybody else."""
+    """They grow up to the longest, and differ so that callers do not retry at the same time."""
     policy = Policy(first=1.0, longest=8.0, deadline=1000.0)
     for _ in range(20):
         call(failing(*[TransientError(TransientKind.BUSY, "later")] * 6), policy=policy)
@@ -64,7 +64,7 @@ def test_the_servers_own_wait_is_kept(slept):
 
 
 def test_nobody_waits_for_what_comes_after_the_deadline(slept):
-    """A server may ask for hours; what it said is told at once."""
+    """A server may ask for hours; its fault is reported at once."""
     fault = TransientError(TransientKind.THROTTLED, "come back tomorrow", after=3600.0)
     with pytest.raises(TransientError, match="tomorrow"):
         call(failing(fault), policy=Policy(deadline=300.0))

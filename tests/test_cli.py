@@ -29,7 +29,7 @@ def small(project):
 
 
 def test_destroy_in_another_directory(project):
-    """Who is in the wrong place is told so: what was to go goes on, and costs."""
+    """In the wrong directory, it says that things of another one remain and cost money."""
     done = project.run("destroy", "--auto-approve")
     assert done.out == "Nothing to destroy.\n"
     assert "`fleetform -C DIR destroy` names the project's directory" in done.err
@@ -350,7 +350,7 @@ def test_init(project):
 
 
 def test_no_project(project):
-    """An empty directory: what to do is said."""
+    """In an empty directory, it says what to do."""
     done = project.run("plan", code=1)
     assert "error[no-documents]" in done.err
     assert "fleetform init" in done.err
@@ -396,7 +396,7 @@ def test_stop_of_a_task_that_has_ended(small):
 
 
 def test_broken_project_with_a_state_elsewhere(small):
-    """Nobody is told that nothing is recorded when it is not known where that would be."""
+    """If the state's place is not known, it does not say that nothing is recorded."""
     small.declare({"type": "project", "state": "sqlite:///elsewhere.db"}, fleet())
     small.apply()
     small.write("broken.yaml", "type: task\nnaem: x\n")

@@ -32,7 +32,7 @@ FREE = Disk(
 
 @dataclass
 class Cloud(ClaimTags):
-    """One volume, whose looks are told beforehand; the last one stays."""
+    """One volume with scripted looks; the last one repeats."""
 
     regional = True
     looks: list[Disk]
@@ -105,7 +105,7 @@ def test_a_disk_that_a_living_machine_has_is_refused() -> None:
 
 
 def test_a_refusal_for_what_an_earlier_try_asked_for_is_none() -> None:
-    """The answer of the first try is lost, and the second one is told that the disk is in use."""
+    """The answer of the first try is lost, and the second one gets the refusal that the disk is in use."""
     lost = TransientError(TransientKind.AMBIGUOUS, "no answer")
     cloud = Cloud([FREE], living={"m"}, fault=lost)
     tried = attachments(cloud)
@@ -117,7 +117,7 @@ def test_a_refusal_for_what_an_earlier_try_asked_for_is_none() -> None:
 
 
 def test_a_first_refusal_is_passed_on() -> None:
-    """Nobody but whoever has it can have asked."""
+    """Only its holder can have requested it."""
     refusal = PermanentError(PermanentKind.CONFLICT, "it is in use")
     cloud = Cloud([FREE], living={"m"}, fault=refusal)
     with pytest.raises(PermanentError, match="in use"):

@@ -73,7 +73,7 @@ def test_it_is_unmounted_before_it_is_detached():
 
 
 def test_where_nobody_has_mounted_anything_nobody_is_asked():
-    """The node was never ready; or there is none that runs."""
+    """The node was never ready, or no node runs."""
     parts = Parts(taken=False)
     cloud(parts).delete(HELD)
     parts.found = None

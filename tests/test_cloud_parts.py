@@ -131,14 +131,14 @@ def test_an_exception_that_cannot_say_what_it_is():
     ],
 )
 def test_what_is_raised_without_an_answer(error, kind):
-    """Whatever may have been carried out is ambiguous; never said to be undone."""
+    """A request that may have been carried out is ambiguous, never reported as not done."""
     assert by_class(error) is kind
     found = classify(error, None, what="Make", scrub=Scrub())
     assert getattr(found, "kind", None) is kind
 
 
 def test_every_status_has_a_kind():
-    """From 500 on nobody knows what was done; below it was refused, but for what passes."""
+    """From 500 on, the result is unknown. Below, the request was refused, except for transient statuses."""
     passing = {408, 423, 425, 429}
     for status in {*range(300, 600)} - {501}:
         transient = isinstance(faults.by_status(status), TransientKind)
@@ -217,7 +217,7 @@ def test_a_secret_is_taken_out_however_it_is_written(notation):
 
 
 def test_keys_and_user_data_are_taken_out_unasked(tmp_path):
-    """A node's host key is in them, and nobody reads them. What people do read stays."""
+    """They contain a node's host key, and nobody reads them. Text for people stays."""
     key_pairs.make(tmp_path / "key")
     key = key_pairs.Login(tmp_path / "key").host_key("gpu-0")
     told = user_data("fleetform", "ssh-ed25519 AAAA", key)
@@ -381,7 +381,7 @@ def test_marks_that_were_damaged_are_a_fault():
 
 
 def test_the_catalog_says_what_types_have():
-    """GPUs by the names and the memory that users write; prices of a day, unknown where there is none."""
+    """GPUs by the names and the memory that users write; prices of a day, None if unknown."""
     known = catalog("ec2")
     assert known.priced_on == "2025-03-02"
     assert known.zones["us-east-1"] == tuple(f"us-east-1{letter}" for letter in "abcdef")
@@ -602,7 +602,7 @@ assert load("ec2", config).offers()
     ],
 )
 def test_libcloud_is_loaded_with_the_first_request(code):
-    """Nobody who has no cloud waits for it."""
+    """Users without a cloud do not wait for it."""
     look = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
     assert not {"libcloud", "requests"} & set(json.loads(out))

@@ -200,7 +200,7 @@ def test_what_is_deaf_is_killed_after_the_grace(node):
 
 @pytest.mark.slow
 def test_a_container_whose_supervisor_and_client_were_killed(node, podman):
-    """It is told apart from one that is gone, gets its TERM, and ends with the stop."""
+    """It differs from one that is gone, gets its TERM, and ends with the stop."""
     node.start("train-0.1", "trap 'echo x > saved; exit' TERM; echo up; while :; do sleep 0.1; done")
     node.logged("train-0.1", "up\n")
     node.kill("train-0.1", supervisor=True)
@@ -438,7 +438,7 @@ def test_nobody_joins_a_container_that_is_not_there(tmp_path, monkeypatch):
 
 
 def test_a_stop_that_comes_while_the_container_starts_reaches_it(tmp_path, monkeypatch):
-    """There was no client yet that could have been told apart: its TERM is not lost for that."""
+    """There was no client yet to recognize; its TERM still arrives."""
     where = fake(tmp_path, "podman", "echo ok")
     told = (
         (where / "podman")
@@ -460,7 +460,7 @@ def test_a_stop_that_comes_while_the_container_starts_reaches_it(tmp_path, monke
 
 
 def test_a_pull_can_be_stopped(tmp_path, monkeypatch):
-    """It may take long, and nobody wants to wait for what was given up."""
+    """It may take long, and nobody waits for a cancelled task."""
     pull = f"echo x >{tmp_path}/pulling; exec sleep 1000"
     node = Node(tmp_path / "node", fake(tmp_path, "podman", "echo ok", pull), monkeypatch)
     node.start("a-0.1", "true")

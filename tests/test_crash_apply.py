@@ -151,7 +151,7 @@ def test_a_new_state_is_whole_or_not_there(small_disk):
 
 
 def test_the_disk_of_the_state_is_full(tmp_path, small_disk):
-    """It is said so, what was recorded stays, and with room again the next apply does the rest."""
+    """The error says so, the records stay, and with room again the next apply does the rest."""
     with chain(tmp_path, "local", state=f"sqlite:///{small_disk}/state.db") as project:
         code = project.command(*APPLY)
         assert code in (1, 4), project.output()

@@ -90,7 +90,7 @@ def test_a_plan_says_what_is_taken_up(project, cloud):
 
 @pytest.mark.parametrize("what", ["node/gpu-0", "volume/data"])
 def test_a_late_create_is_found(project, cloud, what):
-    """What nobody declares any more is found when it comes after all, and taken away."""
+    """A late thing that is no longer declared is found when it appears, and deleted."""
     declare(project, cloud)
     die_in_flight(project, cloud, what)
     project.declare(cloud.backend())

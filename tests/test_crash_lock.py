@@ -50,7 +50,7 @@ def state_of(project):
 
 
 def lapse(project):
-    """The holder's lease has ended: as if nobody had renewed it for that long."""
+    """End the holder's lease, as if it had not been renewed for that long."""
     with closing(state_of(project)) as db:
         db.execute("UPDATE writer_lock SET expires = 1, ends = 1")
 

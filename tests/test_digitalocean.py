@@ -86,7 +86,7 @@ class TestDigitalOcean(Conformance):
 
     def spoiled(self, folder, lineage, how):
         if how is Spoilt.NOBODY:
-            return provider(9, folder, lineage)  # nobody listens there
+            return provider(9, folder, lineage)  # nothing listens there
         fault = {Spoilt.LOST: "lost", Spoilt.SENSELESS: "html", Spoilt.DENIED: "denied"}[how]
         made = ("/v2/droplets", "/v2/volumes")
         every = how is not Spoilt.LOST
@@ -241,7 +241,7 @@ def test_a_volume_s_name_is_taken_once(server, fleet):
     record = fleet.volume()
     assert [volume["id"] for volume in server.volumes.values()] == [record.outputs["id"]]
     (volume,) = server.volumes.values()
-    volume["tags"] = []  # somebody took them away: it cannot be told whose it is
+    volume["tags"] = []  # somebody removed them: its owner is not known
     with pytest.raises(PermanentError) as raised:
         fleet.volume()
     assert raised.value.kind is PermanentKind.CONFLICT
@@ -295,7 +295,7 @@ def test_a_droplet_is_asked_for_with_all_that_it_needs(server, fleet):
 
 
 def test_a_key_that_went_meanwhile_is_brought_again(server, fleet):
-    """Whoever deletes the last node takes the key away."""
+    """The command that deletes the last node also deletes the key."""
     first = fleet.node("gpu-0")
     server.keys.clear()
     fleet.node("gpu-1")
@@ -355,7 +355,7 @@ def test_the_secret_is_in_no_message(server, fleet, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["node", "volume"])
 def test_what_lost_its_tags_is_there_and_gets_them_back(server, fleet, kind):
-    """Nobody may take it for gone, and make another one."""
+    """It must not count as gone and be made again."""
     record = fleet.node(tags={"team": "a"}) if kind == "node" else fleet.volume(tags={"team": "a"})
     (thing,) = (server.droplets if kind == "node" else server.volumes).values()
     before, thing["tags"] = thing["tags"], []

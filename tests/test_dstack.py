@@ -25,7 +25,7 @@ from tests.model import World
 
 FILES = Path(__file__).parent / "dstack"
 
-# What is said of each file: (line, code) → the field or value that it is about.
+# The notes on each file: (line, code) → the field or value that they are about.
 SAID: dict[str, list[tuple[int, str, str]]] = {
     "fleet-cloud": [
         (9, "not-supported-yet", "CPU architecture"),

@@ -215,7 +215,7 @@ def test_form_is_no_change(project):
 
 @pytest.mark.slow
 def test_replace(project):
-    """`--replace task/x` runs a task again about which nothing changed; a name that is none is an error."""
+    """`--replace task/x` runs an unchanged task again. An unknown name is an error."""
     runs = project.path / "runs"
     project.declare(fleet(), task("job", f"echo x >> {runs}"))
     project.apply("--wait")
@@ -229,7 +229,7 @@ def test_replace(project):
 
 @pytest.mark.slow
 def test_unplaced(project):
-    """Nothing is done unless `--allow-unplaced` says so; then the rest is, and that counts as done."""
+    """Nothing is done without `--allow-unplaced`. With it, the rest is done, and that counts as success."""
     project.declare(fleet(nodes=1), task("job", "true"), task("big", "true", resources={"cpu": "64.."}))
     plan = project.plan(code=3)
     assert (plan["result"], [u["task"] for u in plan["unplaced"]]) == ("unplaced", ["big"])

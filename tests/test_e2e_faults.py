@@ -120,7 +120,7 @@ class Slow:
         return ended(self.process, code)
 
     def complete(self):
-        """Apply again: what was cut short is done, once."""
+        """Apply again: the interrupted part is done, once."""
         self.leave.touch()
         (self.project.path / "go").touch()
         done = self.project.apply("--wait")
@@ -175,7 +175,7 @@ def test_interrupt_of_the_watcher(project):
 
 
 def test_lock(project, slow):
-    """A second apply says who holds the lock, or waits as long as it is told to; reading needs none."""
+    """A second apply names the lock's holder, or waits as long as told; reading needs no lock."""
     refused = project.apply(code=1)
     assert "error[locked]: the state is locked by `apply` on " in refused.err
     assert f"pid {slow.process.pid}" in refused.err
@@ -380,7 +380,7 @@ def test_conflict(project):
 
 
 def test_nothing_can_be_written(project):
-    """No folder for the state, none for the nodes: said in a sentence."""
+    """No folder for the state, none for the nodes: the error is one sentence."""
     project.declare(fleet())
     blocked = project.path / ".fleetform"
     blocked.write_text("")

@@ -108,7 +108,7 @@ def test_a_terminal_is_passed_on(project):
 
 
 def runs(*argv: str) -> bool:
-    """Whether a process was told just these words."""
+    """Whether a process has exactly these arguments."""
     words = "".join(f"{word}\0" for word in argv).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -146,7 +146,7 @@ def test_tasks_that_share_a_node_share_nothing_else(project):
 
 @pytest.mark.slow
 def test_blocks_are_real(project):
-    """The kernel holds ranks to their CPUs and memory where it can, and whoever wants more is told."""
+    """The kernel limits ranks to their CPUs and memory if it can; a rank that wants more gets an error."""
     look = f'. "{RUNNER.with_name("confine.sh")}"; able'
     if subprocess.run(["sh", "-c", look], capture_output=True, check=False).returncode:
         pytest.skip("this user can make no control groups here")
@@ -305,7 +305,7 @@ def test_startup_order(project, order, where):
 
 @pytest.mark.slow
 def test_max_duration(project):
-    """The supervisor ends a rank that takes too long, whoever watches; it has failed."""
+    """The supervisor ends a rank that takes too long, without any command; it counts as failed."""
     up = project.path / "up"
     project.declare(fleet(), task("job", hold(up), max_duration=1))
     done = project.apply("--wait", code=4)
@@ -361,7 +361,7 @@ def test_task_is_removed_while_apply_waits(project):
 
 @pytest.mark.slow
 def test_logs(project):
-    """Several ranks with a prefix, one without; `-f` until the end; what is not there is said."""
+    """Several ranks with a prefix, one without; `-f` until the end; missing output is reported."""
     go = project.path / "go"
     project.declare(
         fleet(nodes=2),

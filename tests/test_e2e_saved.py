@@ -66,7 +66,9 @@ def seal(data) -> str:
 
 @pytest.mark.slow
 def test_exactly_the_plan_that_was_saved(project):
-    """The YAML may be changed, broken or gone by then; nobody is asked; once done it is no plan any more."""
+    """The YAML may have changed or be gone by then, there is no prompt, and afterwards the plan
+    is outdated.
+    """
     project.declare(fleet(), volume(), task("job", "echo first", volumes=["data:/data"]))
     planned = project.run("plan").out
     done = project.run("plan", "--out", "p.plan")
@@ -298,7 +300,7 @@ def test_a_plan_with_errors_is_not_saved(project):
     ],
 )
 def test_mistakes(project, line, said):
-    """Exit code 1, said on stderr, and nothing is made or changed."""
+    """Exit code 1 with a message on stderr, and nothing is made or changed."""
     project.declare(fleet())
     save(project)
     project.write("notes.txt", "mine")

@@ -66,7 +66,7 @@ def test_one_that_waits_does_not_excuse_another(full):
 
 
 def test_a_task_that_runs_goes_on_when_its_change_has_no_room(full):
-    """It is not stopped for a place that is not there, and what is said is not that it is pending."""
+    """It is not stopped for a place that does not exist, and is not reported as pending."""
     full.declare(fleet(), {**task("busy", release(full.path / "go"), nodes=2), **RETRY}, file="busy.yaml")
     done = full.apply(code=3)  # two nodes where there is one: that can never fit
     assert "never-fits" in done.out

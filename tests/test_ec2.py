@@ -135,7 +135,7 @@ def no_room(asked):
 
 
 def check_pairs(port, folder, lineage, pairs):
-    """By EC2's own listing: `pairs` nodes, each with its volume; nothing twice, nothing that is nobody's."""
+    """By EC2's own listing: `pairs` nodes with a volume each, no duplicates, nothing without an owner."""
     clean = provider(port, folder, lineage)
     region = clean._account.region(REGION)
     instances = [i for i in region.instances({}) if not i.gone]
@@ -359,7 +359,7 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(fleet, theirs):
     ids=["gone", "no id", "size", "zone", "no zone", "type", "own tag"],
 )
 def test_what_is_adopted_has_to_be_what_is_declared(fleet, theirs, inputs, kind, words, hint):
-    """It is said with the plan, and else nothing is written on it."""
+    """The plan reports it; otherwise nothing is written on the volume."""
     made, region = theirs
     zone = inputs.get("zone", ZONE)
     more = {key: value for key, value in inputs.items() if key != "zone"}
@@ -380,7 +380,7 @@ def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
     disk = fleet.create("volume", "data-0", ZONE, volume_id=made)
     other = Fleet(ec2.port, tmp_path, "another lineage")
     wanted = {Address("volume", "data-1"): of_volume(region=REGION, zone=ZONE, volume_id=made)}
-    # With a plan, what this state has may be let go by then.
+    # With a plan, the present holder may have released it by then.
     assert [len(who.provider.check(wanted)) for who in (fleet, other)] == [0, 1]
     for who, whose in (fleet, "this state"), (other, "another state"):
         with pytest.raises(PermanentError, match=f"volume/data-0 of {whose}") as caught:
@@ -390,7 +390,7 @@ def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
 
 
 def test_what_others_have_in_use_is_let_go_all_the_same(fleet, theirs):
-    """Nobody is asked to detach what is not ours."""
+    """The attachments of others are not ours to detach."""
     made, region = theirs
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)
     region.ask("AttachVolume", VolumeId=made, InstanceId=node.outputs["id"], Device="/dev/sdf")
@@ -505,7 +505,7 @@ def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
     ids=["image gone", "no image", "type", "zone", "no region", "no subnet"],
 )
 def test_what_people_get_wrong(ec2, tmp_path, settings, inputs, kind, words, about):
-    """Each is said in words, and nothing is made."""
+    """Each gets a clear message, and nothing is made."""
     there = provider(ec2.port, tmp_path, "people", **settings)
     asked = of_node(**{"region": REGION, "zone": ZONE, **SMALL, **inputs})
     with pytest.raises(PermanentError, match=words) as caught:

@@ -243,7 +243,7 @@ def test_a_create_ends_when_the_node_runs(ec2):
 
 
 def test_a_node_that_does_not_start_in_time_is_asked_for_again(ec2):
-    """Not waited for without end: whoever tries again does so by the same token."""
+    """The wait is limited; a retry uses the same token."""
     pending = instance("i-00000001", OURS, "pending")
     there, _ = ec2(RunInstances=ran(pending), DescribeInstances=seen(pending))
     with pytest.raises(TransientError) as caught:
@@ -514,7 +514,7 @@ def test_a_node_that_is_missed_for_long_uses_its_token_up(ec2, monkeypatch, firs
 
 
 def test_a_node_that_was_terminated_uses_its_token_up(ec2):
-    """It ended because somebody said so, and not for want of capacity."""
+    """It ended because somebody terminated it, not for lack of capacity."""
     there, _ = ec2(
         RunInstances=ran(instance("i-00000001", OURS, "pending")),
         DescribeInstances=seen(instance("i-00000001", OURS, "terminated", "Client.UserInitiatedShutdown")),
@@ -576,7 +576,7 @@ def test_a_device_that_somebody_else_got_is_not_taken(ec2):
     ids=["another rank's", "by hand", "another node's", "damaged", "deleting", "gone"],
 )
 def test_a_disk_that_does_not_come_free_is_refused(ec2, found, kind, words):
-    """At once, and it is said who has it."""
+    """At once, and the message names the holder."""
     living = seen(instance("i-00000001", OURS), instance("i-0000000a", {}))
     there, server = ec2(DescribeVolumes=found, DescribeInstances=living)
     with pytest.raises(PermanentError, match=re.escape(words)) as caught:
@@ -732,7 +732,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("code", "status", "kind"), FAULTS, ids=[f"{c}-{s}" for c, s, _ in FAULTS])
 def test_faults_are_those_of_the_port(ec2, code, status, kind):
-    """By their code; by the status of those that nobody knows."""
+    """By their code; unknown codes by the status."""
     there, _ = ec2(RunInstances=refusal(code, "why", status))
     with pytest.raises(
         (TransientError, PermanentError), match=f"RunInstances in us-east-1: {code}: why"
@@ -792,7 +792,9 @@ def test_codes_have_one_kind_each():
 
 @pytest.mark.parametrize("kind", ["node", "volume"])
 def test_what_a_listing_leaves_out_is_not_forgotten(ec2, kind):
-    """A delete ends it, or has EC2's own word that there is none: else it would run on, and be billed."""
+    """A delete ends it, or needs EC2's own word that it does not exist: else it would run on, and
+    cost money.
+    """
     action, none, gone = {
         "node": ("DescribeInstances", reservations(), "InvalidInstanceID.NotFound"),
         "volume": ("DescribeVolumes", "<volumeSet/>", "InvalidVolume.NotFound"),

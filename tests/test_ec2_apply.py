@@ -70,7 +70,7 @@ def test_from_plan_to_destroy(project, ec2):
     assert set(first) == {"node/gpu-0", "node/gpu-1", "node/small-0", "volume/data-0", "volume/data-1"}
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"
     seen = {n["name"]: n["state"] for n in project.run("status", "--json", env=ENV).json["nodes"]}
-    # Nobody answers at their addresses; what comes then is in tests/hosts/test_instances.py.
+    # Nothing answers at their addresses; tests/hosts/test_instances.py has the rest.
     assert set(seen.values()) == {"provisioning"}
 
     # In place: the things stay what they are. A region that is given up is still looked at.
@@ -160,7 +160,7 @@ def test_killed_again_and_again(project, seed):
         started = threading.Event()
 
         def kill(asked):
-            """What comes of a create when there are enough: it is carried out, and nobody hears of it."""
+            """The result of a create with enough capacity: it is carried out, but the answer is lost."""
             if asked["Action"] not in ("RunInstances", "CreateVolume"):
                 return None
             begun.add(asked["ClientToken"])
@@ -234,7 +234,7 @@ def test_what_is_nowhere_to_be_had_is_said_and_leaves_nothing(project, ec2):
 
 
 def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
-    """Not longer; nothing is left of it between and after. Without `--wait` it is said what would wait."""
+    """Not longer, and nothing is left of it between and after. Without `--wait`, it says what would wait."""
     retry = {"retry": {"on_events": ["no-capacity"], "duration": "1s"}}
     words = {"backends": ["aws"], "availability_zones": ["us-east-1a"], "instance_types": ["m5.large"]}
     first = [True]
@@ -261,7 +261,7 @@ def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
         assert there(project, line.port) == {}
         project.run("state", "check", env=ENV)
         assert line.count("RunInstances") == 2 * 3
-        # What nobody waits for has failed all the same.
+        # What is not waited for has failed all the same.
         more = fleet("more", 1, **words, resources={"cpu": 2})
         project.declare(backend(line.port), gpu, more, train)
         line.rules[:] = [

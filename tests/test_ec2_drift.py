@@ -77,7 +77,7 @@ class Account:
 
     @property
     def alive(self):
-        """The ids of everything there that belongs to this project or to nobody."""
+        """The ids of everything that belongs to this project, or has no owner."""
         instances = [i for i in self.region.instances({}) if not i.gone]
         return {
             x.id
@@ -210,7 +210,7 @@ class Made:
         return State(lineage=self.lineage, records=self.records, ranks=self.ranks)
 
     def look(self, **more):
-        """The inventory; `more` is said otherwise of the backend."""
+        """The inventory; `more` changes the backend."""
         declared = {"aws": replace(self.backend, **more)}
         return look(self.state, Backends(declared, self.folder, self.lineage, self.state), offers=False)
 
@@ -221,7 +221,7 @@ def made(ec2, tmp_path, request):
 
 
 def test_a_volume_that_somebody_detached(made):
-    """Before its rank was started it is attached anew; under a rank that runs it is only said."""
+    """Before its rank starts, it is attached again; under a running rank, it is only reported."""
     node = made.make("node/gpu-0", instance_type="t3.micro", fleet="gpu")
     disk = made.make("volume/data-0", size="1GB")
     words = of_attachment("t-0", "gpu-0", "data-0")

@@ -256,7 +256,7 @@ def test_the_pair_goes_with_the_last_of_many(tmp_path):
 
 
 def test_the_pair_goes_though_its_last_node_is_gone_already(tmp_path):
-    """A delete that was cut short ended the node; the next one finds the rest to do."""
+    """An interrupted delete ended the node; the next one finds the rest to do."""
     ours = tag_set({"fleetform:owner": "ours"})
     pair = answer(
         "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{ours}</item></keySet>"
@@ -367,7 +367,7 @@ def test_by_which_address_a_node_is_reached(tmp_path, reach, public, way):
 
 
 def test_why_a_node_cannot_be_reached(tmp_path):
-    """Each in words: it has no public address, nobody knows its host key, the private key is elsewhere."""
+    """Each in words: it has no public address, its host key is unknown, the private key is elsewhere."""
     with pytest.raises(PermanentError, match="the private key of this state's nodes is not here"):
         provider(1, tmp_path, "ours")._hosts.host(record())
     make(tmp_path / ".fleetform" / "keys" / "ours")
@@ -381,7 +381,7 @@ def test_until_it_was_ready_once_a_node_is_starting(tmp_path):
     """Whatever it says: sshd is up before its keys are. Later the same is a fault."""
     make(tmp_path / ".fleetform" / "keys" / "ours")
     there = provider(1, tmp_path, "ours")
-    node = record(address="127.1.0.1")  # nobody answers there
+    node = record(address="127.1.0.1")  # nothing answers there
     taken: list[Record] = []
     seen = [there._hosts.readiness([node], {"gpu-0": once}, taken.append)["gpu-0"] for once in (False, True)]
     assert seen[0].state is NodeState.PROVISIONING

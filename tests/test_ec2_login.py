@@ -217,5 +217,5 @@ def test_a_role_that_is_refused_is_told_without_secrets(cloud, tmp_path, monkeyp
         with pytest.raises(PermanentError, match="AccessDenied") as caught:
             without(cloud, tmp_path).inventory()
     assert "hunter2" not in repr(caught.value) + caught.value.summary + str(caught.value.hint)
-    with pytest.raises(TransientError):  # nobody listens there any more
+    with pytest.raises(TransientError):  # nothing listens there any more
         without(cloud, tmp_path).inventory()

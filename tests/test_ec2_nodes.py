@@ -190,7 +190,7 @@ def groups(there):
 
 
 def test_a_cluster_is_in_a_placement_group_that_goes_with_its_last_node(there):
-    """One for each fleet and zone, that carries the owner; found again by whoever comes later."""
+    """There is one for each fleet and zone, with its owner, and later commands find it again."""
     one, owner = there(), there()._account.owner
     nodes = [create(one, 0), create(there(), 1), create(one, 2, zone="us-east-1b")]
     names = [f"fleetform-{owner}-gpu-us-east-1{zone}" for zone in "ab"]
@@ -202,7 +202,7 @@ def test_a_cluster_is_in_a_placement_group_that_goes_with_its_last_node(there):
     assert groups(one) == names[1:]
     one.delete(nodes[2])
     assert groups(one) == []
-    # Who still takes it to be there is told otherwise, and tries again.
+    # A command that still believes that it exists gets a fault, and tries again.
     assert call(lambda: create(one, 3), policy=Policy(first=0.01))
     assert groups(one) == names[:1]
 
@@ -411,7 +411,7 @@ def test_what_could_not_be_cleared_away_is_tried_again(tmp_path):
 
 
 def test_a_group_that_was_taken_away_meanwhile_is_made_again(tmp_path):
-    """By whoever deleted the last node of it just now."""
+    """Whoever deleted the last node deleted it just now."""
     run = answer("RunInstances", f"<instancesSet>{instance('i-00000001', OURS)}</instancesSet>")
     left = {
         **SAID,
@@ -445,7 +445,7 @@ def test_a_group_whose_answer_was_lost_is_found(tmp_path):
 
 
 def test_a_group_goes_with_an_instance_that_never_ran(tmp_path):
-    """There was no capacity for it, which EC2 said when it had been made."""
+    """EC2 reported the lack of capacity after the group had been made."""
     ended = instance("i-00000001", OURS, "terminated", "Server.InsufficientInstanceCapacity")
     none = answer("DescribeInstances", reservations())
     said = {
@@ -479,7 +479,7 @@ def test_the_catalog_says_which_types_have_no_placement_group():
 
 
 def test_a_node_takes_what_is_reserved(there):
-    """The server refuses whoever targets it and does not match."""
+    """The server refuses an instance in a reservation that it does not match."""
     one = there()
     node = create(one, zone="us-east-1b", reservation="cr-0000000a")
     assert group_of(one, node).endswith("us-east-1b")
@@ -664,4 +664,4 @@ def test_a_node_is_reached_at_the_public_address_that_it_has_now(tmp_path, monke
         now[0] = "192.0.2.8"
         one.readiness([node])
         assert way(one) == "192.0.2.8"
-    assert way(provider(server.port, tmp_path, "ours")) == "192.0.2.1"  # nobody can be asked
+    assert way(provider(server.port, tmp_path, "ours")) == "192.0.2.1"  # there is no way to ask

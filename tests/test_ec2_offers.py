@@ -167,7 +167,7 @@ def test_the_spot_node_is_that_which_is_cheapest_on_demand(resources):
 
 
 def test_spot_keeps_a_price_cap_though_its_price_is_unknown():
-    """EC2 is told the cap, and ends the node above it."""
+    """EC2 gets the cap, and ends the node above it."""
     (capped,) = made(planned(World(), {**SPOT, "max_price": 30}))
     assert (capped["spot"], capped["max_price"], capped.get("price")) == (True, 30, None)
     (free,) = made(planned(World(), SPOT))

@@ -104,7 +104,9 @@ def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
 
 
 def test_a_loop_goes_on_without_what_a_cloud_refuses(project, line, capsys):
-    """Others are made in the same round. It is said once, and tried again later and later."""
+    """Other things are made in the same round. The refusal is reported once, and tried again at growing
+    intervals.
+    """
     line.rules.append(lambda _: "403=UnauthorizedOperation")
     desk = fleet("desk", backends=["local"], nodes=1)
     project.declare({"type": "project", "name": "lab"}, backend(line.port), small(), desk)
@@ -141,7 +143,7 @@ def test_a_loop_goes_on_without_a_fleet_that_nothing_can_be_made_for(project, li
 
 
 def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):
-    """Also where the others answer: nobody has to find out which of them it is."""
+    """Even if the others answer: users need not find out which one it is."""
     shorter = "import declarative.retry as d; object.__setattr__(d.PATIENCE, 'deadline', 0.0)\n"
     (tmp_path / "sitecustomize.py").write_text(shorter)
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
@@ -234,7 +236,7 @@ def test_what_a_backend_says_wrong(project, line, settings, words):
     ids=["zone", "type", "size", "no zone"],
 )
 def test_what_a_volume_says_wrong(project, line, disk, words):
-    """Each is found by the plan, and shown where the volume is declared: that is what has to be mended."""
+    """The plan finds each mistake, and shows it at the volume's declaration, where it has to be fixed."""
     declared = {**volume(backend="aws", region=run.REGION, availability_zone=ZONE), **disk}
     project.declare(backend(line.port), {k: v for k, v in declared.items() if v is not None})
     says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", ' "name": "data"', *words)
@@ -330,7 +332,7 @@ def test_the_wrong_account(project, line):
     says(done, "error[vanished]", "are these the credentials, the endpoint and the regions")
     assert line.count("RunInstances") == seen
     line.rules.clear()
-    for command, code in (("status", 0), ("destroy", 1)):  # who has no credentials is told so once, and where
+    for command, code in (("status", 0), ("destroy", 1)):  # one message, with the place
         done = project.run(command, *(["--orphans"] if code else []), code=code)
         assert done.err.count("[backend-unreadable]") == done.err.count(' "name": "aws"') == 1, done.err
     assert project.run("state", "pull", env=ENV).out == before

@@ -110,7 +110,7 @@ def test_a_state_that_moved_makes_nothing_twice(project: Project) -> None:
 
 
 SERVER = {"type": "project", "state": "postgresql://127.0.0.1:1/x"}
-"""Nobody answers there."""
+"""Nothing answers there."""
 
 
 @pytest.mark.parametrize("command", ["plan --offline", "status --offline", "explain node/gpu-0 --offline"])

@@ -40,7 +40,7 @@ ALSO = {
     "duplicate-key": ["bad-value"],
     "bad-credential": ["unknown-field"],
 }
-"""What is rightly said besides."""
+"""Further messages that are correct."""
 
 
 def findings(directory: Path) -> tuple[Diagnostic, ...]:

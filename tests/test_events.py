@@ -80,7 +80,7 @@ def test_states_are_told_when_they_change_and_only_then(store):
     ],
 )
 def test_a_task_has_one_end(store, criteria, ends, told_of):
-    """That of the gang, not one for each rank; its failure is told at once."""
+    """One event for the gang, not one for each rank; a failure is reported at once."""
     inputs = {"task": "train", "nodes": 2, "stop_criteria": criteria}
     with store.lock("apply") as writer:
         for rank in range(2):

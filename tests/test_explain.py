@@ -266,7 +266,7 @@ def test_two_ranks_on_one_launched_node_need_offers_that_hold_both():
 
 
 def test_a_node_that_its_fleet_launches_for_itself():
-    """Nobody sits on it: other fleets' offers are no alternative, nor is one whose limit is reached."""
+    """No rank sits on it: other fleets' offers are no alternative, nor is one whose limit is reached."""
     few = {**H100, "instance_type": "few", "price": 30.0, "limit": 1}
     desired = declared([{**GPU, "nodes": 2, "placement": "any"}, ALT], catalog=[H100, DEAR, few])
     found = data(ask(World(), desired, "node/gpu-1"))
@@ -309,7 +309,7 @@ def test_limits_of_fleets_that_the_task_may_not_use_are_not_its_business():
 
 
 def test_a_task_that_goes_on_because_it_has_no_other_place():
-    """It is refused, and still has its place: both are said."""
+    """It is refused and still has its place: the answer says both."""
     world = bring(World(), tasks=[{**TRAIN}])
     changed = {**TRAIN, "resources": {"gpu": 8, "cpu": "1000.."}}
     found = data(ask(world, declared(tasks=[changed]), "task/train"))

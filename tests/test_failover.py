@@ -51,7 +51,9 @@ def gang(**more):
 
 @pytest.mark.parametrize("parallelism", [1, 3, 8])
 def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
-    """Capacity ends in the middle of it: what was made in the first zone is deleted, and all is said."""
+    """Capacity ends in the middle of it: what was made in the first zone is deleted, and all of it is
+    reported.
+    """
     market.room = stock(za=2)
     desired = gang()
     assert site.apply(desired, parallelism=parallelism)
@@ -72,7 +74,7 @@ def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
 
 @pytest.mark.parametrize("parallelism", [1, 8])
 def test_none_is_made_elsewhere_before_the_others_have_left(site, market, parallelism):
-    """Whoever is killed in between leaves no cluster in two zones: all nodes would be there for its task."""
+    """A command killed in between leaves no cluster in two zones: all nodes would exist for its task."""
     create = market.create
 
     def room(inputs):
@@ -276,7 +278,7 @@ def test_volumes_hold_their_ranks(site, market):
 
 
 def test_blocks_and_shapes_are_as_promised():
-    """Another split is none, and neither is a node that a rank fits on otherwise."""
+    """Neither another split nor another node that a rank fits on is accepted."""
     halves = {**H100, "instance_type": "halves", "cpu": 48, "gpu": "H100:4", "price": 85.0}
     large = {**H100, "instance_type": "large", "cpu": 192, "gpu": "H100:16", "price": 90.0}
     same = {**H100, "instance_type": "same", "cpu": 128, "price": 95.0}
@@ -287,7 +289,7 @@ def test_blocks_and_shapes_are_as_promised():
     plan = World().plan(desired)
     assert [way[0].offer.instance_type for f in plan.preview.fallbacks for way in f.ways] == ["same"]
 
-    # Nobody is on it yet: it is split as planned all the same.
+    # It is still empty: it is split as planned all the same.
     bare = {**fleet, "nodes": 1, "blocks": "auto"}
     plan = World().plan(declared(fleets=[bare], catalog=[H100, halves, large, same]))
     assert [way[0].offer.instance_type for f in plan.preview.fallbacks for way in f.ways] == ["same"]
@@ -388,7 +390,7 @@ def test_one_that_may_not_leave_is_no_want_of_capacity(site, market, parallelism
 
 @pytest.mark.parametrize("parallelism", [1, 8])
 def test_what_is_pointless_was_not_interrupted(site, market, parallelism):
-    """A place that nobody gets any more, and the volumes there."""
+    """A place that is not needed any more, and the volumes there."""
     market.room = stock(za=1)
     volumes = [{"name": "data", "count": 2, "backend": "sky", "region": "east"}]
     tasks = [{**GANG, "nodes": 2, "mounts": {"/data": "data-#"}}]
@@ -841,7 +843,7 @@ def test_who_follows_sees_an_interrupted_node(site, market):
 
 
 def test_a_saved_plan_knows_where_else(site, market):
-    """It is carried out without the YAML; and a file is refused whose ways are none."""
+    """It is carried out without the YAML; a file with invalid ways is refused."""
     market.room = stock(za=2)
     desired = gang()
     with site.store.lock("plan") as writer:
@@ -888,7 +890,7 @@ def test_an_answer_that_was_lost_is_looked_for_where_it_was_asked(site, market):
     lost: set[str] = set()
 
     def room(inputs):
-        """The first create of each node takes effect, and nobody hears of it."""
+        """The first create of each node takes effect, but its answer is lost."""
         zone = inputs["zone"]
         if zone == "za" and len(lost) < 2:
             lost.add(str(len(lost)))
@@ -898,7 +900,7 @@ def test_an_answer_that_was_lost_is_looked_for_where_it_was_asked(site, market):
     market.room = room
     desired = gang()
     assert not site.apply(desired)
-    # What came of the first is not known: nothing is made elsewhere by that address before it is.
+    # The result of the first is unknown: nothing is made elsewhere by that address before it is known.
     assert {i.address.name for i in site.store.read().intents} <= set(market.where()) | {"gpu-0", "gpu-1"}
     market.room = stock(za=0)
     assert site.apply(desired)

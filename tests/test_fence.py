@@ -58,7 +58,7 @@ def asleep(process: subprocess.Popen) -> bool:
 
 
 def lapse(project: Project) -> None:
-    """The lease of whoever holds the lock ends now, by every clock."""
+    """End the lease of the lock's holder now, by every clock."""
     with closing(sqlite3.connect(project.path / ".fleetform" / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE writer_lock SET expires = 1, ends = 1")
 

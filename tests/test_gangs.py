@@ -85,7 +85,7 @@ def declare_three(project, **fields):
 
 
 def cut_short(project, when, step):
-    """An apply that is killed at a call, and what was said of the ranks after that by their nodes."""
+    """An apply that is killed at a call, and what the ranks' nodes then report."""
     warm_up()
     args = ("apply", "--auto-approve", "--parallelism", "1")
     code = fork(project.path, *args, kill=Cut(when, step=step))
@@ -250,7 +250,7 @@ class Asked(Backends):
         return self
 
     def reaches(self, node, address):
-        """What it was told to say."""
+        """The scripted answer."""
         self.asked.append((node.address.name, address))
         answer = self.answers.get(node.address.name)
         if isinstance(answer, Exception):

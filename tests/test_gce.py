@@ -238,7 +238,7 @@ def test_a_volume_comes_grows_is_attached_and_goes(web, gce):
 
 
 def test_offers_are_those_of_the_backends_places(web, tmp_path):
-    """Nothing is asked about other places: there are very many."""
+    """Other places are not asked about: there are very many."""
     here = Bare(fake.config(web.url, tmp_path)).offers()
     assert {(o.region, o.zone) for o in here} == {(fake.REGION, fake.ZONE)}
     assert [a.path.removeprefix(fake.ROOT) for a in web.asked if a.method == "GET"] == [

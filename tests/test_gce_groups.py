@@ -100,7 +100,7 @@ def policies(cloud):
 
 
 def test_a_cluster_is_in_a_policy_that_goes_with_its_last_node(web, cloud, there):
-    """One for each fleet and zone; found again by whoever comes later."""
+    """There is one for each fleet and zone, and later commands find it again."""
     one = there()
     nodes = [create(one, node(0))]
     first = policy(last(web))
@@ -123,7 +123,7 @@ def test_a_cluster_is_in_a_policy_that_goes_with_its_last_node(web, cloud, there
     assert policies(cloud) == [second]
     one.delete(nodes[2])
     assert policies(cloud) == []
-    # Who still takes it to be there is told otherwise, and tries again.
+    # A command that still believes that it exists gets a fault, and tries again.
     call(lambda: create(one, node(3)), policy=PATIENT)
     assert policies(cloud) == [first]
 
@@ -409,7 +409,7 @@ def test_a_reservation_that_is_not_for_the_node_is_said(cloud, there, inputs, ki
         create(one, node(**inputs))
     assert caught.value.kind.value == kind
     assert policies(cloud) == []
-    # A plan says it before; what may change by itself is none of its business.
+    # A plan reports it before. It ignores what may change by itself.
     said = [str(fault) for fault in one.check({node().address: {**NODES, **inputs}})]
     assert len(said) == (0 if kind == "no-capacity" else 1)
     assert all(words in text for text in said)
@@ -525,7 +525,7 @@ def test_killed_between_policy_and_node(project, web, cloud, env):
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True])
 def test_killed_between_policy_and_node_and_given_up(project, web, cloud, env, later):
-    """Nobody wants the nodes any more: what was made for them goes, also once nothing is under way."""
+    """The nodes are not wanted any more: what was made for them is deleted, even if nothing is under way."""
     project.declare(backend(web), cluster())
     killed(project, web, cloud, env)
     if later:

@@ -33,7 +33,7 @@ def test_a_ci_says_who_and_which_commit(tmp_path: Path, actor: str, commit: str)
 
 
 def test_elsewhere_it_is_the_user_and_no_commit(tmp_path: Path) -> None:
-    """What is too long is cut, and what is no commit is none."""
+    """Long text is cut, and only a commit counts as one."""
     name = pwd.getpwuid(os.getuid()).pw_name
     found = who(tmp_path, {"GITHUB_ACTOR": "\x07", "GITHUB_SHA": "main; rm -rf /"})
     assert (found.actor, found.revision) == (name, None)
@@ -89,7 +89,7 @@ def test_the_history_says_who(project: Project) -> None:
 
 
 def test_an_exec_that_cannot_be_written_down_is_run(project: Project) -> None:
-    """Its user may only read the state; that the history does not tell of it is said."""
+    """Its user may only read the state; it says that the history lacks the command."""
     project.declare(fleet(nodes=1), task("job", "sleep 600"))
     project.apply()
     state = project.path / ".fleetform" / "state.db"

@@ -271,7 +271,7 @@ print(json.dumps([done.returncode, done.stdout, done.stderr, seconds, used.ru_ma
 
 @dataclass(frozen=True)
 class Used:
-    """What a command said and what it took."""
+    """The output of a command, and the resources that it used."""
 
     code: int
     out: str

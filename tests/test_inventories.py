@@ -84,7 +84,7 @@ def test_a_login(text, fields):
 
 
 def test_what_is_imported_loads(project):
-    """Without a look at the hosts: groups are fleets, in normal form; what is the same is said once."""
+    """Without a look at the hosts: groups become fleets, in normal form; common values are written once."""
     project.write("hosts.ini", LINES)
     text = project.run("import", "ssh", "--inventory", "hosts.ini", "--no-probe", "--out", "rack.yaml").out
     assert text.startswith("Wrote rack.yaml.")

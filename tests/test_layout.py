@@ -9,7 +9,9 @@ import grimp
 import pytest
 
 LONGEST = 21
-"""Modules, from one that nobody imports down to one that imports none of ours: `model.record` at last."""
+"""Modules of the longest import chain, from one that no module imports down to `model.record`, which imports
+none.
+"""
 
 MOST_ROOMS = 12
 MOST_MODULES = 228

@@ -1142,7 +1142,7 @@ def test_a_volume_on_a_host_is_in_it_as_in_a_zone(tmp_path):
 
 
 def test_a_folder_of_the_host_is_no_volume(tmp_path):
-    """It is recorded of every rank, binds none to a place, and goes by the same path for all."""
+    """Every rank's record has it, it binds none to a place, and its path is the same for all."""
     text = "type: task\nname: train\ncommands: [x]\nnodes: 2\nvolumes:\n- /mnt//d/:/d\n"
     text += "- {instance_path: /var/cache, path: /cache, optional: true}\n- {instance_path: /x, path: /x}\n"
     task = load(write(tmp_path, a=text)).desired.tasks["train"]

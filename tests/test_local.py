@@ -79,7 +79,7 @@ def broken(*_, **__):
 
 
 def test_backends_of_one_folder_do_not_lock_each_other_out(tmp_path):
-    """Side by side, whoever is the first to bring a new writer's number."""
+    """In parallel, whichever is the first to use a new writer's number."""
     for number in range(1, 60):
         folder = tmp_path / str(number)
         (folder / ".fleetform/local").mkdir(parents=True)

@@ -104,7 +104,7 @@ def store(url) -> Iterator[Store]:
 def holder(
     url: str, doing: str
 ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str], Callable[[], None]]]:
-    """Another process that takes the lock, tells what happens, and writes when told to go on."""
+    """Another process that takes the lock, reports what happens, and writes when told to."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, url, doing],
         stdin=subprocess.PIPE,
@@ -139,7 +139,7 @@ def test_a_second_process_waits_and_goes_on(store, url) -> None:
 
 
 def test_a_killed_holders_lock_lapses_at_once(store, url) -> None:
-    """Its pid is gone (here: a zombie, unreaped), so nobody waits for the lease."""
+    """Its pid is gone (here: a zombie, unreaped), so nobody has to wait for the lease."""
     with holder(url, "apply") as (process, heard, _):
         assert heard() == "holds 1"
         held = store.lock_info()
@@ -241,7 +241,7 @@ def test_the_old_holder_does_not_give_back_the_new_ones_lock(times) -> None:
 
 
 def test_a_lapsed_lease_that_nobody_took_is_still_good(times) -> None:
-    """A laptop that slept for an hour goes on where it was: nobody else has written."""
+    """A laptop that slept for an hour goes on where it was, if nobody else has written."""
     with times.open() as store, store.lock("apply", 0) as writer:
         times.go_on(3600)
         assert store.lock_info() is None
@@ -252,7 +252,7 @@ def test_a_lapsed_lease_that_nobody_took_is_still_good(times) -> None:
 
 @pytest.mark.parametrize("hours", [2, -2])
 def test_a_clock_that_is_set_takes_no_lock_from_a_process_of_this_host(tmp_path, hours) -> None:
-    """Leases on one host go by a clock that nobody can set, and by whether the process lives."""
+    """Leases on one host use a clock that nobody can set, and end with the process."""
     clock = Clock(1e9)
     url = f"sqlite:///{tmp_path}/state.db"
     with open_store(url, clock=clock) as one, open_store(url, clock=clock) as two, one.lock("apply"):
@@ -264,7 +264,7 @@ def test_a_clock_that_is_set_takes_no_lock_from_a_process_of_this_host(tmp_path,
 
 @pytest.fixture
 def asleep(monkeypatch) -> Callable[[float], None]:
-    """Lets this host sleep: its own clock goes on, and nobody renews anything."""
+    """Lets this host sleep: its own clock goes on, and nothing is renewed."""
 
     def sleep(seconds: float) -> None:
         then = locks.boottime
@@ -287,7 +287,7 @@ def test_who_slept_through_the_lease_calls_no_backend(store, url, asleep) -> Non
 
 
 def test_who_slept_and_still_has_the_lock_goes_on(store, asleep) -> None:
-    """Nobody took it, and nobody takes it now: it was renewed before the call."""
+    """Nobody has taken it, and nobody takes it now: it is renewed before the call."""
     with store.lock("apply") as writer:
         asleep(3600)
         assert store.lock_info() is None
@@ -461,6 +461,6 @@ def test_reading_only_takes_no_lock(store, url) -> None:
 
 @pytest.mark.parametrize("since", [1e300, -1e300, float("nan"), float("inf"), 2.0**63, "x", None])
 def test_a_lock_since_no_time_is_told_without_one(since) -> None:
-    """Whoever wrote the state's file may have written anything there."""
+    """The author of the state's file may have written anything there."""
     info = locks.LockInfo(owner="o", host="h", pid=1, doing="apply", since=since, expires=0.0, fence=1)
     assert str(info) == "`apply` on h, pid 1"

@@ -251,7 +251,7 @@ def test_following_goes_on_with_the_next_attempt(capsys):
 
 
 def test_a_machine_that_is_away_is_not_asked_for_minutes(monkeypatch):
-    """Other transient faults are: a clock that goes by the waits shows how long."""
+    """After other transient faults it is asked; a clock that counts the waits shows how long."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
@@ -329,7 +329,7 @@ def test_the_output_of_a_rank_commands_no_ci_agent():
 
 
 def test_output_that_went_with_its_node_is_missed():
-    """A rank that printed nothing is none of them."""
+    """A rank that printed nothing does not count."""
     host = Host(job_0=b"", job_1=b"here\n")
     faults = log_reading.gone([source(host, 0), source(host, 2)])
     assert [(f.code, f.summary) for f in faults] == [

@@ -9,7 +9,7 @@ from providers.cloud.shared_looks import Looks
 from tests.cli import until
 
 LONG = 600.0
-"""Seconds that nobody waits here: somebody else looks before."""
+"""Seconds that no test waits: somebody else looks before."""
 
 
 def test_who_is_alone_looks_for_himself():

@@ -77,7 +77,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def destroy(self, seed):
-        """Nothing is left that is not protected."""
+        """Only protected things are left."""
         nothing = project(backends=BACKENDS)
         self._settle()
         plan = self.world.plan(nothing, destroy=True)
@@ -100,7 +100,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: self.world.of("node"))
     @rule(data=st.data())
     def node_falls_sick(self, data):
-        """Not ready, not reachable, or nobody knows."""
+        """Not ready, not reachable, or unknown."""
         self.world.sick[self._one(data, "node").name] = data.draw(st.sampled_from(SICK))
 
     @precondition(lambda self: self.world.sick)

@@ -36,12 +36,12 @@ def restore(path: Path, number: int) -> str:
 
 
 def pulled(number: int) -> Any:
-    """What `state pull` said of it then."""
+    """The output of `state pull` at that time."""
     return json.loads((STATES / f"format-{number}.json").read_text(encoding="utf-8"))
 
 
 def expected(number: int) -> Any:
-    """What `state pull` said of it then, and what later formats know beside that."""
+    """The output of `state pull` at that time, with what later formats add."""
     found = pulled(number) | {"format_version": FORMAT_VERSION}
     if number < 2:
         found["ranks"] = {name: {**rank, "confinement": None} for name, rank in found["ranks"].items()}

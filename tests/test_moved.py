@@ -43,7 +43,7 @@ def running(project: Project) -> Project:
 
 
 def test_what_runs_goes_on_under_its_new_names(running):
-    """Nothing is done but the renames; then they are done, and the entries may stay."""
+    """Only the renames are done. After that the entries have no effect, and may stay."""
     before = (running.path / "go").read_text()
     plan = running.plan()
     assert plan["actions"] == []
@@ -96,7 +96,7 @@ def test_together_with_changes(running):
 
 
 def test_renames_one_after_another(running):
-    """`a` was renamed to `b`, and that to `c`: whoever is behind makes both steps at once."""
+    """`a` was renamed to `b`, and that to `c`: a state with `a` makes both steps at once."""
     declare(running, "huge", "learn", "sets", PAIRS[0], ("fleet/big", "fleet/huge"), *PAIRS[1:])
     plan = running.plan()
     assert (plan["actions"], plan["moved"][0]["to"]) == ([], "fleet/huge")

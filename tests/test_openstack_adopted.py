@@ -113,7 +113,7 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(cloud, stack, theirs):
     ids=["gone", "a name", "a path", "size", "zone", "no zone", "type", "own tag", "bad tag"],
 )
 def test_what_is_adopted_has_to_be_what_is_declared(cloud, stack, theirs, inputs, kind, words, hint):
-    """It is said with the plan, and else nothing is written on it."""
+    """The plan reports it; otherwise nothing is written on the volume."""
     cloud.disk_zones = ["nova", "vault"]
     wanted = of_volume(**{"region": REGION, "volume_id": theirs["id"], **inputs})
     (ahead,) = stack.check({Address("volume", "data-0"): wanted})
@@ -127,7 +127,7 @@ def test_what_is_adopted_has_to_be_what_is_declared(cloud, stack, theirs, inputs
 
 
 def test_a_zone_that_only_nova_has_says_nothing_of_a_disk(cloud, stack, theirs):
-    """As with one that is made: cinder's zone is none of the servers'."""
+    """As for a new one: cinder's zone is not one of the servers'."""
     wanted = of_volume(region=REGION, volume_id=theirs["id"], zone="az-2")
     assert stack.check({Address("volume", "data-0"): wanted}) == []
     assert adopt(stack, theirs["id"], zone="az-2").outputs["zone"] == "nova"
@@ -159,7 +159,7 @@ def test_a_volume_has_one_address(cloud, tmp_path, stack, theirs):
 
 
 def test_a_tag_that_comes_later_is_none_of_its_own(cloud, stack, theirs):
-    """It would be gone once the volume is let go."""
+    """It would be lost once the volume is released."""
     disk = adopt(stack, theirs["id"], tags={"by": "us"})
     with pytest.raises(PermanentError, match="has a tag `team` of its own") as caught:
         stack.update(disk, "volume-data-0", {**disk.inputs, "tags": {"by": "us", "team": "new"}})
@@ -168,7 +168,7 @@ def test_a_tag_that_comes_later_is_none_of_its_own(cloud, stack, theirs):
 
 
 def test_it_is_let_go_once_no_server_of_ours_has_it(cloud, stack, theirs):
-    """It is not ours to be formatted. What cinder notes of one that was in use is none of its metadata."""
+    """It is not ours to be formatted. Cinder's note on a used volume is not part of its metadata."""
     disk, node = adopt(stack, theirs["id"]), server(stack)
     on = held(stack, node, disk)
     assert stack._held.on_node(disk).ours is False
@@ -184,7 +184,7 @@ def test_it_is_let_go_once_no_server_of_ours_has_it(cloud, stack, theirs):
 
 
 def test_what_others_have_in_use_is_let_go_all_the_same(cloud, stack, theirs):
-    """It may be adopted, not attached; and nobody is asked to detach what is not ours."""
+    """It may be adopted, not attached; the attachments of others are not ours to detach."""
     node = server(stack)
     theirs.update(status="in-use", attachments=[{"server_id": node.outputs["id"], "device": "/dev/vdb"}])
     disk = adopt(stack, theirs["id"])
@@ -199,7 +199,7 @@ def test_what_others_have_in_use_is_let_go_all_the_same(cloud, stack, theirs):
 
 
 def test_whose_marks_somebody_took_away_is_left_as_it_is(cloud, stack, theirs):
-    """An update writes them anew; without one there is nothing to let go."""
+    """An update writes them again; without one, there is nothing to release."""
     disk = adopt(stack, theirs["id"])
     theirs["metadata"] = dict(OWN)
     stack.delete(disk)

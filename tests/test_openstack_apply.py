@@ -108,7 +108,7 @@ def test_a_quota_and_a_wrong_password_are_said(project, cloud):
 
 
 def test_killed_again_and_again(project, cloud):
-    """Each time while a create is under way, which is carried out and nobody hears of: each is there once."""
+    """Each time during a create that is carried out although its answer is lost: each thing exists once."""
     doomed: list[subprocess.Popen] = []
     left, started = [0], threading.Event()
 
@@ -146,7 +146,7 @@ def test_killed_again_and_again(project, cloud):
 
 
 def test_a_volume_is_adopted_and_stays(project, cloud):
-    """What it is not, the plan says. Killed when it was taken on, and when it was let go, it is as it was."""
+    """The plan reports what does not match. Killed during adoption and during release, it stays unchanged."""
     own = {"team": "theirs"}
     made = cloud.make_volume({}, {"volume": {"name": "results", "size": 3, "metadata": own}})[1]["volume"]
     made["status"] = "available"
@@ -190,7 +190,7 @@ def test_a_volume_is_adopted_and_stays(project, cloud):
 
 
 def test_what_goes_with_the_last_node_goes_also_after_a_kill(project, cloud):
-    """The node is gone by then, and nobody would delete it again: but its key pair is still there."""
+    """The node is gone by then, so nothing would be deleted again, but its key pair still exists."""
     project.declare(backend(cloud), fleet("gpu", backends=["stack"], nodes=2, resources={"cpu": 1}))
     project.apply(env=ENV)
     assert len(cloud.pairs) == 1

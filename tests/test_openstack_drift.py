@@ -66,7 +66,7 @@ def test_what_others_changed_is_seen(cloud, stack, three):
 
 
 def test_a_thing_is_known_by_its_id_whatever_is_written_on_it(cloud, stack, three):
-    """Nobody's, another's, or gone; an update writes it anew."""
+    """The mark may be missing, another's, or deleted; an update writes it again."""
     node, disk, held = three
     for thing in (node, disk):
         metadata(cloud, thing).clear()
@@ -89,7 +89,7 @@ def test_a_thing_is_known_by_its_id_whatever_is_written_on_it(cloud, stack, thre
 
 
 def test_what_ended_is_known_by_what_is_left(cloud, stack, three):
-    """Nova forgets it; while the key pair is there, one asks the right project, else nobody can tell."""
+    """Nova forgets it. While the key pair exists, it is the right project; else this is not known."""
     node, disk, held = three
     cloud.servers.clear()
     cloud.volumes[disk.outputs["id"]].update(status="available", attachments=[])

@@ -158,7 +158,7 @@ def test_what_names_nothing_is_said(cloud, stack, settings, inputs, words, about
 
 
 def test_what_a_plan_would_meet_is_said_with_it(cloud, stack):
-    """Each fault once, and nothing else where nobody is let in."""
+    """Each fault once; with a failed login, nothing else."""
     wanted = {Address("node", f"gpu-{i}"): NODE for i in range(3)}
     wanted |= {Address("volume", "data"): of_volume(region=REGION, zone="az-7")}
     there = stack(image={"*": "debian-99"}, **options(network="nope"))
@@ -316,7 +316,7 @@ def test_flavors_are_offers_in_each_zone(cloud, stack):
     ("name", "specs", "gpus", "model", "gib"),
     [
         ("m1", {}, 0, None, None),
-        ("gpu.8xH100", {}, 0, None, None),  # that it has some, nobody says
+        ("gpu.8xH100", {}, 0, None, None),  # it does not say that it has some
         ("g1.a100", {"resources:VGPU": "1"}, 1, "A100", None),
         ("x", {"resources:CUSTOM_GPU_H100": "8"}, 8, "H100", None),
         ("x", {"resources:CUSTOM_PGPU_NVIDIA_A100_80GB": "4"}, 4, "A100", 80),

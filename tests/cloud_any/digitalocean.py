@@ -52,7 +52,7 @@ class DigitalOcean(ThreadingHTTPServer):
         self.tags: set[str] = set()
         self.later: list[tuple[int, Callable[[], None]]] = []
         self.late = 0
-        """How many looks it takes until a droplet, whose maker was not told of it, is listed."""
+        """After how many looks a droplet is listed whose maker got no answer."""
         self.hidden: dict[str, int] = {}
         self.rules: list[Callable[[str, str], str | None]] = []
         """Given method and path, what goes wrong with a request, or None."""

@@ -34,7 +34,7 @@ class PlainDriver(NodeDriver):
     def list_nodes(self) -> list[Any]:
         return cast("list[Any]", Cloud.call("list_nodes", lambda: list(Cloud.nodes)))
 
-    # In an order that nobody expects.
+    # An unexpected order.
     def create_node(self, image: Any, size: Any, location: Any, name: str, ex_userdata: str = "") -> Any:
         def make() -> Any:
             Cloud.asked.append(

@@ -23,7 +23,7 @@ FULL = ZONES[1]
 """The zone that has no room."""
 QUICK = Policy(deadline=300.0, first=0.02, longest=0.3)
 ONCE = Policy(deadline=0.0)
-"""Where no request is lost, a fault that would pass is one of the code's: nobody waits to see it."""
+"""Without lost requests, a transient fault is a fault of the code, so nothing is retried."""
 
 
 class Fleet:

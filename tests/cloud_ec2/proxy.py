@@ -52,7 +52,7 @@ class Line(ThreadingHTTPServer):
         self.meet: Callable[[Asked], None] = lambda _: None
         """Called with each request before that, side by side: it may wait for others."""
         self.edit: Callable[[Asked, bytes], bytes] = lambda _, data: data
-        """What comes of an answer."""
+        """Edits an answer."""
         self.seen: Counter[tuple[str, str | None]] = Counter()
         """How often each action was asked for, by what went wrong."""
         self._chance = random.Random(seed) if seed is not None else None

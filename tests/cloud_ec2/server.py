@@ -121,7 +121,7 @@ class Ec2:
         return answer
 
     def disks(self, environ):
-        """Whoever has machines hears which disks are on them."""
+        """With machines, reports which disks are attached to each."""
         # Not those that an instance begins with.
         held = ((v, v.attachment) for v in self.of(environ).volumes.values() if v.attachment)
         found = {

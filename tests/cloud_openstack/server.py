@@ -77,7 +77,7 @@ class SmallCloud(ThreadingHTTPServer):
         self.versions: list[str] = []
         """The versions of cinder's API that were asked for."""
         self.full: set[tuple[str, str]] = set()
-        """(zone, flavor) of which there are no more."""
+        """(zone, flavor) pairs that are sold out."""
         self.rules: list[Callable[[str, str], str | None]] = []
         """Each gives, for a method and a path, what goes wrong with a request, or None."""
         self.seen: Counter[tuple[str, str, str | None]] = Counter()
@@ -234,7 +234,7 @@ class SmallCloud(ThreadingHTTPServer):
         return 202, {"server": {"id": made, "links": []}}
 
     def _grown(self, server: Json) -> None:
-        """What comes of a server by itself, once it was seen as it is."""
+        """How a server changes by itself once it was looked at."""
         if server["OS-EXT-STS:task_state"] == "deleting":
             del self.servers[server["id"]]
             for volume in self.volumes.values():

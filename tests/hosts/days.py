@@ -112,7 +112,7 @@ def _begun(folder: Path) -> bool:
 
 
 def _told(folder: Path, code: int) -> bool:
-    """Whether the rank was told to end, once it waits at its pipe."""
+    """Whether the rank, waiting at its pipe, was told to end."""
     try:
         pipe = os.open(_pipe(folder), os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

@@ -69,7 +69,7 @@ class Ground:
         raise NotImplementedError
 
     def mend(self) -> None:
-        """Nothing is in the way of `destroy` any more."""
+        """Remove everything that would hinder `destroy`."""
         raise NotImplementedError
 
     def boot(self) -> None:

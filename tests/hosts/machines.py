@@ -100,7 +100,9 @@ class Machine:
             (self.folder / file).write_text(text)
 
     def told(self, user_data: str) -> None:
-        """As `prepare`, and by what cloud-init would do with this, of which it has to understand all."""
+        """As `prepare`, and does what cloud-init would do with this user data, all of which must be
+        understood.
+        """
         head, _, body = user_data.partition("\n")
         assert head == "#cloud-config"
         given = json.loads(body)
@@ -181,7 +183,7 @@ class Machine:
             raise AssertionError((self.folder / "console.log").read_text()) from None
 
     def off(self) -> None:
-        """Cut its power: nothing is written, nothing is said to anybody."""
+        """Cut its power: nothing is written or sent."""
         self.cut()  # first, for a dying kernel's sockets would send a farewell
         self.kill()
 
@@ -242,7 +244,7 @@ class Machines(Sequence[Machine]):
         self._size = size
 
     def _number(self) -> int:
-        """A network that nobody uses; held as long as the file is open."""
+        """The number of an unused network, held as long as the file is open."""
         for number in NETWORKS:
             handle = os.open(f"/run/fleetform-hosts.{number}", os.O_CREAT | os.O_RDWR, 0o600)
             try:

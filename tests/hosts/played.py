@@ -33,7 +33,7 @@ START_UP = 15.0
 
 @dataclass
 class Played:
-    """What came of a schedule."""
+    """The result of a schedule."""
 
     schedule: Schedule
     faults: list[str] = field(default_factory=list)

@@ -163,7 +163,7 @@ def test_a_name_proves_nothing(ground):
 
 
 def test_half_of_a_filesystem_is_made_whole(ground):
-    """Whoever made it was killed in between: what is there is no data."""
+    """Its maker was killed in between: there is no data yet."""
     volume = ground.disk()
     ground.machine.sh(
         "mv /usr/sbin/mkfs.ext4 /usr/sbin/mkfs.ext4.real\n"
@@ -246,7 +246,7 @@ def test_it_is_shown_where_nothing_is(ground):
     ],
 )
 def test_what_it_does_not_understand_it_refuses(ground, argv):
-    """Whoever may run it may say anything."""
+    """Anybody who may run it may pass any arguments."""
     assert ground.ask(*argv)[1].startswith("FLEETFORM-ERR usage")
 
 

@@ -39,7 +39,7 @@ def cloud(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_all_of_a_cluster_end_up_in_the_second_zone(cloud: Cloud, tmp_path: Path) -> None:
-    """None is left behind in the first one, the report says so, and there is nothing more to do then."""
+    """None stays behind in the first zone, the report says so, and nothing is left to do."""
     project = Account(tmp_path / "project")
     project.path.mkdir()
     gang = task("meet", f"python3 -c {shlex.quote(RENDEZVOUS)}", nodes=RANKS)

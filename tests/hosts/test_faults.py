@@ -129,7 +129,7 @@ def test_thirty_starts_of_one_rank_at_once_are_one(machines, tmp_path):
 
 
 def test_sick_hosts_take_no_rank_and_say_why(project, machines):
-    """A full disk, a folder that cannot be written, a changed key; mended, all are nodes and work."""
+    """A full disk, a folder that cannot be written, a changed key. Once repaired, all are nodes and work."""
     gang = task("gang", ONCE, nodes=3)
     full, locked, changed = (m.address for m in machines)
     project.declare(SSH, project.rack())

@@ -36,7 +36,7 @@ BUSY = """\
 [ -e /tmp/go ] || ! tr '\\0' '\\n' </proc/$PPID/cmdline | grep -qx remove || exit 1
 exec /usr/bin/flock "$@"
 """
-"""In place of `flock`: nobody can remove a volume until the file is there, and it is tried again."""
+"""Replaces `flock`: no volume can be removed until the file exists, and the call is retried."""
 START, REMOVE = ".sh start ", "sh remove "
 
 

@@ -203,7 +203,7 @@ exit $status
 
 
 def launched(program: str) -> str:
-    """A command of which rank 0 launches a program on all, and the others wait for the end."""
+    """A command: rank 0 starts a program on all ranks, and the others wait for its end."""
     return LAUNCH.replace("COMMAND", program)
 
 
@@ -218,7 +218,7 @@ KEYS = "find /var/tmp -name peers -o -name gangs; ps ax -o args= | grep '[p]eers
     ids=["openmpi", "mpich"],
 )
 def test_mpi_reaches_all_ranks_by_the_host_file_alone(project, four, launcher, each, file, user):
-    """Nothing is set up for it, and afterwards no key and no sshd of it is left."""
+    """It needs no set-up, and leaves no key and no sshd."""
     can(four, launcher + " --version", "/usr/bin/python3 --version")
     rack = project.rack(*(project.host(i) for i in range(4)))
     rack["ssh_config"]["user"] = user

@@ -52,7 +52,7 @@ def test_hosts_become_a_fleet_that_plans(rack: Rack, machines: Machines) -> None
 def test_ranks_run_on_an_instance_that_somebody_else_made(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By his key and the host's own; when it is let go, it is as it was and runs on."""
+    """By the user's key and the host's own. Once released, the instance is unchanged and still runs."""
     project = Account(tmp_path / "project")
     project.path.mkdir()
     file = project.path / "theirs"

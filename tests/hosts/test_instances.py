@@ -175,7 +175,7 @@ def test_a_gang_runs_on_instances(cloud: Cloud, project: Account, tmp_path: Path
 def test_an_apply_killed_while_nodes_boot_is_followed_by_one_that_waits_for_them(
     cloud: Cloud, project: Account, tmp_path: Path
 ) -> None:
-    """None is launched in their stead, though the fleet has room for it."""
+    """No other node is launched in their place, although the fleet has room."""
     nodes = fleet("gpu", "0..4", backends=["aws"], placement="cluster", resources={"cpu": 2})
     project.declare(backend(cloud.port), nodes, task("pair", "echo done", nodes=2))
     cloud.power.clear()

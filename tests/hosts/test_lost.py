@@ -77,7 +77,7 @@ def test_the_machine_after_a_silent_one_is_asked_itself(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has the same name: what a loop remembers of the machine before it is not said of it."""
+    """It has the same name, but a loop does not apply to it what it knows about the machine before."""
     quick = {"ssh_config": "/dev/null", "connect_timeout": 2}
     project.declare({"type": "project"}, backend(cloud.port, options=quick), fleet("gpu", 1, **SPOT))
     clock = Clock()
@@ -141,7 +141,7 @@ def impatient(folder: Path) -> dict[str, str]:
 
 
 class Stuck:
-    """The first instances, of which EC2 says `pending` for ever, whatever they are."""
+    """The first instances are `pending` for ever in EC2's answers, whatever their state."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -117,7 +117,7 @@ def test_a_command_runs_beside_a_rank_on_its_host(project, machines):
 
 
 def test_a_shell_on_a_node_is_the_systems_ssh_with_what_is_declared(project, machines, tmp_path):
-    """Host keys, user, way and exit codes; 255 of the command is told from ssh's own."""
+    """Host keys, user, way and exit codes. Exit code 255 of the command differs from ssh's own."""
     jump = {
         "hostname": machines[1].address,
         "user": "worker",

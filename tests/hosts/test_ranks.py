@@ -119,7 +119,7 @@ def test_two_controllers_start_one_attempt_once(nodes):
 
 @pytest.mark.slow
 def test_a_controller_killed_in_a_start_starts_nothing_twice(nodes):
-    """At many moments: when it was told to, and as soon as the host has this or that file of the attempt."""
+    """Killed at many moments: when it got the order, and as soon as a certain file of the attempt exists."""
     node = nodes.make()
     stages = ("", "/", "/run", "/started", "/pid", "/log")
     for i, stage in enumerate(stages):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_what_the_tries_mean(lines, why):
-    """Whoever answers is there, also with a refusal; who cannot be asked for is not held against it."""
+    """Any answer proves that the host is there, even a refusal. A host that cannot be asked passes."""
     assert verdict(lines) == why
 
 

@@ -24,7 +24,7 @@ def rack(machines, tmp_path) -> Iterator[Rack]:
 
 
 def test_hosts_that_are_cut_off_are_asked_once_and_then_beside_the_rounds(rack, machines):
-    """One is a node, the other is none yet. Both come back by themselves."""
+    """One is a node, the other not yet. Both come back by themselves."""
     rack.declare(SSH, rack.rack(rack.host(0), rack.host(1)))
     clock, asked = Clock(), list[str]()
     here = Here(rack.path, clock)

@@ -39,7 +39,7 @@ def states(made):
 
 
 def test_a_host_that_restarts_loses_its_rank_and_the_gang_runs_again(two, machines):
-    """It is told by the boot id; the other rank is stopped, both start anew, on both hosts."""
+    """The boot id shows it. The other rank is stopped, and both start anew, on both hosts."""
     job = task("job", f"[ ! -e {RAN} ] || exit 0; touch {RAN}; {HOLD}", nodes=2)
     two.declare(SSH, rack(two), {**job, "retry": {"on_events": ["interruption"]}})
     follower = two.start("apply", "--auto-approve", "--wait")

@@ -73,7 +73,7 @@ def test_a_host_that_is_cut_off_is_given_up_and_its_gang_runs_elsewhere(project,
 
 
 def test_a_task_is_stopped_where_it_can_be_and_elsewhere_when_that_answers(project, machines):  # noqa: F811
-    """Nobody says that a rank has stopped which may run on."""
+    """A rank that may still run is not reported as stopped."""
     project.bring(project.rack(), gang())
     machines[1].cut()
     done = project.run("stop", "job", code=4)
@@ -109,7 +109,7 @@ def test_nothing_is_given_up_where_no_other_host_answers(project, machines):  # 
 
 @pytest.fixture
 def account(cloud, tmp_path):  # noqa: F811
-    """A gang of two on a fleet of two, of which the second machine has no power any more."""
+    """A gang of two on a fleet of two; the second machine has lost its power."""
     folder = tmp_path / "project"
     folder.mkdir()
     made = Account(folder)
@@ -183,7 +183,7 @@ def counted(machine, more: int) -> None:
 
 
 def test_a_rank_on_a_host_that_is_cut_off_ends_itself(nodes, machines):
-    """Its host reached another one before, and nobody came."""
+    """Its host reached another one before, and no command came."""
     node, other = nodes.make(1), machines[2].address
     nodes.start(node, "train-0.1", COUNT, alone_seconds=2, near=(other,))
     counted(machines[1], 25)

@@ -71,7 +71,7 @@ def held(nodes: Nodes, node: Record, attempt: str, **options) -> str:
 
 @pytest.mark.parametrize("user", ["root", "worker"])
 def test_ranks_outlive_the_login(user, vm, nodes):
-    """Also where systemd is told to end what a login leaves behind; stopped, all of it ends."""
+    """Even if systemd ends what a login leaves behind. When stopped, all of it ends."""
     node = nodes.make(user=user)
     hides = "env -i setsid -f sleep 1000"
     nodes.start(node, "train-0.1", f"{hides}; echo up; sleep 1000", cpus=(1,), memory_mib=64)

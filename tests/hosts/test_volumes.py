@@ -175,7 +175,7 @@ def test_a_size_has_to_be_free(project, machines):
 
 
 def test_a_volume_is_of_one_host(machines, tmp_path):
-    """It cannot be attached to a node on another one, nor grow beyond the disk; lost data is told."""
+    """It cannot be attached to a node on another host, nor grow beyond the disk; lost data is reported."""
     hosts = {f"gpu-{i}": fields(machines, i) for i in range(2)}
     provider = Ssh(Config(backend="ssh", project_dir=tmp_path, lineage="ours", hosts=hosts, options=OPTIONS))
     nodes = []

@@ -26,7 +26,7 @@ def impediment() -> str | None:
 
 
 class VirtualMachine:
-    """One host, all of which is in its memory: each boot is its first."""
+    """One host that keeps everything in memory, so each boot is its first."""
 
     def __init__(self, console: Path) -> None:
         self.folder = Path(os.environ["FLEETFORM_VM"])

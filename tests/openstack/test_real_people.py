@@ -121,7 +121,7 @@ def test_a_quota_of_ten(tmp_path, monkeypatch):
 
 
 def test_flavors_are_offers(tmp_path):
-    """With their GPUs, of which the scheduler knows; what they cost, nobody says."""
+    """With the GPUs that the scheduler knows; their price is unknown."""
     found = {o.instance_type: o for o in OpenStack(cloud.config(tmp_path)).offers()}
     assert set(found) == {"m1.tiny", "m1.large", "m1.huge", "gpu.h100x2", "gpu.a100x2"}
     shape = found["gpu.h100x2"].shape

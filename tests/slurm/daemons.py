@@ -245,7 +245,7 @@ def _topology(nodes: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports that are unused now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -58,7 +58,7 @@ class TestSlurm(Conformance):
     def test_a_gang_whose_job_is_cancelled_before_its_release_may_be_made_again(
         self, place: Place, node: Record, slurm: Daemons
     ) -> None:
-        """It is as one that nobody released, and not as one that somebody stopped."""
+        """It counts as a gang that was never released, and not as one that somebody stopped."""
         place.start(node, "train-0.1", "echo ran", gate_seconds=600)
         provider = place.provider
         assert isinstance(provider, Slurm)

@@ -108,7 +108,7 @@ def test_limits_of_a_partition_are_told(project, partition, more, said):
 
 
 def test_a_munge_that_is_out_of_step_is_told(strict, tmp_path, monkeypatch):
-    """The caller's munged has another key than the controller's, and then there is none."""
+    """The caller's munged first has another key than the controller's, and then is missing."""
     with tempfile.TemporaryDirectory(prefix="ff-munge-") as name:
         (key := Path(name) / "key").write_bytes(bytes(1024))
         key.chmod(0o600)

@@ -139,7 +139,7 @@ def test_what_is_killed_is_neither_lost_nor_made_twice(project, seed):
 
 
 def test_killed_round_each_step_of_submitting_releasing_and_starting(project):
-    """With the script on the login node, so that nobody does what was to follow."""
+    """The script on the login node is killed, too, so that no process does the next steps."""
     project.declare(project.backend(), project.fleet(), gang(project, "left"))
     for step in ("sbatch", "scontrol release", "srun"):
         for when in ("before", "after") if step != "srun" else ("before",):

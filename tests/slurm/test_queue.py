@@ -34,7 +34,7 @@ def others(slurm: Daemons, node: str = "gpu-0", minutes: int = 30) -> str:
 
 
 def test_it_is_planned_and_submitted_once_and_starts_by_itself(project, slurm, tmp_path):
-    """The plan says behind whom and until when; nobody has to be there when it starts."""
+    """The plan says behind whom and until when; no command has to run when it starts."""
     number = others(slurm)
     gang = half("gang", hold(tmp_path / "gang"), queue=True)
     project.declare(project.backend(), project.fleet(), gang)
