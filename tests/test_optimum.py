@@ -447,7 +447,7 @@ def test_nothing_is_written_to_the_screen(capfd):
 
 @pytest.mark.parametrize("why", ["absent", "too many pairs", "too many columns"])
 def test_without_the_exact_search_the_other_one_answers(why, monkeypatch):
-    """And nobody says how far it is above the least possible."""
+    """And the distance from the least possible is not known."""
     if why == "absent":
         monkeypatch.setitem(sys.modules, "highspy._core", None)
     elif why == "too many pairs":

@@ -86,7 +86,7 @@ def test_what_cannot_be_read_of_a_disk_or_a_node_counts_as_protected(address, in
 
 
 def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
-    """Whoever forgot the last thing of a backend, or lost its state, still pays for them."""
+    """A user who forgot the last thing of a backend, or lost its state, still pays for them."""
     data = volume("data")
     project.declare(data)
     project.apply()

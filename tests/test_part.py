@@ -145,7 +145,7 @@ def test_saved_and_approved_parts(two):
 
 
 def test_drift(two):
-    """What somebody else changed is told, and only recorded when that is asked for."""
+    """Changes by others are reported, and recorded only on request."""
     two.apply()
     assert two.run("drift").out.strip() == "No drift: all is as recorded."
     shutil.rmtree(two.local / "volumes" / "blue-data")

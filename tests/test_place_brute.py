@@ -30,11 +30,11 @@ class Figures:
     """How `place` compares with the best possible."""
 
     fewer: list[int] = field(default_factory=list)
-    """Seeds of which it places less."""
+    """Seeds for which it places less."""
     gaps: dict[int, float] = field(default_factory=dict)
     """Of the others, where launches are needed: how much dearer its launches are (0.1 is 10 %)."""
     broken: list[int] = field(default_factory=list)
-    """Seeds of which it is better than the best possible."""
+    """Seeds for which it is better than the best possible."""
 
     @property
     def exact(self) -> int:

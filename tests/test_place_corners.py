@@ -46,7 +46,7 @@ def test_a_cluster_fleet_begins_where_all_of_many_find_a_place(monkeypatch):
 
 
 def test_a_task_does_not_draw_a_fleet_to_where_its_own_nodes_cannot_be_had():
-    """A fleet that wants three nodes begins where there are three, whoever launches the first."""
+    """A fleet that wants three nodes starts where there are three, whichever task launches the first."""
     out = run([ask("t1")], [], [fleet(placement="cluster", offers=LIMITED, baseline=3)])
     assert (regions(out), out.short_fleets) == (["west"] * 3, ())
 

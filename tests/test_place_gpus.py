@@ -49,7 +49,7 @@ def test_an_unknown_model_has_none(model):
 @pytest.mark.parametrize("placement", [CLUSTER, ANY])
 @pytest.mark.parametrize("other", ["MI300X", "FOO", None])
 def test_a_gang_reuses_nodes_of_one_vendor(placement, other):
-    """Two idle nodes are not enough where one is of another vendor, or of nobody knows which."""
+    """Two idle nodes are not enough if one has another vendor, or an unknown one."""
     mixed = [host("gpu-0", "H100"), host("gpu-1", other)]
     refusal = refused(run(gang(**placement), mixed, FREE))
     assert refusal.code == "never-fits"

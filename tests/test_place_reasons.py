@@ -102,7 +102,7 @@ def test_running_ranks_never_move():
 
 
 def test_structural_rejections_come_before_those_of_capacity():
-    """What no waiting mends is said first."""
+    """Reasons that waiting does not remove come first."""
     fleets = [
         {**GPU, "name": "aa", "nodes": 1},
         {**GPU, "name": "bb", "nodes": 1, "placement": "any", "instance_types": ["tiny"], "blocks": 1},
@@ -275,7 +275,7 @@ def test_an_alternative_that_is_held_may_be_let_go():
 
 
 def test_what_a_backend_offers_that_cannot_be_read_may_fit():
-    """Nobody can say that a task never fits, unless its fleet may not have so many nodes."""
+    """It is not certain that a task never fits, unless its fleet may not have so many nodes."""
     fleet = {**GPU, "nodes": "0..2", "resources": {"gpu": 8}}
     desired = declared([fleet], [{"name": "one"}, {"name": "two", "fleets": ["gpu"], "nodes": 3}], catalog=[])
     world = World()

@@ -59,14 +59,14 @@ def test_moves_that_free_a_node_are_priced():
         (TWO, {"nodes": "2..9"}, SMALL),  # no node above the target
         (TWO, {"prevent_destroy": True}, SMALL),
         (TWO, {"idle_duration": "off"}, SMALL),  # it would stay
-        (TWO, {}, wants("bb")),  # a rank that nobody may move
-        ([TWO[0], node("gpu-1", "bb-0 (given up)", "cc-0 (orphan)")], {}, SMALL),  # nobody's
+        (TWO, {}, wants("bb")),  # a rank that must not move
+        ([TWO[0], node("gpu-1", "bb-0 (given up)", "cc-0 (orphan)")], {}, SMALL),  # without an owner
         (TWO, {}, wants("bb", "cc", instances=["gpu-1"])),
         (TWO, {}, wants("bb", "cc", exclusive=True)),
         (TWO, {}, wants("bb", "cc", mounts={"/d": "data"})),
         (TWO, {}, wants("bb", "cc", max_price=5)),  # the other node costs too much
         ([replace(n, price=None) for n in TWO], {}, SMALL),  # a price that is unknown saves nothing
-        ([node("gpu-0"), TWO[1]], {}, SMALL),  # one that is idle goes by itself
+        ([node("gpu-0"), TWO[1]], {}, SMALL),  # an idle node is deleted by itself
         ([node("gpu-0", *["aa-0"] * 7), TWO[1]], {}, SMALL),  # there is room for one of two
         ([replace(TWO[0], closed="it is replaced once idle"), TWO[1]], {}, SMALL),
         ([replace(TWO[0], readiness=Readiness(state=NodeState.UNKNOWN)), TWO[1]], {}, SMALL),
@@ -119,7 +119,7 @@ def test_a_plan_shows_them_and_moves_nothing():
     tasks.append({"name": "cc", "resources": {"gpu": 1}})
     world = bring(World(), [fleet], tasks)
     assert world.plan(declared([fleet], tasks)).preview.suggestions == ()
-    # Without `bb` its node is idle and goes by itself; without `aa` there are two that are hardly used.
+    # Without `bb` its node is idle and deleted by itself; without `aa` two are hardly used.
     assert world.plan(declared([fleet], [tasks[0], tasks[2]])).preview.suggestions == ()
     bring(world, [fleet], tasks[1:])
     plan = world.plan(declared([fleet], tasks[1:]))

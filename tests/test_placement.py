@@ -247,7 +247,9 @@ def asking(words):
 
 @pytest.mark.parametrize(("words", "wanted", "code"), ASKS)
 def test_what_a_host_cannot_do_is_asked_of_another(words, wanted, code):
-    """Nodes and hosts that are to become nodes alike; what is not known is not held against them."""
+    """The same for nodes and for hosts that are to become nodes; unknown properties do not count against
+    them.
+    """
     lacks, has = replace(node("gpu-0"), readiness=able()), replace(node("gpu-1"), readiness=able(wanted))
     out = run(asking(words), [lacks, has])
     assert places(out)["train-0"][0] == "gpu-1"
@@ -524,7 +526,7 @@ def test_without_a_fleet_nothing_fits():
 
 
 def test_waiting_is_no_hint_where_it_mends_nothing():
-    """A task that can never fit is not told to wait."""
+    """A task that can never fit gets no hint to wait."""
     refusal = refused(run(ask(nodes=4), fleets=[fleet(nodes=2, offers=[offer()], placement="cluster")]))
     assert refusal.code == "never-fits"
     assert refusal.hint == "it fits with `nodes: 2..4` of fleet/gpu, or with `nodes: 2` of the task"

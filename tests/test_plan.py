@@ -455,7 +455,7 @@ def test_a_protected_volume_is_not_replaced(words, field):
 
 
 def test_a_volume_that_may_have_been_renamed():
-    """Whoever renames one in the YAML alone is told of the command that keeps it."""
+    """A user who renames one only in the YAML gets the command that keeps it."""
     plan = brought(volumes=(DATA,)).plan(wanted(volumes=({**DATA, "name": "store"},), tasks=()))
     (error, *_) = [d for d in plan.diagnostics if d.code == "protected"]
     assert error.address == "volume/data-0"
@@ -466,7 +466,7 @@ def test_a_volume_that_may_have_been_renamed():
     ("how", "words"), [(RankState.FAILED, "task/train failed"), (RankState.LOST, "task/train was lost")]
 )
 def test_a_task_that_ended_badly_is_named(how, words):
-    """Nothing is done about it, which is no sign that all is well: how to run it again is said."""
+    """The plan changes nothing, but says how to run it again: this is not a sign that all is well."""
     three = {**FLEET, "nodes": 3}
     world, desired = brought(three, tasks=(TRAIN, SMALL)), wanted(three, tasks=(TRAIN, SMALL))
     end(world, RankState.SUCCEEDED, "small-0")
@@ -480,7 +480,7 @@ def test_a_task_that_ended_badly_is_named(how, words):
 
 
 def test_a_lower_count_of_protected_volumes():
-    """What to do has to work as it is said: one that is not declared any more cannot be unprotected."""
+    """The hint has to work as written: a volume that is no longer declared cannot be unprotected."""
     plan = brought(volumes=({**DATA, "count": 3},), tasks=()).plan(wanted(volumes=(FREE,), tasks=()))
     (error,) = [d for d in plan.diagnostics if d.code == "protected"]
     assert error.address == "volume/data-2"
@@ -919,7 +919,7 @@ def test_startup_order(order, needs):
 
 
 def test_blocks_that_are_passed_on_are_waited_for():
-    """A task that takes over the blocks and the volume of another starts after that one let go."""
+    """A task that takes over another's blocks and volume starts after the other has released them."""
     old = {**SMALL, "name": "old", "exclusive": True, "mounts": {"/d": "data"}}
     world = brought({**FLEET, "nodes": 1}, ({"name": "data"},), (old,))
     plan = world.plan(wanted({**FLEET, "nodes": 1}, ({"name": "data"},), ({**old, "name": "new"},)))
@@ -1149,7 +1149,7 @@ def test_a_catalog_times_regions_times_fleets_is_refused(fleets, tasks):
 
 
 def test_a_gang_in_the_places_that_it_has_waits_for_what_changes_of_its_nodes():
-    """Its ranks are told their addresses, which change with how a host is reached."""
+    """Its ranks get their addresses, which change with how a host is reached."""
     job = {"name": "job", "nodes": 2, "resources": {"gpu": 8}}
     world = bring(World(), tasks=[job])
     for name in ("job-0", "job-1"):

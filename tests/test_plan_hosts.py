@@ -451,7 +451,7 @@ def refusing(hosts: Sequence[Any], words: Mapping[str, Any], **options: Any) -> 
         ([BIG], ["big"], {"regions": ["moon"]}, "never-fits"),
         ([BIG], ["big"], {"instances": ["rack-0"]}, "no-capacity"),
         ([BIG, TINY], ["big"], {"instances": ["rack-1"]}, "never-fits"),
-        # Of one of which nothing is known, anything may be hoped for; but it is one host.
+        # One of which nothing is known may still fit anything; but it is one host.
         ([BARE], ["bare"], {"nodes": 1}, "no-capacity"),
         ([BIG, BARE], ["bare"], {"nodes": 2}, "no-capacity"),
         ([BIG, BARE], ["bare"], {"nodes": 3}, "never-fits"),

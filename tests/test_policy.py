@@ -79,7 +79,7 @@ def planned(project: Project, *words: str, env: dict[str, str] | None = None) ->
 
 
 def hosts(project: Project, *, backend: dict[str, Any] | None = None, **config: Any) -> None:
-    """A fleet of one host where nobody is."""
+    """A fleet of one host that does not answer."""
     options = {"type": "backend", "name": "ssh", "options": backend} if backend else None
     one = {"type": "fleet", "name": "lab", "ssh_config": {"hosts": ["127.0.0.1"], "user": "x", **config}}
     project.declare(*filter(None, [options, one]))
@@ -109,7 +109,7 @@ def test_a_link_out_of_the_project_is_such_a_file(project: Project) -> None:
 
 
 def test_no_message_has_a_line_of_a_file_in_it(project: Project) -> None:
-    """Also of one that may be read, which need not be what it is said to be."""
+    """Also of a file that may be read, which need not be what it claims to be."""
     project.write(".env", f"[{SECRET}\n")
     hosts(project, known_hosts=".env")
     assert ".env cannot be read: line 1 is not one of known hosts" in planned(project)
@@ -180,7 +180,7 @@ def cloud(endpoint: str, variable: str = "AWS_SECRET_ACCESS_KEY") -> dict[str, A
 
 
 def test_no_driver_gets_a_secret_that_is_not_its_own(project: Project, listener: Any) -> None:
-    """`credentials: {key: GITHUB_TOKEN}`: nothing is asked, whoever is there."""
+    """`credentials: {key: GITHUB_TOKEN}`: no request is sent, whether or not a server is there."""
     port, got = listener
     project.declare(cloud(f"http://127.0.0.1:{port}", "GITHUB_TOKEN"), fleet(nodes=1, backends=["aws"]))
     said = planned(project)
@@ -190,7 +190,7 @@ def test_no_driver_gets_a_secret_that_is_not_its_own(project: Project, listener:
 
 
 def test_a_plan_offline_may_name_any_variable(project: Project, listener: Any) -> None:
-    """It reads none of them, and asks nobody."""
+    """It reads none of them, and contacts nobody."""
     port, got = listener
     document = cloud(f"http://127.0.0.1:{port}", "GITHUB_TOKEN")
     project.declare(document, fleet(nodes=1, backends=["aws"], resources={"cpu": 2}))

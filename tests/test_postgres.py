@@ -95,7 +95,7 @@ def test_without_its_driver_it_says_what_to_install(monkeypatch) -> None:
 
 
 def test_offline_a_strangers_state_is_not_connected_to(project: Project) -> None:
-    """Its YAML names a server that nobody answers for; `plan --offline` does not ask it."""
+    """Its YAML names a server that nobody vouches for; `plan --offline` does not contact it."""
     stranger = {"type": "project", "name": "strange", "state": "postgresql://127.0.0.1:1/x"}
     project.declare(stranger, fleet(nodes=1))
     assert "error[offline-state]" in project.run("plan", "--offline", code=1).err
@@ -382,7 +382,7 @@ def again(step: Callable[[], Any]) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_connection_lost_at_any_commit_changes_nothing(postgres_url, after) -> None:
-    """Whether it was committed cannot be told then: each step is done again, and done once."""
+    """It is then unknown whether it was committed: each step is repeated, and done once."""
     with open_store(postgres_url()) as store:
         counting = Breaking(store, 0, after=after)
         steps(store)

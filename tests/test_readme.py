@@ -163,7 +163,7 @@ def test_modules_exist(page):
 
 
 def test_all_pages_are_found_from_the_readme():
-    """By links from page to page, so that no page is read by nobody."""
+    """By links from page to page, so that every page can be reached."""
     found, todo = {README}, [README]
     while todo:
         page = todo.pop()

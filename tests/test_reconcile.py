@@ -44,7 +44,7 @@ def project(tmp_path: Path):
 
 
 class Log:
-    """What a loop has said so far."""
+    """The output of a loop so far."""
 
     def __init__(self, project: Project, *args: str) -> None:
         self.file = project.path.parent / f"{project.path.name}.log"

@@ -39,7 +39,7 @@ def said(own, *fleets, world=None):
     ],
 )
 def test_a_plan_names_gpus_that_the_machine_lacks(own, end):
-    """Both nodes are on this machine, so that their GPUs add up; nobody looked: that is said, too."""
+    """Both nodes are on this machine, so their GPUs add up. If nobody looked, the plan says so, too."""
     found = said(own, GPUS)
     assert list(found) == ([] if end is None else ["fleet/gpu"])
     assert not end or found["fleet/gpu"].endswith(end)

@@ -48,7 +48,7 @@ EVIL = f"{ESC}]0;owned\a{ESC}[2J\r\nPlan: 0 to create\x9b31m\u202egnp\u2028\x7f\
 
 
 def golden(name, text):
-    """Compare with the file, or write it when told so."""
+    """Compare with the file, or write it if asked to."""
     path = GOLDEN / name
     if os.environ.get("FLEETFORM_ACCEPT"):
         path.write_text(text, encoding="utf-8")
@@ -746,7 +746,7 @@ def test_the_form_of_a_diagnostic():
 
 
 def test_diagnostics_that_are_alike():
-    """Those that differ by the number of their address alone are one; what else differs is told apart."""
+    """Those that differ only by the number of their address become one; other differences are kept apart."""
     odd = ("is full", "disk/a-1"), ("is full", "disk/b"), ("is gone", "disk/a-3"), ("is full", "disk/a-12")
     found = [Diagnostic(code="disk", summary=f"{address} {what}", address=address) for what, address in odd]
     heads = [line for line in diagnostics_text(found, color=False).splitlines() if line.startswith("error")]
@@ -865,7 +865,7 @@ def test_status_text():
 
 
 def test_of_ranks_on_a_node_that_does_not_answer_it_is_said_that_this_was_before():
-    """And a cause that is the exit code is said once."""
+    """And a cause that is the exit code is written once."""
     nodes = (replace(status_view().nodes[1], name="gpu-0", state="unreachable"),)
     running = RankView(rank=0, node="gpu-0", state="running")
     failed = RankView(rank=1, node="gpu-0", state="failed", exit_code=3, cause="exit code 3")

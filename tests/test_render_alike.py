@@ -78,7 +78,7 @@ def node(number: int, **more: Any) -> NodeView:
 
 
 def test_a_status_of_many_is_short() -> None:
-    """Reasons quote addresses that follow no order: the first one stands for all, and that is said."""
+    """Reasons quote addresses without an order: the first one stands for all, and the text says so."""
     addresses = (7, 3, 4, 1, 9)
     starting = [
         node(n, state="provisioning", reason=f"no answer of 10.0.0.{a}") for n, a in enumerate(addresses)

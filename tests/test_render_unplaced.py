@@ -23,7 +23,7 @@ GANG = {"nodes": 64, "resources": {"cpu": "8.."}}
 
 
 def nodes(count):
-    """So many nodes of eight blocks, of which one to seven are busy."""
+    """So many nodes of eight blocks, one to seven of them busy."""
     return [node(f"gpu-{i}", total=8, held=range(1 + i % 7), instance_type="x8") for i in range(count)]
 
 

@@ -106,7 +106,7 @@ def hostile_plan(texts):
 
 
 def expanded(text):
-    """The names of a host list, of which the first list leads the ones that are the same."""
+    """The names of a host list; the numbers of its first list apply to those written `same`."""
     found = re.search(r"\[([0-9,-]+)\]", text)
     if not found:
         yield text
@@ -422,7 +422,7 @@ def test_a_task_without_a_place_is_part_of_what_is_approved(volumes):
 
 @pytest.mark.parametrize("given", [["--json"], ["--format", "json"], ["--format=json"]])
 def test_what_is_wrong_is_json_however_that_is_asked_for(project, given):
-    """A mistake in the command line, a project with errors, and a saved plan that is none."""
+    """A mistake in the command line, a project with errors, and a file that is not a saved plan."""
     project.declare({"type": "fleet", "name": "gpu", "nods": 1})
     for args, code in (
         (["plan", "--nothing"], "usage"),

@@ -62,7 +62,7 @@ def test_a_task_that_did_not_run_has_not_succeeded(project, way):
 
 
 def test_a_clock_that_was_set_back_with_the_state_refuses_nobody(project):
-    """What was told of a later writer, by the clock of then, is looked at by one who counts above it."""
+    """What is recorded of a later writer, by the clock of then, is checked by one with a higher number."""
     project.declare(
         fleet(), counted(project, "one"), task("on", hold(project.path / "on"), resources={"cpu": 1})
     )
@@ -81,7 +81,7 @@ def test_a_clock_that_was_set_back_with_the_state_refuses_nobody(project):
 
 
 def test_only_who_has_changed_nothing_yet_counts_above_a_later_writer(tmp_path):
-    """Whoever was overtaken stays refused, and so does whoever lost the lock."""
+    """A writer that was overtaken stays refused, and so does one that lost the lock."""
     with open_store("sqlite:///state.db", root=tmp_path) as store:
         with store.lock("apply") as writer:
             newest = writer.fence() + 1000

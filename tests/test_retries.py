@@ -220,7 +220,7 @@ def test_nobody_retries_while_a_rank_may_still_run():
 
 
 def test_what_is_to_be_stopped_first_gets_new_blocks():
-    """So the plan holds before the gang is stopped, by whoever looks, and after."""
+    """So the plan is valid before the gang is stopped and after, whoever looks."""
     world, desired = gang(), job()
     world.ranks["job-1"] = RankStatus(state=RankState.FAILED, exit_code=3, cause="exit code 3")
     plan = world.plan(desired)
@@ -244,7 +244,7 @@ def test_a_saved_plan_of_a_retry_is_the_same_plan():
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Seconds that pass on request."""
 
     def __init__(self, world):
         self.world = world
@@ -254,7 +254,7 @@ class Clock:
 
 
 def waiting(world, desired, delays=(2.0, 20.0)):
-    """Retries by the world's clock, and what they said."""
+    """Retries by the world's clock, and their messages."""
     said = []
     tasks = desired.tasks
     return Retries(tasks, Clock(world), delays, lambda task, due: said.append((task, due.cause))), said
@@ -417,7 +417,7 @@ def test_blocks_that_were_only_promised_wake_nobody_when_they_are_given_back():
 
 
 def test_a_silent_node_that_is_given_up_wakes_who_waits_for_room():
-    """Its fleet may have another one: nobody waits for ten more minutes."""
+    """Its fleet may have another one: the task does not wait for ten more minutes."""
     world, desired = gang(), declared(tasks=[{**JOB, "retry": True}, {"name": "late", "retry": True}])
     retries, _ = waiting(world, desired, (1.0, 10.0))
     node = world.records[Address("node", "gpu-1")]

@@ -312,7 +312,7 @@ def test_two_tasks_keep_to_their_own_cpus(host, confines):
 
 
 def test_memory_has_a_limit(host, confines):
-    """Who wants more is killed, and that is told as the reason; who keeps to it is not."""
+    """A rank that wants more is killed, and this is reported as the reason; one within the limit is not."""
     cpu = min(os.sched_getaffinity(0))
     eats = f"exec {sys.executable} -c 'b\"x\" * (4 * {MEMORY})'"
     host.start(eats, "eats", cpus=(cpu,), memory_bytes=MEMORY)
@@ -370,7 +370,7 @@ def test_a_group_that_a_crash_left_behind_is_no_obstacle(host, confines):
 
 @pytest.fixture
 def no_groups(host, monkeypatch):
-    """A machine where nobody can make control groups."""
+    """A machine without control groups."""
     tools = host.folder / "tools"
     tools.mkdir()
     real = shutil.which("mkdir")
@@ -465,7 +465,7 @@ def test_version_two_without_the_controller_of_cpus(tmp_path):
         ': >"$last/memory.max"; : >"$last/cgroup.procs"\n'
     )
     (tools / "mkdir").chmod(0o755)
-    # What a kernel removes with a group are no files of which a folder would have to be empty.
+    # A kernel removes files with their group; the folder need not be empty of them.
     (tools / "rmdir").write_text('#!/bin/sh\nexec rm -rf "$@"\n')
     (tools / "rmdir").chmod(0o755)
     code = f"""
@@ -664,7 +664,7 @@ def test_folders_and_files_of_the_host_are_bound(host):
 
 
 def test_without_a_folder_of_the_host_no_command_runs(host):
-    """And what was lacking is told, by the host and in the log."""
+    """And the missing folder is reported, by the host and in the log."""
     lacking = f"{host.folder}/50%, no such"
     host.start("echo ran", binds=((lacking, "/seen", False),))
     assert bound(host.ended()) == (72, "absent", lacking, ())
@@ -672,7 +672,7 @@ def test_without_a_folder_of_the_host_no_command_runs(host):
 
 
 def test_a_reason_that_a_full_disk_lost_is_none(host):
-    """It failed, and nobody stopped it."""
+    """It failed, and was not stopped."""
     host.start(': >"$FLEETFORM_RUN/why"; exit 125')
     ended = host.ended()
     assert (ended.exit_code, ended.reason) == (125, None)
@@ -1188,7 +1188,7 @@ def test_who_was_overtaken_starts_and_stops_nothing(host):
 
 
 def test_who_is_overtaken_while_its_script_comes_starts_nothing(host):
-    """The number is looked at once more where the attempt begins, and nobody comes in between."""
+    """The number is checked once more where the attempt begins, and no other writer comes in between."""
     text = f"touch {host.folder}/ran"
     host.environment["FLEETFORM_EPOCH"] = "9"
     process = host.starter(text, "a", size=len(text) + 1)
@@ -1263,7 +1263,7 @@ def test_a_gpu_that_is_used_or_cannot_be_read_ends_nothing(host, gpus, text):
 
 
 def test_how_gpus_are_used_is_told_as_long_as_the_run_lasts(host, gpus):
-    """Those of the run alone; what cannot be read is not told."""
+    """Only those of the run; values that cannot be read are left out."""
     gpus.say("0, 90\n1, 35\n2, 5\n")
     host.start("exec sleep 1000", unused=(10, 6), gpus=(0, 1))
     until(lambda: host.poll().used == ((0, 90), (1, 35)))

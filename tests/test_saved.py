@@ -250,7 +250,7 @@ def test_a_node_that_came_up_meanwhile_is_as_was_planned(lived):
 
 @pytest.mark.parametrize("known", [None, frozenset({"hard"})])
 def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
-    """And one that can do something else, or of which nothing is known now, does not."""
+    """A node that can do something else, or of which nothing is known now, does not count."""
     world = World()
     fleets = [{"name": "gpu", "nodes": 1, "resources": {"cpu": 2, "memory": "4GB"}}]
     bare = project(backends=BACKENDS, fleets=fleets)
@@ -428,7 +428,7 @@ def test_layout_is_no_edit(text):
 
 
 def test_the_format_comes_first(text):
-    """A file of another version is said to be so, whatever else is in it."""
+    """A file of another version is reported as such, whatever else is in it."""
     found = refused(json.dumps({"kind": "fleetform plan", "format_version": 9, "made_by": "3.1.4"}))
     assert found.code == "plan-format"
     assert found.summary == (
@@ -445,7 +445,7 @@ def test_the_format_comes_first(text):
 
 
 def test_a_field_that_was_added_is_another_format(text):
-    """Though nobody raised the version."""
+    """Even if nobody raised the version."""
     found = refused(again_sealed(text, put("layout", "0123456789ab")))
     assert found.code == "plan-format"
     assert "`x.plan` has format 1 of another build, made by fleetform 0.1.0" in found.summary

@@ -185,7 +185,7 @@ def test_nothing_is_read_through_a_link(tmp_path):
     (project / "link").symlink_to(outside)
     for item in ("link/secret", "link/d", "link/d/e"):
         assert refusal(project, item).code == "outside-project"
-    # Ignore rules of somebody else's are none of the project's.
+    # Other people's ignore rules do not apply to the project.
     (outside / ".gitignore").write_text("*")
     (project / ".gitignore").symlink_to(outside / ".gitignore")
     assert sent(project, "src") == ["src/a"]

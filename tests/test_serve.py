@@ -41,7 +41,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 def view(count=2, **more):
-    """A fleet of nodes with two blocks, the first of which is busy on the first node."""
+    """A fleet of nodes with two blocks; the first block of the first node is busy."""
     made = [
         NodeView(
             name=f"gpu-{i}",

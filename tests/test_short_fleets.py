@@ -118,7 +118,7 @@ REGIONS = {**BACKEND, "regions": ["us-east-1", "eu-west-1"]}
 
 
 def remarks(fleet, *, task=None, backend=REGIONS):
-    """What is said of a fleet of two nodes, and of a task, and whether the fleet gets its nodes."""
+    """The messages for a fleet of two nodes, and for a task, and whether the fleet gets its nodes."""
     tasks = [{"name": "train", "commands": ["date"], **task}] if task else []
     fleet = {"name": "gpu", "nodes": 2, "backends": ["aws"], **fleet}
     desired = project(backends=[backend], fleets=[fleet], tasks=tasks)
@@ -139,7 +139,7 @@ def test_regions_are_compared_without_case(region):
 
 
 def test_a_region_that_no_backend_has_is_named():
-    """Among others that there are it has no effect, which nobody would notice."""
+    """Beside existing ones it has no effect, which nobody would notice."""
     plan = remarks({"regions": ["us-east-1", "eu-wset-1"]}, task={"regions": ["us-east-1", "ap-south-1"]})
     said = [(d.code, d.severity, d.address, d.summary, d.hint) for d in plan.diagnostics]
     warning = ("unknown-region", Severity.WARNING)
@@ -160,6 +160,6 @@ def test_a_region_that_no_backend_has_is_named():
 
 
 def test_a_backend_that_offers_nothing_has_any_region():
-    """What cannot be read is not held against anybody."""
+    """A backend that cannot be read is not an error."""
     plan = remarks({"regions": ["us-wset-9"], "nodes": "0.."}, backend={**REGIONS, "catalog": []})
     assert "unknown-region" not in {d.code for d in plan.diagnostics}

@@ -249,7 +249,7 @@ def test_the_cost_says_that_volumes_are_not_in_it():
 
 
 def test_what_an_unplaced_task_would_run_is_shown():
-    """A later apply may start it with nobody looking; so may one beside it that looks alike."""
+    """A later apply may start it without anybody looking, or a similar task beside it."""
     late = {"resources": {"gpu": 9}, "commands": ["true"]}
     tasks = [{**late, "name": f"late-{i}"} for i in range(3)]
     tasks[1] = {**tasks[1], "commands": [EVIL]}

@@ -107,7 +107,7 @@ def test_a_plan_that_was_edited_is_refused(project: Project, keys: Path) -> None
         path.write_text(forged)
         found = refused(project, "plan-signature", "--signed-by", str(keys / "team.pub"))
         assert found["summary"] == "`p.plan` is not what was signed: it or its signature was changed since"
-    project.run("apply", "p.plan", "--wait")  # where nobody asks for a signature
+    project.run("apply", "p.plan", "--wait")  # without a required signature
     assert "signed" in project.logs("job")
 
 
@@ -129,7 +129,7 @@ def test_the_operators_policy_requires_it(project: Project, keys: Path) -> None:
 
 
 def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
-    """It is said before anything is planned, and no key is shown. An empty variable is no permission."""
+    """The error comes before any planning, and shows no key. An empty variable permits nothing."""
     declared(project)
     private = (keys / "team").read_text()
     keygen("-q", "-t", "ed25519", "-N", "secret", "-f", keys / "locked")
@@ -196,7 +196,7 @@ BLOB = blob_of(sign(PLAN, KEY))
 @given(at=st.integers(0, len(BLOB) - 1), change=st.integers(1, 255), cut=st.booleans())
 @example(at=len(BLOB) - 1, change=1, cut=False)
 def test_no_signature_holds_that_was_changed(tmp_path_factory, at, change, cut) -> None:
-    """At any byte, or cut short there, or with one more: it is refused in words."""
+    """With any byte changed, cut off at any byte, or with one more byte, it is refused with a message."""
     name = str(tmp_path_factory.mktemp("plan") / "p.plan")
     Path(name + ".sig").write_bytes(armored(BLOB))
     check(name, PLAN, [public_of(KEY)])

@@ -293,7 +293,7 @@ SYNTAX = [
 
 @pytest.mark.parametrize(("text", "summary", "hint", "at"), SYNTAX)
 def test_what_is_no_yaml_is_said_once_in_the_words_of_the_user(text, summary, hint, at):
-    """The parser's own words never get through, and what follows from the mistake is not said."""
+    """The parser's own words are never shown, and neither are errors that follow from the mistake."""
     found = refused(text)
     assert (found.code, found.summary.startswith(summary)) == ("yaml-syntax", True), found.summary
     assert hint in (found.hint or "")
@@ -355,7 +355,7 @@ def test_any_other_line_is_shown(text):
 
 
 def test_of_broken_env_the_punctuation_is_shown():
-    """Where it is not YAML, nobody can say what in a line is a value."""
+    """If it is not YAML, it is unknown which part of a line is a value."""
     found = refused("env: {URL: http://h:80}\n")
     assert found.span
     assert found.span.text == "env: {***: ****://*:**}"

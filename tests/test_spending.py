@@ -124,7 +124,7 @@ def test_what_is_pushed_ends_and_begins(store, clock):
 
 
 def beyond(spent: Spent | None, nodes: int, *, there: int = 0) -> list[Severity]:
-    """How a plan of so many nodes at 80 USD/h is held against 60,000 USD a month."""
+    """Compares a plan of so many nodes at 80 USD/h with 60,000 USD a month."""
     fleet = {"name": "gpu", "blocks": 8}
     world = bring(World(), fleets=[{**fleet, "nodes": there}]) if there else World()
     desired = declared(fleets=[{**fleet, "nodes": nodes}])

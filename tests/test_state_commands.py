@@ -34,7 +34,7 @@ def family(project):
 
 @pytest.mark.slow
 def test_a_renamed_family_of_volumes(family):
-    """Nothing is made anew: the plan after the same rename in the YAML is empty, and the data is there."""
+    """Nothing is made anew: after the same rename in the YAML the plan is empty, and the data exists."""
     (family.data("data-1") / "file").write_text("kept")
     before = family.run("state", "pull").out
     would = family.run("state", "mv", "volume/data", "volume/store", "--dry-run")
@@ -351,7 +351,7 @@ def test_history(family):
 
 
 def test_history_of_what_failed_and_what_is_open(project):
-    """The error as the backend said it; an open call says what becomes of it."""
+    """The error in the backend's words; an open call says what will happen to it."""
     project.declare(fleet(), volume())
     project.node("gpu-0").mkdir(parents=True)
     (project.node("gpu-0") / "file").touch()

@@ -34,7 +34,7 @@ LINKS = (".fleetform/state.db", ".fleetform")
 
 @pytest.mark.parametrize("link", LINKS)
 def test_a_link_to_itself_is_no_state(project: Project, link: str) -> None:
-    """Neither a traceback, nor an empty state: what is there cannot be told."""
+    """Neither a traceback nor an empty state: its content is unknown."""
     project.declare(fleet(nodes=1))
     place = project.path / link
     place.parent.mkdir(exist_ok=True)

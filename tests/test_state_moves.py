@@ -211,7 +211,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("said", DAMAGE)
 def test_what_no_pull_prints_is_not_read(said):
-    """Nothing is guessed and nothing dropped: what is not known would be lost."""
+    """Nothing is guessed or dropped: unknown parts would be lost."""
     data = dump(*example())
     assert parse(data) == example()
     changed = DAMAGE[said](data)
@@ -600,7 +600,7 @@ def test_a_time_that_no_calendar_has_is_named():
 
 @pytest.mark.parametrize("odd", [{"size": ["1GB"]}, {"backend": "x; evil|sh"}, {"region": None}])
 def test_what_is_written_on_a_thing_is_not_believed_blindly(local, tmp_path, odd):
-    """Whoever may change what a cloud keeps of our things cannot break every later command by it."""
+    """Somebody who can change what a cloud keeps of our things cannot break every later command."""
     writer, backends = local
     intent = made(writer, backends, Address("volume", "new-0"), of_volume(), finish=False)
     file = tmp_path / ".fleetform/local/volumes/new-0/fleetform.json"

@@ -229,7 +229,9 @@ def told(url: str) -> Any:
 
 
 def try_damage(project: Project, file: Path, whole: bytes, seeds: Iterable[int]) -> Counter[str]:
-    """Damage a state in many ways; how often which came of it. No traceback, and nothing unseen."""
+    """Damage a state in many ways; returns how often each result occurred. No traceback, and no unnoticed
+    damage.
+    """
     runner, url, count = CliRunner(), f"sqlite:///{file}", Counter[str]()
     file.write_bytes(whole)
     before = told(url)

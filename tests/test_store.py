@@ -435,7 +435,7 @@ def test_a_delete_settles_what_else_was_open(writer) -> None:
 
 
 def test_a_create_waits_for_an_open_delete(writer) -> None:
-    """Else what the delete has left would be nobody's."""
+    """Otherwise the rest that the delete has left would have no owner."""
     node(writer)
     writer.begin("delete", NODE, "local", {})
     with pytest.raises(StateError) as caught:
@@ -967,7 +967,7 @@ def test_blocks_against_a_model(new_state) -> None:
 
 
 def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException | None]:
-    """What came of steps of several threads that wait for one another, and for a step of this one."""
+    """The results of steps of several threads that wait for one another, and for a step of this one."""
     found: list[BaseException | None] = [None] * len(steps)
 
     def run(index: int) -> None:
@@ -1054,7 +1054,7 @@ def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monke
 
 
 def test_an_end_that_is_left_is_committed_with_the_next_step(store, writer, monkeypatch) -> None:
-    """So the end of an action and the begin of the next share a commit; nothing is told before it."""
+    """So the end of an action and the start of the next share a commit; nothing is reported before it."""
     end = writer.finish_soon(writer.begin("create", VOLUME, "local", {}), {"id": "v"})
     assert VOLUME not in store.read().records
     commits = counted(monkeypatch, store)
@@ -1078,7 +1078,7 @@ def test_an_end_that_is_left_is_committed_once_it_is_settled(store, writer, monk
 
 
 def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, monkeypatch) -> None:
-    """Nothing is told of it before; a fault of its own does not hold up the step with which it was done."""
+    """It is not reported before; a fault of its own does not delay the step with which it was done."""
 
     def fails(*_: object) -> None:
         raise UnreachableError("unreadable", "the disk is gone")
@@ -1101,7 +1101,7 @@ def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, mo
 
 
 def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer, monkeypatch) -> None:
-    """Also if it is said while the threads of the group are told."""
+    """Even if it is added while the threads of the group are informed."""
     groups, told, real = writer._groups, Mock(), writer._groups._queue
     step = groups.leave(lambda _connection: None)
 
@@ -1188,7 +1188,7 @@ def test_an_interrupted_thread_leaves_nobody_waiting(store, writer) -> None:
 
 
 def test_what_a_failed_step_has_read_is_read_again(store) -> None:
-    """A lineage that was rolled back is nobody's."""
+    """A lineage that was rolled back belongs to no state."""
     with engine(store).writing() as connection:
         with suppress(StateError), connection.step(alone=False):
             lost = journal.lineage(connection)
@@ -1322,7 +1322,7 @@ def test_a_read_on_a_server_is_one_message_and_a_second_one_waits_for_the_first(
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_connection_that_was_lost_while_idle_is_replaced(server_store, monkeypatch, fresh) -> None:
-    """It is noticed before its next transaction: at once where the server said so, else by asking."""
+    """It is noticed before its next transaction: at once if the server reported it, else by asking."""
     if not fresh:
         monkeypatch.setattr(server_connection, "FRESH", 0.0)
     database = server_store._writable()

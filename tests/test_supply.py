@@ -133,7 +133,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_same_commit_makes_the_same_wheel(tmp_path: Path, wheel: Path) -> None:
-    """In any folder, whoever builds it and when."""
+    """In any folder, by any user, at any time."""
     committed = ("git", "log", "-1", "--format=%ct")
     time = subprocess.run(committed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     for name in ("declarative", "providers", "schemas"):

@@ -299,7 +299,7 @@ def test_no_value_makes_text_of_what_comes_after_it():
 
 @pytest.mark.parametrize("text", ["0..${{ '' }}", "${{ ' ' }}..4", "H100:1..${{ '' }}:80GB", "0.. ${{ '' }}"])
 def test_an_end_of_a_range_is_not_empty(text):
-    """`0..` is a range without a limit; `0..${{ var.n }}` is one with a limit, which nobody gave."""
+    """`0..` is a range without a limit; `0..${{ var.n }}` has one, whose value is missing."""
     assert fault(text, Place.AMOUNT).code == "template-error"
     assert value(text, Place.TEXT) == value(
         text.replace("${{ '' }}", "").replace("${{ ' ' }}", " "), Place.TEXT
@@ -449,7 +449,7 @@ def test_any_expression_gives_a_value_or_an_error(words, place):
     assert all(error.code and error.summary for error in out)
 
 
-# What people write, what is said of it, and a part of what to write instead.
+# Input, the error, and a part of the hint.
 SAID = [
     ("${{ var.x } }", "`${{ var.x } }` is never closed", "two braces, no space"),
     ("${{ var x }}", "`var x` is not an expression: a `.` is missing", "write `var.x`"),

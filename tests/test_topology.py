@@ -97,7 +97,7 @@ def rack(name, at, **more):
 
 
 def test_a_gang_lies_in_one_rack():
-    """Not in the two racks whose names come first, each of which has one idle node."""
+    """Not in the two racks with the first names, each of which has one idle node."""
     nodes = [rack("gpu-0", "a"), rack("gpu-1", "b"), rack("gpu-2", "c"), rack("gpu-3", "c")]
     out = run(ask(2, same="rack"), nodes)
     assert {c.node for c in out.choices} == {"gpu-2", "gpu-3"}

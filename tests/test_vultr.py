@@ -225,7 +225,7 @@ def test_an_image_is_a_system_a_snapshot_or_an_application(vultr, server, image,
 
 
 def test_a_block_says_in_its_label_whose_it_is(vultr, server, api):
-    """All else of it is recorded; so `known` is said to be false."""
+    """Its other data is only recorded, so `known` is false."""
     record = volume(vultr)
     (asked,) = server.bodies("POST", "/v2/blocks")
     mark = Written(owner="lineage-1", token=TOKEN, address=record.address)

@@ -164,7 +164,7 @@ def test_an_action_whose_end_cannot_be_committed_has_failed(follows: bool) -> No
 
 
 def test_nothing_follows_once_the_walk_has_failed(monkeypatch) -> None:
-    """Here since nobody can be told how an action ended. What has begun ends first."""
+    """It fails here because the end of an action cannot be reported. Started actions end first."""
     begun: list[str] = []
     left: list[_Workers] = []
     monkeypatch.setattr(Heard, "end", Mock(side_effect=BrokenPipeError))

@@ -119,7 +119,7 @@ def clock():
 
 
 def start(store, *targets):
-    """Hooks that were told of all so far."""
+    """Hooks that have received all events so far."""
     for one in targets:
         assert deliver(store, one, clock) is None
 

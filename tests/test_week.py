@@ -26,7 +26,7 @@ def test_hours_end_as_declared(tmp_path: Path, seed: int):
 
 
 def test_nothing_is_launched_once_the_money_of_a_month_is_spent(tmp_path: Path):
-    """Ten nodes for four days cost 960 USD. Then 800 are the limit, and it is said once, until April."""
+    """Ten nodes for four days cost 960 USD. With a limit of 800, this is reported once, until April."""
     clock = Clock(BEGIN - 5 * DAY)
 
     def lab(limit: int, **nodes: int) -> None:

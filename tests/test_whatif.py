@@ -141,7 +141,9 @@ def test_no_more_than_is_needed_is_named():
 
 
 def test_a_limit_is_that_of_all_entries_of_an_instance_type():
-    """Each region has an entry of its own, and which one is meant is not said: three of each do."""
+    """Each region has an entry of its own, and it is not known which one is meant: three of each
+    are enough.
+    """
     catalog = [{**H100, "regions": ["east"], "limit": 2}, {**H100, "regions": ["west"], "limit": 1}]
     whole, fleets = {"resources": {"gpu": 8}}, [{"name": "gpu", "nodes": "0..9", "blocks": 8}]
     tasks = [{"name": f"first-{i}", **whole} for i in range(5)]
@@ -269,7 +271,7 @@ def test_what_is_named_fits_in_any_project(seed):
 
 
 def test_what_several_tasks_share_is_enough_for_all_of_them():
-    """One node more would be taken by the first: all three are told of three, and no more."""
+    """One more node would go to the first task: the hint names three for all three, and no more."""
     tasks = [ask(f"t{i}", resources={"gpu": 8}) for i in range(3)]
     tasks += [ask("held", resources={"gpu": 8}, priority=9)]
     rules = [fleet(offers=[gpus(8)], nodes="0..1")]
@@ -309,7 +311,7 @@ def test_no_more_is_looked_for_where_programs_took_long(monkeypatch):
 
 
 def test_a_limit_is_not_named_if_less_of_it_was_not_tried(monkeypatch):
-    """With `nodes: 0..4` all three fit, and nobody knows whether they do with 0..3."""
+    """With `nodes: 0..4` all three fit, and it is unknown whether they do with 0..3."""
     tasks = [ask(f"t{i}", resources={"gpu": 8}) for i in range(4)]
     rules = [fleet(offers=[gpus(8)], nodes="0..1")]
     (remedy,) = run(tasks, [], rules).remedies

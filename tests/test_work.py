@@ -33,7 +33,9 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("command", ["plan", "explain"])
 def test_offline_a_plan_of_much_work_is_refused_where_it_is_declared(folder, command):
-    """A stranger's few lines must not eat the machine; it is said which document costs, and how to go on."""
+    """A stranger's few lines must not use up the machine; the error names the expensive document, and how to
+    go on.
+    """
     more = ("train",) if command == "explain" else ("--assume-empty",)
     done = cli(folder, command, *more, "--offline", "--json")
     (found,) = done.json["diagnostics"]
@@ -79,7 +81,9 @@ def test_names_are_compared_as_long_as_that_does_not_take_too_long():
 
 
 def test_the_idle_blocks_of_a_node_are_taken_by_stretches():
-    """The shortest that holds all; scattered ones where there is none. What is taken is idle no more."""
+    """The shortest stretch that holds all, or scattered blocks if there is none. Taken blocks are no longer
+    idle.
+    """
     idle = gaps({3, 6, 7}, 12)
     assert [stretch(idle, n, 12) for n in (2, 4, 2, 1)] == [(4, 5), (8, 9, 10, 11), (0, 1), (2,)]
     assert idle == []

@@ -29,7 +29,7 @@ def ideal(where: Case, asks: Sequence[Ask]) -> Case:
 
 
 MODELS = ("H100", "H100", "MI300X", "FOO")
-"""NVIDIA's, AMD's, and one that nobody knows."""
+"""NVIDIA's, AMD's, and an unknown one."""
 
 
 def of_vendors(where: Case, choose: Choose) -> Case:
@@ -64,10 +64,7 @@ def of_vendors(where: Case, choose: Choose) -> Case:
 
 
 def grown(where: Case, choose: Choose) -> Case | None:
-    """The same world with one more node, idle and ready, like one that is there; None if there is none.
-
-    Nothing else changes: it counts neither against its fleet's maximum nor against its offer's limit.
-    """
+    """The same world with one more idle, ready node, like an existing one; None if there is none."""
     alike = [n for n in where.nodes if n.fleet in where.fleets and not n.closed]
     if not alike:
         return None

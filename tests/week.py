@@ -112,7 +112,7 @@ class Days:
         self.ran: set[str] = set()
         """Attempts of the task that has a schedule."""
         self.failed: set[tuple[str, str]] = set()
-        """Tasks and generations of which a rank has failed."""
+        """Tasks and generations with a failed rank."""
         self.local_done: dict[str, float] = {}
         self.errors: Counter[str] = Counter()
         self.acted: Counter[str] = Counter()
@@ -125,7 +125,7 @@ class Days:
         self.losses = sorted(
             [(at, "") for at in any_time] + [(at + interval * n, "day") for at in at_once for n in range(5)]
         )
-        """When, and of which fleet: each morning more of `day` than may be replaced in an hour."""
+        """When, and in which fleet: each morning more of `day` than may be replaced in an hour."""
 
     # ---------------------------------------------------------------------------- what is declared
 
@@ -282,7 +282,7 @@ class Days:
         self.faults.append(f"{when} {what}")
 
     def check(self) -> None:
-        """What can only be said at the end."""
+        """The checks that are possible only at the end."""
         for job in self.jobs:
             if job.ended is None:
                 self._wrong(f"{job.name} has not ended: {job}")
@@ -379,7 +379,7 @@ def _hours(at: float | None) -> str:
 def played(
     folder: Path, where: Callable[[Path, Clock], AbstractContextManager[tuple[Place, Project]]], **given: Any
 ) -> Iterator[Days]:
-    """Play so many days in a folder, on the place that `where` makes; what came of them."""
+    """Play so many days in a folder, in the place that `where` makes; returns the result."""
     clock = Clock(BEGIN)
     with where(folder, clock) as (place, project):
         days = Days(project, clock, place, **given)

@@ -349,7 +349,9 @@ def _ask(choose: Choose, taste: Taste, name: str, fleets: list[str], nodes: Sequ
 
 
 def _promised(choose: Choose, asks: Sequence[Ask], nodes: Sequence[Node]) -> tuple[Ask, ...]:
-    """Some tasks had places before: nobody else's, but perhaps too few blocks, or on a node that is gone."""
+    """Some tasks had places before: not those of others, but perhaps with too few blocks, or on a node that
+    is gone.
+    """
     idle = {n.name: [b for b in range(n.total) if b not in n.held] for n in nodes}
     idle["aa-9"] = [0, 1]
     out: list[Ask] = []
