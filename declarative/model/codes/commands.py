@@ -80,7 +80,7 @@ COMMAND: dict[str, Code] = {
     "backend-refused": Code(
         Chapter.COMMAND,
         "an action failed: the backend refuses the request",
-        "a subnet that is not there",
+        "a subnet that does not exist",
         "fix what the message names, and run `fleetform apply` again",
     ),
     "action-failed": Code(

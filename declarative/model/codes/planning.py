@@ -46,8 +46,8 @@ PLANNING: dict[str, Code] = {
     ),
     "over-limit": Code(
         Chapter.PLANNING,
-        "a plan would go beyond the project's `limits`, or a price that counts is unknown; a warning if what "
-        "is there is beyond them already and the plan does not add to it",
+        "a plan exceeds the project's `limits`, or a price that counts is unknown; a warning if they were "
+        "exceeded already and the plan does not add to it",
         "limits: {cost_per_hour: 10}  # and a fleet of ten nodes at 2 USD",
         "declare less, or raise the limit in a change of its own",
     ),
@@ -62,7 +62,7 @@ PLANNING: dict[str, Code] = {
     ),
     "skipped-recorded": Code(
         Chapter.PLANNING,
-        "something is recorded, and its document is there but was not used, so a plan would delete it",
+        "something is recorded, and its document exists but was not used, so a plan would delete it",
         "type: service  # of what was a task, and runs",
         "do what the warning beside it says, so that the document is used; or remove the document if what "
         "it declares may be deleted",
@@ -108,7 +108,7 @@ PLANNING: dict[str, Code] = {
     ),
     "backend-unreadable": Code(
         Chapter.PLANNING,
-        "a backend did not answer, so nothing is known of its things: they count neither as there nor as "
+        "a backend did not answer, so nothing is known of its things: they count neither as present nor as "
         "gone",
         "a cloud that is down, or credentials that have expired",
         "fix what the message names, and run the command again",
@@ -127,13 +127,13 @@ PLANNING: dict[str, Code] = {
     ),
     "taken-up": Code(
         Chapter.PLANNING,
-        "a command was cut short; fleetform read back from the backend what it had started, and recorded it",
+        "a command was interrupted; fleetform asked the backend what it had made, and recorded that",
         "`apply` was killed after it had asked for a volume",
         "nothing: what was done is adopted, and the rest is done with the same token",
     ),
     "orphan-there": Code(
         Chapter.PLANNING,
-        "the plan makes something that is there, but not recorded, as after `state restore`: its backend "
+        "the plan makes something that exists but is not recorded, as after `state restore`: its backend "
         "refuses to make it again",
         "a volume that was made after the backup that was restored",
         "`fleetform state adopt volume/x` records it; `fleetform destroy --orphans` deletes all orphans",
@@ -222,13 +222,13 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "topology": Code(
         Chapter.STRUCTURAL,
-        "the other ranks lie elsewhere at the level of `same`, or the host does not say where it stands",
+        "the other ranks lie elsewhere at the level of `same`, or the host does not declare its place",
         "same: rack  # and a host has no `topology: {rack: r1}`",
         "declare the `topology` of every host, or choose a wider level such as `zone`",
     ),
     "spread": Code(
         Chapter.STRUCTURAL,
-        "another rank of the task is there, and its `spread` gives each rank a place for itself",
+        "another rank of the task is there already, and `spread` demands a different place for each",
         "spread: zone  # of 4 ranks, in a region of 3 zones",
         "ask for fewer `nodes`, choose a narrower level such as `node`, or leave out `spread`",
     ),
@@ -298,7 +298,7 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "reuse-only": Code(
         Chapter.STRUCTURAL,
-        "it would have to be launched, and the task only uses nodes that are there",
+        "it would have to be launched, and the task only uses existing nodes",
         "creation_policy: reuse",
         "set `creation_policy: reuse-or-create`, or raise the fleet's `nodes`",
     ),

@@ -221,7 +221,7 @@ STATE: dict[str, Code] = {
         Chapter.STATE,
         "the state's file cannot be read, or its records are not those that fleetform wrote",
         "a file that was cut short by a full disk",
-        "`fleetform state restore` brings back the newest backup (`state list-backups`); what was made "
+        "`fleetform state restore` restores the newest backup (`state list-backups`); what was made "
         "since then still carries its tags, and the next `plan` finds it",
     ),
     "no-backup": Code(
@@ -277,7 +277,7 @@ STATE: dict[str, Code] = {
         Chapter.STATE,
         "`fleetform reconcile --git` cannot use a repository, a branch or a commit",
         "a branch that does not exist, a login that has lapsed",
-        "as the message says; meanwhile the last commit that could be used still holds",
+        "as the message says; meanwhile the last usable commit stays in force",
     ),
     "lock-changed": Code(
         Chapter.STATE,
@@ -305,7 +305,7 @@ STATE: dict[str, Code] = {
     ),
     "missing-need": Code(
         Chapter.STATE,
-        "a record needs another one that is not there",
+        "a record needs another one that does not exist",
         "a rank without its node",
         "plan again; if it stays, report it",
     ),
@@ -347,7 +347,7 @@ STATE: dict[str, Code] = {
     ),
     "other-lineage": Code(
         Chapter.STATE,
-        "the state to push has another lineage than the one that is there; fleetform would lose track of "
+        "the state to push has another lineage than the existing one; fleetform would lose track of "
         "everything that the state there records",
         "`fleetform state push` in the wrong project",
         "name an empty state with `--state`; `--force` replaces a state that records nothing",
@@ -361,7 +361,7 @@ STATE: dict[str, Code] = {
     ),
     "older-state": Code(
         Chapter.STATE,
-        "the state to push is not newer than the one that is there",
+        "the state to push is not newer than the existing one",
         "a backup, after another apply",
         "compare it with `fleetform state pull`; `--force` pushes it anyway, and keeps a backup",
     ),
