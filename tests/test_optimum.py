@@ -322,7 +322,7 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
     start, (job,) = Ledger.start(board), board.jobs
     rough = counted.Counted(start, [], {}, 1000, [job], rough=True)
-    rows = len(rough.program.low)
+    rows, rough.lost = len(rough.program.low), [job.index]
     empty = start.copy()
     empty.launch_idle(board.options[0], 1)
     seated = empty.copy()

@@ -7,10 +7,11 @@ Valério de Carvalho 1999). Tasks that ask for the same are counted, too: the pr
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.model.record import dataclass
@@ -129,6 +130,8 @@ class Counted:
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
         self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.weighed = 0
+        self.lost: Collection[int] = ()
+        """Tasks that the program has seated, and of which a rank found no place when nodes were cut."""
         self.homes: set[int] = set()
         """Columns that say where cluster fleets begin."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
@@ -136,7 +139,9 @@ class Counted:
         self.step = 0.99 * math.gcd(*(job.weight for job in may))
         """Two sums of their weights differ by more than that, or not at all."""
         self.bought: list[int] = []
-        self.possible = True
+        self.possible, self.is_demanded = True, False
+        self.uncut = self.program
+        """The program before it said how nodes are cut."""
         requests = {id(job.request) for job in (*jobs, *may)}
         self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
@@ -150,7 +155,12 @@ class Counted:
 
     def roughened(self) -> Counted:
         """The rough program for the same tasks."""
-        return Counted(self.base, self.jobs, self.least, self.columns, self.may, rough=True)
+        rough = copy.copy(self)
+        rough.rough, rough.program, rough.homes, rough.lost = True, self.uncut.copy(), set(), ()
+        rough.classes = [replace(one, arcs={}) for one in self.classes]
+        if self.is_demanded:
+            rough.cut_all()
+        return rough
 
     def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
         for job in jobs:
@@ -162,11 +172,15 @@ class Counted:
         for i, one in enumerate(self.classes):
             for area in one.areas:
                 self.by_area[area].append(i)
-        most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
-        self._buy(most, free=bool(may))
-        self.large = not (self._demand_all(columns) and self._cut_all(columns))
-        if not self.large:
-            self._limits(most)
+        self.most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
+        self._buy(self.most, free=bool(may))
+        self.is_demanded = self._demand_all(columns)
+        for one in self.classes:
+            for i in one.stocks:
+                one.ends[self.stocks[i].idle].append(self.bought[i])
+        self.uncut, self.large = self.program.copy(), True
+        if self.is_demanded:
+            self.cut_all()
 
     def _buy(self, most: float, *, free: bool) -> None:
         """A column for the nodes of each stock; launches have a price if they are not `free`."""
@@ -188,18 +202,18 @@ class Counted:
         self.possible = all(seated)
         return True
 
-    def _cut_all(self, columns: int) -> bool:
-        """Cut the nodes of all classes; whether the columns were enough for that."""
+    def cut_all(self) -> None:
+        """Cut the nodes of all classes, and say what may be launched, unless columns are too few."""
+        self.large = True
         for one in self.classes:
-            for i in one.stocks:
-                one.ends[self.stocks[i].idle].append(self.bought[i])
             if self.rough and max(one.ends) > ROUGH:
                 cut_roughly(self.program, one.sizes, one.ends)
             else:
                 one.arcs = cut(self.program, one.sizes, one.ends)
-            if len(self.program.costs) > columns:
-                return False
-        return True
+            if len(self.program.costs) > self.columns:
+                return
+        self.large = False
+        self._limits()
 
     # What there is
 
@@ -352,7 +366,7 @@ class Counted:
 
     # What may be launched
 
-    def _limits(self, most: float) -> None:
+    def _limits(self) -> None:
         quotas: dict[object, dict[int, float]] = defaultdict(dict)
         fleets: dict[str, dict[int, float]] = defaultdict(dict)
         homes: dict[str, dict[object, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -371,7 +385,7 @@ class Counted:
             if least or room < math.inf:
                 self.program.row(least, room, terms)
             if not base.bound.get(fleet, True) and len(homes[fleet]) > 1:
-                self._one_home(homes[fleet].values(), min(room, most))
+                self._one_home(homes[fleet].values(), min(room, self.most))
 
     def _one_home(self, homes: Iterable[Mapping[int, float]], most: float) -> None:
         """Launch the nodes of a cluster fleet, of which there are none yet, in one of its homes."""

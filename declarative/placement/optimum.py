@@ -153,7 +153,7 @@ def _tighten(counted: Counted, ledger: Ledger) -> bool:
     """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by the
     part of their blocks that stayed idle. Whether there are such nodes.
     """
-    lost = [job for job in (*counted.jobs, *counted.may) if job.index not in ledger.seats]
+    lost = [job for job in (*counted.jobs, *counted.may) if job.index in counted.lost]
     first, tightened = len(counted.base.free), False
     for one in counted.classes:
         kinds = {counted.stocks[i].kind for i in one.stocks}
@@ -318,6 +318,7 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
         lost and not counted.rough
     ):
         return None
+    counted.lost = lost
     for seat, node in seats:
         if seat[0].index not in lost:
             _sit(ledger, seat, node)

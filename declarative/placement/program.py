@@ -84,6 +84,12 @@ class Program:
         self.factors += terms.values()
         self.starts.append(len(self.columns))
 
+    def copy(self) -> Program:
+        """Another one that is the same."""
+        rows = self.low.copy(), self.high.copy(), self.starts.copy()
+        terms = self.columns.copy(), self.factors.copy()
+        return Program(self.costs.copy(), self.most.copy(), *rows, *terms)
+
     @property
     def key(self) -> tuple[bytes, ...]:
         """Equal for programs that are the same."""
