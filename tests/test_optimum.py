@@ -21,7 +21,7 @@ from declarative.placement import counted, optimum, search
 from declarative.placement.board import Board
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import Program, SolverLimits, arcs_of, cut_roughly, pack
+from declarative.placement.program import NONE, Program, SolverLimits, arcs_of, cut_roughly, pack
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
@@ -289,6 +289,32 @@ def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last):
     monkeypatch.setattr(optimum, "_step", lambda *_args, **_how: replace(fractions, values=values))
     _, ledger = optimum.solve(program, search.COST, optimum.Known())
     assert bool(ledger) == bool(last)
+
+
+@pytest.mark.parametrize(("quick", "part"), [(False, 0.5), (True, 0.0), (True, 0.5)])
+def test_seats_that_are_nearly_all_are_enough_if_looked_for_quickly(monkeypatch, quick, part):
+    """Here two of three: that no more of them fit was not proved."""
+    monkeypatch.setattr(optimum, "SMALL", 10**6)
+    monkeypatch.setattr(optimum, "NEARLY_ALL", part)
+    asks = [ask(f"t{i}", resources={"cpu": 5}) for i in range(3)]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..1", blocks="auto", offers=[offer(1.0, cpu=14)])}, {})
+    program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
+    seen = []
+    real = optimum._step
+
+    def loose(*args, **how):
+        found = real(*args, **how)
+        return replace(found, bound=found.bound - 6)
+
+    monkeypatch.setattr(optimum, "_step", loose)
+
+    def in_steps(*_how):
+        seen.append(True)
+        return NONE
+
+    monkeypatch.setattr(optimum, "_in_steps", in_steps)
+    optimum.solve(program, replace(search.SEATS, quick=quick), optimum.Known())
+    assert bool(seen) == (not (quick and part))
 
 
 def test_the_best_of_each_sort_stay():

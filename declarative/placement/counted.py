@@ -131,7 +131,7 @@ class Counted:
         self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.weighed = 0
         self.lost: Collection[int] = ()
-        """Tasks that the program has seated, and of which a rank found no place when nodes were cut."""
+        """Tasks that it seats, and of which a rank found no place when nodes were cut."""
         self.homes: set[int] = set()
         """Columns that say where cluster fleets begin."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
@@ -156,7 +156,7 @@ class Counted:
     def roughened(self) -> Counted:
         """The rough program for the same tasks."""
         rough = copy.copy(self)
-        rough.rough, rough.program, rough.homes, rough.lost = True, self.uncut.copy(), set(), ()
+        rough.rough, rough.program, rough.homes = True, self.uncut.copy(), set()
         rough.classes = [replace(one, arcs={}) for one in self.classes]
         if self.is_demanded:
             rough.cut_all()
@@ -175,9 +175,8 @@ class Counted:
         self.most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
         self._buy(self.most, free=bool(may))
         self.is_demanded = self._demand_all(columns)
-        for one in self.classes:
-            for i in one.stocks:
-                one.ends[self.stocks[i].idle].append(self.bought[i])
+        for one, i in ((each, i) for each in self.classes for i in each.stocks):
+            one.ends[self.stocks[i].idle].append(self.bought[i])
         self.uncut, self.large = self.program.copy(), True
         if self.is_demanded:
             self.cut_all()

@@ -33,7 +33,7 @@ LESS, HALF = 2, 2
 tasks, that has more columns than that part of those that it may have.
 """
 
-TURNS, GOOD = 2, 8
+TURNS, GOOD = 2, 12
 """A rough program is solved so often at most, or until launches cost no more than so many gaps too much."""
 
 NEARLY = 1e-4
@@ -41,9 +41,6 @@ NEARLY = 1e-4
 
 LONGER = 5
 """How many times as many nodes of the tree are looked at if there is no solution in a few."""
-
-STARTS = 4
-"""A solution is a start for a larger program if it misses the bound by no more than so many gaps."""
 
 
 class Few(NamedTuple):
@@ -66,6 +63,9 @@ LAST = (Few(8, True, 3),)
 
 FEW_NODES = 12
 """Nodes of the tree then."""
+
+NEARLY_ALL = 0.01
+"""Seats that are looked for quickly are enough if no more than this part of them could be added."""
 
 EXACT = 100
 """Launches for so few tasks may cost one gap too much, and no more."""
@@ -180,11 +180,14 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
         steps = [few._replace(gaps=1) for few in steps]
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
+    if limits.quick:
+        enough = max(enough, first.bound * (1 - NEARLY_ALL))
     if program.cost(found.values) <= enough:
         return Solution(first.bound, found.values)
     if not small and not counted.rough:
         return _in_steps(counted, limits, steps, first, found)
-    last = _step(counted, replace(limits, enough=enough), whole=None, start=found.values)
+    aim = replace(limits, enough=enough, gap=steps[-1].gaps * limits.gap)
+    last = _step(counted, aim, whole=None, start=found.values)
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 
@@ -195,21 +198,19 @@ def _in_steps(
     times as long.
     """
     program = counted.program
-
-    def cost(one: Solution) -> float:
-        return program.cost(one.values)
-
-    start = found.values if cost(found) <= fractions.bound * (1 + limits.gap * STARTS) else ()
-    first = _step(counted, limits, whole=_whole(counted), start=start)
-    if not first.values or (counted.worth and first.bound > -counted.worth):
+    fair = replace(limits, gap=steps[-1].gaps * limits.gap)
+    first = _step(counted, fair, whole=_whole(counted), start=() if counted.worth else found.values)
+    if not first.values:
+        return Solution(max(fractions.bound, first.bound), found.values)
+    if counted.worth and first.bound > -counted.worth:
         return Solution(first.bound, ())
     first = replace(first, duals=fractions.duals)
     found = _with_few(counted, limits, first, steps, found)
     if not found.values:
         found = _with_few(counted, limits, first, LAST)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
-    open_still = not found.values or (counted.worth and cost(found) > enough)
-    if open_still and not limits.quick and len(program.costs) * PROVED <= limits.columns:
+    still_open = not found.values or (counted.worth and program.cost(found.values) > enough)
+    if still_open and not limits.quick and len(program.costs) * PROVED <= limits.columns:
         return program.solve(limits, start=found.values)
     return Solution(first.bound, found.values)
 
@@ -219,13 +220,12 @@ def _with_few(
 ) -> Solution:
     """The best solution of whole numbers with few columns, or what is `found` already."""
     program = counted.program
-    nodes, brief = min(limits.nodes, FEW_NODES), bool(counted.worth)
+    limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=bool(counted.worth))
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
         if program.cost(found.values) <= enough:
             break
-        aim = replace(limits, enough=enough, nodes=nodes, brief=brief, rins=True)
-        new = program.solve(aim, zero=_left_out(counted, first, few))
+        new = program.solve(replace(limits, enough=enough), zero=_left_out(counted, first, few))
         found = min(found, new, key=lambda one: program.cost(one.values))
     return found
 

@@ -30,8 +30,6 @@ class SolverLimits:
     absolute: float = 1e-6
     brief: bool = False
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
-    rins: bool = True
-    """Look where good solutions agree (RINS, Danna 2005): that finds cheaper launches, and few more seats."""
     quick: bool = False
     """Give up where no solution is found at once."""
     enough: float = -math.inf
@@ -191,7 +189,6 @@ def _options(limits: SolverLimits) -> dict[str, Any]:
         "parallel": "off",
         "random_seed": 0,
         **(BRIEF if limits.brief else {}),
-        "mip_heuristic_run_rins": limits.rins,
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
