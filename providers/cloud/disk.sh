@@ -1,16 +1,15 @@
 #!/bin/sh
-# Puts a volume's filesystem where ranks find it. It runs as root, and other users may have sudo run it and nothing
-# else: so it takes nobody's word for anything. It formats only a disk that is empty, mounts without setuid programs
-# and devices, and makes no folder where a user may have put a link. Needs util-linux, coreutils and, as a rule,
-# e2fsprogs.
+# Mounts a volume's filesystem where ranks find it. It runs as root. Other users may run only this program with sudo, so
+# it trusts no argument. It formats only an empty disk, mounts without setuid programs and devices, and makes no folder
+# where a user may have put a link. Needs util-linux, coreutils and, usually, e2fsprogs.
 #
 #   mount VOLUME UUID BYTES OURS TARGET DISK...
-#       the volume's filesystem at ALL/VOLUME, as large as its disk; and at TARGET (- for none), if nothing is there.
-#       UUID is the filesystem's, if it has to be made. OURS: `yes` for a volume that was made empty for us.
-#       DISK, in any number: serial:TEXT as the disk says of itself, link:/dev/disk/... by which udev knows it; or
-#       name:/dev/xvdf, by which a cloud calls it. A name proves nothing: there, UUID and BYTES have to fit as well
+#       mounts the volume's filesystem at ALL/VOLUME, as large as its disk; and at TARGET (- for none), if that is free.
+#       UUID is for a filesystem that has to be made. OURS: `yes` for a volume that was made empty for us.
+#       DISK, one or more: serial:TEXT as the disk reports it, link:/dev/disk/... by udev, or name:/dev/xvdf by the
+#       cloud. A name proves nothing, so UUID and BYTES have to match as well
 #   unmount VOLUME
-#       from everywhere, so that the disk can be taken away
+#       unmounts it everywhere, so that the disk can be detached
 #
 # Answers with "FLEETFORM-DISK 1", lines `key=value`, "FLEETFORM-END"; or `FLEETFORM-ERR CODE TEXT`, exit status 76.
 set -u
@@ -65,7 +64,7 @@ find_disk() { # DISK...: sets what `known` does, and sure if the disk itself say
   done
   sure=''
   for said; do
-    # One that says that it is another is another.
+    # A disk that reports another identity is another disk.
     case $said in name:*) if known "${said#*:}" && ! says "$sys"; then return; fi ;; esac
   done
   return 1
@@ -172,10 +171,10 @@ target() { # TARGET: for users who may mount nothing themselves
     path=$path/${rest%%/*} rest=${rest#*/}
     [ ! -L "$path" ] || return 0
     if [ ! -e "$path" ]; then mkdir -m 755 "$path" || return 0; fi
-    # Who may change a folder may put a link into it.
+    # A user who may change a folder may put a link into it.
     case $(stat -c '%F %u %A' -- "$path") in directory\ 0\ d????-??-?) ;; *) return ;; esac
   done
-  # As the runner does it. Where that works, nobody else has to see it.
+  # As the runner does it. If that works, the mount need not be visible to others.
   if setpriv --reuid="${owner%:*}" --regid="${owner#*:}" --clear-groups \
     unshare --user --map-current-user --keep-caps --mount mount --bind "$folder" "$1" 2>/dev/null 9>&-; then return; fi
   at "$1"
@@ -194,7 +193,7 @@ unmount() {
     refuse busy "$said"
   done
   [ "$device" ] || return 0
-  # What ends just now may have it in a namespace of its own.
+  # A process that is just ending may have it in its own namespace.
   for wait in 0.1 0.2 0.5 1 1 -; do
     [ -e "/sys/fs/ext4/$device" ] || [ -e "/sys/fs/xfs/$device" ] || return 0
     [ "$wait" != - ] || refuse busy "something that runs there still has $device mounted"

@@ -1,21 +1,21 @@
-# What is asked of a login node of Slurm, in one round trip each. `epoch.sh` precedes it.
+# The requests to a login node of Slurm, each in one round trip. `epoch.sh` precedes this file.
 #
-#   look DIR                                    Slurm's own answers, then what lies in DIR, between marks
+#   look DIR                                    Slurm's own answers, then the content of DIR, between marks
 #   put DIR NAME BYTES [FOLDER] | change DIR NAME KEY BYTES | drop DIR NAME KEY [FOLDER]   a thing's text, from stdin
 #   prepare DIR NODE ATTEMPT BYTES GATE GRACE HOST CPUS MEMORY GPUS LIMIT QUEUE OPTION...  a rank's script, from stdin
 #   claim DIR NODE                             makes a node's folder, for files of ranks
-#   seats DIR NODE/ATTEMPT...                   what lies in their folders
+#   seats DIR NODE/ATTEMPT...                   the content of their folders
 #   submit DIR TOKEN NAME SECONDS BUNDLE NODE/ATTEMPT... -- OPTION...             one job for all of these ranks
 #   expect DIR OPTION...                        when Slurm would start a job with these options; nothing is submitted
-#   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits so long for them to begin
-#   stop DIR NODE ATTEMPT GRACE                 returns when it is dead
+#   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits SECONDS for them to start
+#   stop DIR NODE ATTEMPT GRACE                 returns when the attempt has ended
 #   limit DIR NODE ATTEMPT SECONDS|off
 #   tail DIR NODE ATTEMPT OFFSET MAX, ends DIR NODE ATTEMPT..., tidy DIR NODE ATTEMPT...
 #
-# DIR is the folder of one owner below the shared one; all nodes of the cluster see it. In it: things/KIND.NAME (the key,
+# DIR is the folder of one owner below the shared one, visible on all nodes of the cluster. It has: things/KIND.NAME (the key,
 # then the caller's text), jobs/TOKEN (id, ranks), NODE/NODE/ranks/ATTEMPT. Beside the runner's files an attempt has:
 # prepared (when, how long its gate waits, its grace), needs, options, sent (the script), job (its token), opened, step
-# (which step of which job runs it; made once, so that it runs once), stop and limit (what is asked of the step).
+# (which step of which job runs it; made once, so that it runs once), stop and limit (requests to the step).
 set -u
 LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard
 export LC_ALL TZ SLURM_TIME_FORMAT
@@ -225,14 +225,14 @@ submit)
   if [ ! -s "$one/id" ]; then
     printf %s "$ranks" >"$one/ranks" || refuse nospace "$one"
     printf %s "$ranks" | while read -r node rank; do echo "${one##*/}" >"$dir/$node/$node/ranks/$rank/job"; done
-    # Submitting twice makes two jobs. Where one was tried before, a job of ours with this name is one whose id did
-    # not come, and may come late: another user may take any name.
+    # Submitting twice makes two jobs. After an earlier try, a job of ours with this name is one whose id was lost, and
+    # may appear late. Only our own jobs count: another user may use any name.
     again='' id=''
     [ ! -e "$one/tried" ] || { again=1 && named "$name"; }
     if [ -z "$id" ]; then
       : >"$one/tried" && sync "$one"
       slurm sbatch --parsable --hold --job-name="$name" "$@" --wrap="exec sh $bundle @job $one"
-      # A site's plugins may say something beside the id.
+      # A site's plugins may print text beside the id.
       [ "$again" ] || id=$(printf '%s\n' "$said" | sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' | head -n 1)
       [ "$id" ] || named "$name"
       [ "$id" ] || refuse failed "Slurm took the job and does not list it"
@@ -244,7 +244,7 @@ submit)
   pause=0.03 left=$((seconds * 20))
   while [ "$state" = PENDING ] && [ "$left" -gt 0 ]; do
     sleep "$pause"
-    # Slurm's scheduler works in rounds of a second at best: whoever has waited for two may wait for longer.
+    # Slurm's scheduler works in rounds of at least a second: after two seconds, check less often.
     [ "$left" -gt $((seconds * 20 - 40)) ] && left=$((left - 1)) || pause=0.25 left=$((left - 5))
     job_state "$id"
   done

@@ -1,10 +1,10 @@
-# What Slurm runs of us, on the nodes. In the file that is put into the shared folder, `confine.sh` precedes this part,
-# and `runner.sh` follows it.
+# What Slurm runs on the nodes. In the file in the shared folder, `confine.sh` precedes this part, and `runner.sh`
+# follows it.
 #
-#   @job JOB              the batch script: each rank of JOB/ranks is a step of its own on the node that it was planned for
+#   @job JOB              the batch script: each rank of JOB/ranks is a step of its own on its planned node
 #   @step FOLDER ATTEMPT  one rank: it waits for its gate, and then runs like a rank of a host, within the step
 #
-# A step's processes are Slurm's to confine and to end. A rank begins at most once, whatever is submitted or requeued:
+# Slurm confines and ends a step's processes. A rank starts at most once, whatever is submitted or requeued:
 # the file `step` in its folder can be made once.
 step_of() { # FOLDER ATTEMPT
   d=$1/ranks/$2 id=$2
@@ -70,7 +70,7 @@ case ${1-} in
       srun --exact --nodes=1 --ntasks=1 --nodelist="$host" --cpus-per-task="$cpus" --mem="$memory" --gres="$gpus" \
         --kill-on-bad-exit=0 --mpi=none --export=ALL --input=none --output=none --error="$2/errors" --open-mode=append \
         sh "$0" @step "$folder" "$rank" ||
-        # A step that never came about: its siblings would wait for it.
+        # A step that never started: its siblings would wait for it.
         [ -e "$folder/ranks/$rank/exit" ] || scancel "$SLURM_JOB_ID"
     } &
   done <"$2/ranks"
