@@ -91,6 +91,17 @@ def test_a_repository_that_is_away_holds_nothing_up(repository, here):
     assert [n["name"] for n in Project(here.path / "infra").status()["nodes"]] == ["gpu-0"]
 
 
+def test_a_mistyped_url_leaves_no_folder_that_refuses_the_right_one(repository, here):
+    repository.push(None, project_document(), fleet(nodes=1))
+    (here.path / "infra.git").mkdir()
+    done = here.run("reconcile", "--git", "infra.git", "--once", code=1)
+    assert "error[git-failed]: `git fetch` failed" in done.err
+    done = here.run("reconcile", "--git", "infra", "--once", code=1)
+    assert f"there is no repository `{here.path / 'infra'}`" in done.err
+    assert [p.name for p in here.path.iterdir()] == ["infra.git"]
+    here.run("reconcile", "--git", str(repository.bare), "--once")
+
+
 def test_nothing_of_the_repository_runs(repository, tmp_path):
     repository.push(None, project_document(), fleet(nodes=1))
     clone = Checkout(str(repository.bare), "main", tmp_path / "infra")

@@ -12,7 +12,7 @@ from declarative.apply.renames import RenamedBackend
 from declarative.model.state import Address
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
-from tests.cli import fleet, volume
+from tests.cli import fleet, task, until, volume
 from tests.market import Market, Site
 from tests.model import of_node, of_volume
 from tests.planned import GPU, declared
@@ -108,6 +108,26 @@ def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
     project.declare(fleet(nodes=0))
     project.run("state", "adopt", "volume/data")
     project.declare(data)
+    project.no_changes()
+
+
+def test_an_attachment_is_not_said_to_be_adoptable(project):
+    """`state adopt` refuses it."""
+    up = project.path / "up"
+    job = task("job", f"echo >> {up}", volumes=["data:/data"])
+    project.declare(fleet(), volume("data"))
+    project.apply()
+    project.write("kept.json", project.run("state", "pull").out)
+    project.declare(fleet(), volume("data"), job)
+    project.apply()
+    until(lambda: project.ranks("job")[0]["state"] == "succeeded")
+    project.run("state", "push", "--force", "kept.json")
+    told = project.run("plan")
+    assert "\nOrphans: `fleetform destroy --orphans` deletes all.\n" in told.out
+    assert "= hint: `fleetform destroy --orphans` deletes it" in told.err
+    assert "hint: `fleetform destroy --orphans` deletes it" in project.apply(code=4).out
+    project.run("destroy", "--orphans", "--auto-approve")
+    project.apply()
     project.no_changes()
 
 

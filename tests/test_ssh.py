@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from declarative.provider import Config, PermanentError
 from providers.runner import RunnerError
 from providers.ssh import Ssh, gpus, probe, scripts
 from providers.ssh.host import Host, host_of, terminal
+from providers.ssh.link import unsent
 from providers.ssh.probe import TOOLS
 from providers.ssh.transport import command_line
 from providers.transport import Finished
@@ -449,3 +451,11 @@ def test_a_visit_that_is_cut_off_is_no_answer(left):
     assert found.readiness.state is NodeState.UNREACHABLE
     assert found.things is None
     assert found.attempts is None
+
+
+def test_a_name_that_is_unknown_is_told_in_words():
+    """Without the number that Python puts before it."""
+    error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert unsent(Host(hostname="nohost.invalid"), error).summary == (
+        "nohost.invalid cannot be reached: Name or service not known"
+    )

@@ -140,6 +140,30 @@ def test_after_a_restore_a_task_that_runs_is_not_run_a_second_time_beside_it(pro
     project.no_changes()
 
 
+def test_after_a_restore_a_later_attempt_is_adopted_in_place_of_the_recorded_one(project):
+    """As the hints say, word by word."""
+    up = project.path / "up"
+    project.declare(fleet(), task("job", hold(up), resources=ONE))
+    project.apply()
+    until(lambda: len(lines(up)) == 1)
+    project.write("kept.json", project.run("state", "pull").out)
+    project.apply("--replace", "task/job")
+    until(lambda: len(lines(up)) == 2)
+    project.run("state", "push", "--force", "kept.json")
+    (refusal,) = project.plan("--replace", "task/job", code=3)["unplaced"]
+    assert refusal["hint"].startswith(
+        "`fleetform state rm rank/job-0`, then `fleetform state adopt rank/job-0` records it"
+    )
+    refused = project.run("state", "adopt", "rank/job-0", code=1).err
+    assert "another attempt of rank/job-0 is recorded already" in refused
+    assert "`fleetform state rm rank/job-0` forgets that one" in refused
+    project.run("state", "rm", "--auto-approve", "rank/job-0")
+    project.run("state", "adopt", "rank/job-0")
+    project.no_changes()
+    assert project.ranks("job")[0]["state"] == "running"
+    assert len(lines(up)) == 2
+
+
 def test_the_id_of_an_attempt_tells_its_blocks():
     assert rank_of_attempt("train-2.1.5.00ff") == ("train-2", (0, 2))
     assert rank_of_attempt("train-2.1") == ("train-2", None), "an older version started it"

@@ -114,7 +114,8 @@ def _node(record: Record, state: State) -> Record:
     """The node that has a rank's output."""
     node = node_of(record, state)
     if node is None:
-        raise failed("gone", f"the node of {record.address} is gone, and its output with it")
+        summary = f"the node of {record.address} is gone, and its output with it"
+        raise failed("gone", summary, "write what has to outlive a node to a volume")
     return node
 
 

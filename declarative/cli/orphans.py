@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from declarative.model.state import Address, Record, State
     from declarative.store import Writer
 
-ADOPTED = ("node", "volume", "rank")
-
 CODES = {True: (0, "done"), False: (4, "failed")}
 """Whether all backends reported their orphans and all were deleted → the exit code, and its word."""
 
@@ -88,11 +86,16 @@ def _whole_record(orphan: Orphan, state: State) -> Record:
 
 
 def _check_free(state: State, address: Address) -> None:
+    from declarative.model.state import ADOPTED
+
     if address.kind not in ADOPTED:
         hint = "`fleetform destroy --orphans` deletes the others"
         raise failed("usage", f"{address} cannot be adopted: only nodes, volumes and ranks can", hint)
     have = state.records.get(address)
     if have is not None:
+        if address.kind == "rank":
+            hint = f"`fleetform state rm {address}` forgets that one; then adopt the other"
+            raise failed("exists", f"another attempt of {address} is recorded already", hint)
         hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
         raise failed("exists", f"{address} is recorded already, as {have.outputs.get('id')}", hint)
     if any(intent.address == address for intent in state.intents):

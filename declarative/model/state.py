@@ -56,6 +56,16 @@ class Address(NamedTuple):
         return found
 
 
+ADOPTED = ("node", "volume", "rank")
+"""The kinds that `state adopt` records again."""
+
+
+def orphan_hint(address: Address) -> str:
+    """What to do about a thing that this state made and does not record."""
+    adopt = f"`fleetform state adopt {address}` records it, " if address.kind in ADOPTED else ""
+    return f"{adopt}`fleetform destroy --orphans` deletes it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One thing that was made: its inputs, its outputs, and the records that it needs."""

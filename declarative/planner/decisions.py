@@ -196,7 +196,7 @@ def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Ref
             continue
         if decision.course is Course.COMPLETED or unknown.keys() & ranks.values():
             decision.course = Course.KEPT
-        out[name] = _refused(name, ranks, found, strays)
+        out[name] = _refused(name, ranks, found, strays, state)
     return out
 
 
@@ -231,14 +231,19 @@ def _is_out_of_reach(state: State, node: str) -> bool:
     return state.get("node", node) is not None and not answers and not given_up
 
 
-def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str]) -> Refusal:
+def _refused(
+    task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str], state: State
+) -> Refusal:
     """`found` is rank → the node on which it runs, or may run."""
     first, node = next(iter(found.items()))
     rank = f"rank/{rank_name(task, first)}"
     if rank_name(task, first) in strays:
         code = "runs-already"
         what = f"{rank} runs on node/{node} and is not recorded"
-        hint = f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it"
+        adopt = f"`fleetform state adopt {rank}` records it"
+        if state.get("rank", rank_name(task, first)) is not None:  # an earlier attempt
+            adopt = f"`fleetform state rm {rank}`, then `fleetform state adopt {rank}` records it"
+        hint = f"{adopt}, `fleetform stop {task}` stops it"
     else:
         code = "no-capacity"
         what = f"{rank} may run on node/{node}, which does not answer"

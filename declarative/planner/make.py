@@ -11,7 +11,7 @@ from declarative.model.manifest import changes_text
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
-from declarative.model.state import Address, State, natural, rank_name
+from declarative.model.state import Address, State, natural, orphan_hint, rank_name
 from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.types import Node
 from declarative.planner.actions import build
@@ -289,7 +289,7 @@ def _orphans(inventory: Inventory, actions: Iterable[Action]) -> Iterator[Diagno
         yield Diagnostic(
             code="orphan-there",
             summary=f"{address} is there, but not recorded: its backend refuses to make it again",
-            hint=f"`fleetform state adopt {address}` records it, `fleetform destroy --orphans` deletes it",
+            hint=orphan_hint(Address.parse(address)),
             address=address,
             severity=Severity.WARNING,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -117,9 +118,21 @@ class Checkout:
 
         `GitError` leaves the files of the last commit in place.
         """
-        if not self.folder.exists():
-            self._git("init", "-q", "--", str(self.folder), at=None)
+        if self.folder.exists():
+            return self._fetched()
+        if ":" not in self._url and not Path(self._url).exists():
+            raise GitError(
+                f"there is no repository `{self._url}`", "write its URL, or the folder that it is in"
+            )
+        self._git("init", "-q", "--", str(self.folder), at=None)
+        try:
             self._git("config", "--local", _OURS, self._url)
+            return self._fetched()
+        except GitError:  # the folder would refuse the right URL
+            shutil.rmtree(self.folder)
+            raise
+
+    def _fetched(self) -> bool:
         before = self.commit
         where = f"+refs/heads/{self._branch}:refs/remotes/origin/{self._branch}"
         hint = f"check the URL, the branch `{self._branch}` and the login: `git ls-remote --heads URL`"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
-from declarative.model.state import Renamed
+from declarative.model.state import ADOPTED, Renamed
 from declarative.planner.types import Cost, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso
@@ -238,11 +238,9 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
     out: list[str] = []
     if plan.observed.drift:
         out += [f"{CHANGED}:", "", *drift_rows(plan.observed.drift, paint), ""]
-    if any(d.change == "orphan" for d in plan.observed.drift):
-        out += [
-            "Orphans: `fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all."
-        ]
-        out += [""]
+    if kinds := {d.address.partition("/")[0] for d in plan.observed.drift if d.change == "orphan"}:
+        adopt = "" if kinds.isdisjoint(ADOPTED) else "`fleetform state adopt ADDRESS` records one, "
+        out += [f"Orphans: {adopt}`fleetform destroy --orphans` deletes all.", ""]
     if vanished := plan.observed.vanished:
         backend = paint("yellow", f"{plural(len(vanished), 'thing')} of one backend vanished at once:")
         out += [f"{backend} {', '.join(map(clean, vanished))}"]

@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from declarative.model.inputs import BadDataError
-from declarative.model.state import Address, Record
+from declarative.model.state import Address, Record, orphan_hint
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.faults import raise_all
 from providers.local.files import META, DamagedError, Meta, erase, keep, load, put, sync
@@ -165,9 +165,7 @@ class Folders:
             hint = "choose another name, or give this backend an `options.root` of its own"
         elif have.token != token:
             summary = f"{have.address} is there already, made by an earlier create ({have.id})"
-            hint = (
-                f"`fleetform state adopt {have.address}` records it, `fleetform destroy --orphans` deletes it"
-            )
+            hint = orphan_hint(have.address)
         else:
             return
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from declarative.model.blocks import Shape
 from declarative.model.inputs import AttachmentInputs, inputs_of
 from declarative.model.resource import Offer, Taken
-from declarative.model.state import Address, Record
+from declarative.model.state import Address, Record, orphan_hint
 from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
 from declarative.provider.optional import Gang, LogEnd, Member, Seat, Terminal
@@ -120,8 +120,7 @@ class Slurm:
         found, has = thing_in(counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host))
         if found.token != wanted.token:
             summary = f"{wanted.address} exists already, from another create"
-            hint = f"`fleetform state adopt {wanted.address}` records it, `fleetform destroy --orphans` "
-            hint += "deletes it"
+            hint = orphan_hint(wanted.address)
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(wanted.address), hint=hint)
         return has
 

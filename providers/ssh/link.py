@@ -320,8 +320,8 @@ def unsent(host: Host, error: Exception) -> ProviderError:
         summary = f"{host} did not answer within {host.timing.connect:g} s"
         return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
     reason = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        reason = os.strerror(error.errno)  # the texts of asyncio are about calls
+    if isinstance(error, OSError) and error.errno:  # the texts of asyncio are about calls
+        reason = os.strerror(error.errno) if error.errno > 0 else error.strerror or reason
     summary = f"{host} cannot be reached: {reason}"
     return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
 
