@@ -149,7 +149,7 @@ def create(folder, more=None, **settings):
         there = provider(server.port, folder, "ours", **settings)
         try:
             region = there._instances._account.region(REGION)
-            login = there._node_calls._keys.bring(region)
+            login = there._node_calls._keys.ensure(region)
             mark = there._instances._account.mark(NODE, TOKEN, INPUTS)
             there._node_calls._run(region, mark, mark.node)
         finally:
@@ -320,7 +320,7 @@ def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
     with Scripted(asked_for) as server:
         there = provider(server.port, tmp_path, "ours")
         there._node_calls._keys.login()
-        there._node_calls._keys.bring(there._instances._account.region(REGION))
+        there._node_calls._keys.ensure(there._instances._account.region(REGION))
 
 
 def test_where_nodes_are_in_the_network(tmp_path):
@@ -426,13 +426,13 @@ def test_the_last_to_leave_takes_the_pair_away(tmp_path):
         return False
 
     with pairs.changing(here, living, ending=True):
-        pairs.bring(here)
+        pairs.ensure(here)
         for _ in range(3):
             with pairs.changing(here, living, ending=True):
                 pairs.left(here)
         assert not looks
     with pairs.changing(here, living, ending=False):
-        pairs.bring(here)
+        pairs.ensure(here)
     assert (looks, pairs.asked) == (["look"], ["import here", "remove here", "import here"])
 
 

@@ -129,7 +129,7 @@ class Account:
         left = {k: tags[k] for k in users if k in tags}
         return {} if owner and left == users else {TAGS: left}
 
-    def lost(self, tags: Mapping[str, str]) -> bool:
+    def has_no_owner(self, tags: Mapping[str, str]) -> bool:
         """Whether the tags do not name any owner."""
         return marks.OWNER not in tags
 

@@ -23,7 +23,7 @@ from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import asking
 
 
-def theirs(inputs: Mapping[str, Any]) -> bool:
+def is_adopted(inputs: Mapping[str, Any]) -> bool:
     """Whether the inputs are of an instance or a volume that is adopted, not made."""
     return VOLUME_ID in inputs or INSTANCE_ID in (inputs.get("host") or {})
 
@@ -93,7 +93,7 @@ def check_tags(
 
     `before` are the inputs whose tags are on it already.
     """
-    if not theirs(inputs):
+    if not is_adopted(inputs):
         return
     added = marks.tags_in(inputs).keys() - marks.tags_in(before).keys()
     for key in sorted(added & tags.keys()):
@@ -102,7 +102,7 @@ def check_tags(
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
-def taken_on(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+def tags_once_adopted(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """All tags of a volume after adoption. Leftovers of an older mark are dropped."""
     return {**{key: value for key, value in have.items() if not key.startswith(marks.OURS)}, **ours}
 
@@ -112,7 +112,7 @@ def users(tags: Mapping[str, str], made: str) -> list[str]:
     return [key for key in marks.read(tags, made).tags if key in tags]
 
 
-def left(tags: Mapping[str, str], made: str) -> dict[str, str]:
+def tags_left(tags: Mapping[str, str], made: str) -> dict[str, str]:
     """The tags that stay on an adopted volume when it is released: neither ours nor declared."""
     gone = set(users(tags, made))
     return {k: v for k, v in tags.items() if k not in gone and not k.startswith(marks.OURS)}
@@ -254,7 +254,7 @@ def let_go(account: Account, driver: Driver[M], machine: M) -> bool:
     """Remove the mark from an instance of ours if its own tags say that it was adopted; returns whether they
     do.
     """
-    if not theirs(account.read(machine).inputs):
+    if not is_adopted(account.read(machine).inputs):
         return False
     driver.let_go(machine)
     return True

@@ -125,7 +125,7 @@ class Hosts:
             raise PermanentError(PermanentKind.INVALID, summary, about="network.reach", hint=hint)
         return public or private
 
-    def met(self, node: Record, public: str | None) -> None:
+    def note_address(self, node: Record, public: str | None) -> None:
         """Remember a node's current public address."""
         if public is not None:
             self._public[str(node.outputs.get("id"))] = public
@@ -135,7 +135,7 @@ class Hosts:
         made, recorded = str(node.outputs.get("id")), str(node.outputs.get("public_address") or "")
         if made not in self._public and recorded:
             try:
-                self.met(node, self._look(node))
+                self.note_address(node, self._look(node))
             except ProviderError:
                 return recorded  # whoever answers there must have the host key
         return self._public.get(made, recorded)

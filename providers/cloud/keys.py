@@ -165,7 +165,7 @@ class Keys:
         hint = f"take it from the machine that made the first node; so that all have it, {SHARE}"
         return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
 
-    def _unmade(self) -> None:
+    def _delete_new_key(self) -> None:
         """Delete a key that was made just now: the nodes have another one, and this one would be mistaken for
         it.
         """
@@ -199,7 +199,7 @@ def _in_memory(text: str) -> Path:
 K = TypeVar("K", bound=Hashable)
 
 
-class Last(Generic[K]):
+class LastOut(Generic[K]):
     """Finds the last one to leave a place, who must check whether the place is empty.
 
     If all checked, there would be a look for every node, and what the place has would be deleted and made
@@ -256,9 +256,9 @@ class Pairs(Keys, ABC, Generic[R, T]):
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self._there: set[str] = set()
-        self._last: Last[str] = Last()
+        self._last: LastOut[str] = LastOut()
 
-    def bring(self, region: R) -> Login:
+    def ensure(self, region: R) -> Login:
         """Make the key and its pair in a region, if missing; `PermanentError` if there is a pair with another
         key.
         """
@@ -283,7 +283,7 @@ class Pairs(Keys, ABC, Generic[R, T]):
                 # Another machine was faster, or an answer was lost.
                 there = self._find(region)
                 if there is None:
-                    raise self._unsent(error) from None
+                    raise self._refused_pair(error) from None
         if there is not None and not self._is_of(there, login):
             raise self._another(region, login, there)
 
@@ -295,7 +295,7 @@ class Pairs(Keys, ABC, Generic[R, T]):
     def _send(self, region: R, login: Login) -> None:
         """Request the pair once."""
 
-    def _unsent(self, error: PermanentError) -> ProviderError:
+    def _refused_pair(self, error: PermanentError) -> ProviderError:
         """The fault for a pair that was refused and does not exist."""
         return error
 

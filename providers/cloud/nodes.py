@@ -146,7 +146,7 @@ class Nodes(Generic[M]):
         machine = self.of(have, untagged=True)
         if machine is None:
             raise gone(have.address)
-        if self._account.lost(machine.tags):
+        if self._account.has_no_owner(machine.tags):
             mark = self._account.mark(have.address, token, inputs)
             self._driver.retag(machine, mark, have, marks.of_node(have.outputs))
             return have.outputs
@@ -171,7 +171,7 @@ class Nodes(Generic[M]):
             found = self._driver.listed(address=str(have.address))
         else:
             machine = self.of(have, untagged=have.node.instance_id is not None, ending=True)
-            found = [] if machine is None or self._account.lost(machine.tags) else [machine]
+            found = [] if machine is None or self._account.has_no_owner(machine.tags) else [machine]
         return [m for m in found if self._adopts is None or not checks.let_go(self._account, self._adopts, m)]
 
     def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
@@ -183,7 +183,7 @@ class Nodes(Generic[M]):
             ending: The driver makes sure that a machine that it does not find is gone.
         """
         machine = self._driver.machine(have, ending=ending)
-        if machine is not None and not (untagged and self._account.lost(machine.tags)):
+        if machine is not None and not (untagged and self._account.has_no_owner(machine.tags)):
             self._account.check_owner(machine.tags, have, machine.id)
         return machine
 

@@ -16,7 +16,7 @@ from declarative.model.spec.values import Placement
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from providers.cloud import marks
 from providers.cloud.account import Account
-from providers.cloud.keys import Last
+from providers.cloud.keys import LastOut
 
 OPTION = "placement_group"
 OFF = "off"
@@ -33,7 +33,7 @@ class Groups(ABC):
         self._account = account
         self._turn = threading.Lock()
         self._there: set[str] = set()
-        self._last: Last[str] = Last()
+        self._last: LastOut[str] = LastOut()
 
     @property
     def given(self) -> str | None:
@@ -41,7 +41,7 @@ class Groups(ABC):
         found = self._account.options.get(OPTION)
         return str(found) if found else None
 
-    def bring(self, inputs: NodeInputs) -> str | None:
+    def ensure(self, inputs: NodeInputs) -> str | None:
         """The existing or new group for a node to make; None if it has none."""
         if inputs.placement == Placement.CLUSTER and self.given:
             return None if self.given == OFF else self.given

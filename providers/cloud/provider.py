@@ -24,7 +24,7 @@ from declarative.provider import (
 from declarative.provider.optional import Existing, LogEnd, Terminal
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.checks import theirs
+from providers.cloud.checks import is_adopted
 from providers.cloud.hosts import Disks, Hosts, Seen
 from providers.cloud.keys import Keys
 from providers.cloud.nodes import Nodes
@@ -141,7 +141,7 @@ class Cloud:
             case "node":
                 if inputs_of("node", inputs).reservation and not self.RESERVES:
                     raise self._unreserved(address)
-                if theirs(inputs) and not self.ADOPTS_INSTANCES:
+                if is_adopted(inputs) and not self.ADOPTS_INSTANCES:
                     raise self._unadopted(address)
                 return self._nodes.create(address, token, inputs)
             case "volume":
@@ -160,8 +160,8 @@ class Cloud:
         if not self.RESERVES:
             faults += map(self._unreserved, _reserving(wanted))
         adopts = {"volume": self.ADOPTS, "node": self.ADOPTS_INSTANCES}
-        faults += [self._unadopted(a) for a, i in wanted.items() if theirs(i) and not adopts[a.kind]]
-        if any(address.kind == "node" and not theirs(i) for address, i in wanted.items()):
+        faults += [self._unadopted(a) for a, i in wanted.items() if is_adopted(i) and not adopts[a.kind]]
+        if any(address.kind == "node" and not is_adopted(i) for address, i in wanted.items()):
             try:
                 self._keys.check()
             except PermanentError as error:
@@ -209,7 +209,7 @@ class Cloud:
         """See the port."""
         match have.address.kind:
             case "node":
-                if theirs(have.inputs):
+                if is_adopted(have.inputs):
                     self._leave(have)
                 self._nodes.delete(have)
             case "volume":
@@ -223,7 +223,7 @@ class Cloud:
         """Remove what ranks left on an adopted instance that is released, if it runs."""
         seen = self._nodes.readiness([have])[have.address.name]
         if seen.taken and seen.readiness.state is NodeState.READY:
-            self._hosts.met(have, seen.public)
+            self._hosts.note_address(have, seen.public)
             self._hosts.ssh.delete(self._hosts.host(have))
 
     def _detach(self, have: Record) -> None:
@@ -256,7 +256,7 @@ class Cloud:
         """See the port. A node is ready if it runs by its cloud, and answers as a usable host."""
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
         for node in nodes:
-            self._hosts.met(node, seen[node.address.name].public)
+            self._hosts.note_address(node, seen[node.address.name].public)
         asked = [n for n in nodes if _may_answer(seen[n.address.name])]
         there = self._hosts.readiness(asked, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
         found = {name: _together(s.readiness, there.get(name)) for name, s in seen.items()}

@@ -169,7 +169,7 @@ class Volumes(Generic[D]):
         disk = self.of(have, untagged=True)
         if disk is None:
             raise gone(have.address)
-        if self._account.lost(disk.tags):
+        if self._account.has_no_owner(disk.tags):
             made = self._account.mark(have.address, token, have.inputs)
         else:
             made = self._account.read(disk)
@@ -187,7 +187,7 @@ class Volumes(Generic[D]):
         """See the port. A disk on a living machine is refused. An adopted one is released."""
         if have.outputs.get("id"):
             disk = self.of(have, untagged=VOLUME_ID in have.inputs, ending=True)
-            there = [disk] if disk and not self._account.lost(disk.tags) else []
+            there = [disk] if disk and not self._account.has_no_owner(disk.tags) else []
         else:
             there = self.listed(address=str(have.address))
         for disk in there:
@@ -221,7 +221,7 @@ class Volumes(Generic[D]):
         disk = self._driver.disk(have, ending=ending)
         if disk is None or disk.gone:
             return None
-        if not (untagged and self._account.lost(disk.tags)):
+        if not (untagged and self._account.has_no_owner(disk.tags)):
             self._account.check_owner(disk.tags, have, disk.id)
         return disk
 

@@ -69,7 +69,7 @@ class SiteNodes:
         """It returns when the machine runs."""
         at = self._account.at(node.region)
         try:
-            machine = self._account.only(
+            machine = self._account.create_once(
                 "machine",
                 at,
                 mark,

@@ -122,7 +122,7 @@ class Account(account.Account):
 
     # --------------------------------------------------------------------------------------- once
 
-    def only(
+    def create_once(
         self,
         kind: What,
         at: At,
@@ -222,7 +222,7 @@ def rewrite(at: At, thing: Machine | Disk, mark: Mark, own: Mapping[str, Any]) -
         new = Written(
             owner=mark.owner, token=mark.token, address=mark.address, inputs=dict(mark.inputs), own=own
         )
-        at.site.mend(kind, thing.id, new, mark.tags)
+        at.site.restore_mark(kind, thing.id, new, mark.tags)
         return
     if kind not in at.site.keeps:
         return

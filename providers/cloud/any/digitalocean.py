@@ -276,7 +276,7 @@ class DigitalOcean(JsonSite):
         found = self._listed(self.MACHINES if kind == "machine" else self.DISKS)
         return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
 
-    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+    def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`. The owner's tag comes last: while it is missing, the others count as incomplete."""
         for tag in (*labels.of_users(tags), *reversed(labels.tags(mark))):
             self._tag(kind, made, tag)

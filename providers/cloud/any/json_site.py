@@ -142,7 +142,7 @@ class Ring:
         self._turn = threading.Lock()
         self._ids: dict[str, str] = {}
 
-    def bring(self, name: str, public: str) -> str:
+    def ensure(self, name: str, public: str) -> str:
         """Import the key if needed; returns its id in the account."""
         with self._turn:
             if public not in self._ids:
@@ -315,7 +315,7 @@ class JsonSite(Site):
 
     def add_key(self, name: str, public: str) -> str | None:
         """See `Site`."""
-        return self._ring.bring(name, public) if self._keys else public
+        return self._ring.ensure(name, public) if self._keys else public
 
     def delete_key(self, name: str, public: str) -> None:
         """See `Site`."""

@@ -259,7 +259,7 @@ class LibcloudSite(Site):
         gone = any(str(node.id) == made and str(node.state) == ENDED for node in found)
         return f"it is {ENDED}" if gone else None
 
-    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+    def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""
         summary = f"somebody renamed {made}, and the new name does not say that it is {mark.address}"
         hint = f"rename it to `{names.name(mark)}`"

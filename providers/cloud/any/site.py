@@ -364,7 +364,7 @@ class Site(ABC):
         return None
 
     @abstractmethod
-    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+    def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """Write the mark and the user's tags on a thing that has lost them; `PermanentError` if only people
         can do that.
         """

@@ -69,7 +69,7 @@ class SiteVolumes:
             gib=gibibytes(mark.address, asked.size),
             volume_type=asked.volume_type,
         )
-        disk = self._account.only(
+        disk = self._account.create_once(
             "disk", at, mark, lambda: at.site.make(wanted), lambda: of_mark(at.disks(), mark)
         )
         for _ in pauses(f"{disk.id} is still being made", str(mark.address)):

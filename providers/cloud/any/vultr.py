@@ -199,7 +199,7 @@ class Vultr(JsonSite):
         found = self._listed(self.DISKS)
         return {str(i.get("id")): names.owner_of(i.get("label"), self._account.owner) for i in found}
 
-    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+    def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""
         if kind == "disk":
             self._rest.ask("PATCH", f"/v2/blocks/{made}", {"label": names.name(mark)}, about=made)

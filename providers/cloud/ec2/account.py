@@ -31,7 +31,7 @@ from declarative.provider import (
 from providers.cloud import marks, settings
 from providers.cloud.account import RegionalAccount
 from providers.cloud.catalog import Catalog, catalog
-from providers.cloud.checks import theirs, users
+from providers.cloud.checks import is_adopted, users
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
@@ -133,14 +133,14 @@ class Account(RegionalAccount[Region]):
             if key.startswith((marks.OURS, "aws:")):
                 summary = f"{mark.address}: a tag cannot begin with `{marks.OURS}` or `aws:`: {key}"
                 raise PermanentError(PermanentKind.INVALID, summary, about="tags")
-        name = {} if theirs(mark.inputs) else {"Name": mark.address.name}
+        name = {} if is_adopted(mark.inputs) else {"Name": mark.address.name}
         return {**name, **users, **marks.written(mark)}
 
     def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:
         """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
         any point, and tried again.
         """
-        before = {} if self.lost(have) else marks.read(have, thing).inputs
+        before = {} if self.has_no_owner(have) else marks.read(have, thing).inputs
         after = self.tags(mark)
         users = [k for k in marks.tags_in(before) if k in have and k not in after]
         region.untag(thing, users)  # first, because only the old mark says which ones they were

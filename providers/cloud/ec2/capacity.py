@@ -69,7 +69,7 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
             TagSpecification=tagged("key-pair", tags),
         )
 
-    def _unsent(self, error: PermanentError) -> ProviderError:
+    def _refused_pair(self, error: PermanentError) -> ProviderError:
         listed_late = DUPLICATE in error.summary
         return TransientError(TransientKind.BUSY, error.summary, about=error.about) if listed_late else error
 
@@ -82,7 +82,7 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
     def _another(self, region: Region, login: Login, there: Mapping[str, str]) -> PermanentError:
         have = there.get(FINGERPRINT) or "unknown"
         if self._fresh:
-            self._unmade()
+            self._delete_new_key()
             return self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
         return self._others(region, f"EC2's key pair {self.name} is {have}, ours is {login.fingerprint}")
 

@@ -141,9 +141,9 @@ class Ec2Nodes:
         network, market, close = self.conditions(region, node)
         image = self._account.image(region.name)
         disk = self._account.own_disk(region, image)  # before anything is made: the image may be gone
-        own, user_data = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
+        own, user_data = first_start(self._account, self._keys, self._keys.ensure(region), mark.token)
         tags = {**self._account.tags(mark), **own}
-        group = None if close else self._groups.bring(node)
+        group = None if close else self._groups.ensure(node)
         asked = dict(
             ClientToken=mark.token,
             MinCount=1,

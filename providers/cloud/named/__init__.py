@@ -19,7 +19,7 @@ from providers.cloud.account import Account, gibibytes, look_up
 from providers.cloud.attachment_driver import Claim, keys_of, of_tags, to_tags
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.checks import check, gone, left, taken_on
+from providers.cloud.checks import check, gone, tags_left, tags_once_adopted
 from providers.cloud.faults import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.marks import ON, Mark
@@ -111,11 +111,11 @@ class NamedVolumes:
 
     def take(self, disk: Disk, mark: Mark) -> None:
         """See `volumes.Driver`."""
-        self._api.tag_disk(disk, taken_on(disk.tags, tags_of(mark)))
+        self._api.tag_disk(disk, tags_once_adopted(disk.tags, tags_of(mark)))
 
     def let_go(self, disk: Disk) -> None:
         """See `volumes.Driver`."""
-        self._api.tag_disk(disk, left(disk.tags, disk.id))
+        self._api.tag_disk(disk, tags_left(disk.tags, disk.id))
 
     # ----------------------------------------------------------------------------- update, delete
 

@@ -136,7 +136,7 @@ class NamedNodes:
             there = None
             if error.kind is PermanentKind.CONFLICT:
                 there = look_up(partial(self._api.machine, wanted.id))
-            elif not self.groups.went(error, wanted.group, wanted.inputs):
+            elif not self.groups.was_deleted(error, wanted.group, wanted.inputs):
                 raise
             if there is None:
                 raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
@@ -298,10 +298,10 @@ class Groups(placement_groups.Groups):
         """The id of the existing group for a node to make; empty if it has none."""
         if reserved and (reserved.group or not reserved.grouped):
             return reserved.group
-        name = self.bring(inputs)
+        name = self.ensure(inputs)
         return self._sites.id_of(name, inputs) if name else ""
 
-    def went(self, error: PermanentError, made: str, inputs: NodeInputs) -> bool:
+    def was_deleted(self, error: PermanentError, made: str, inputs: NodeInputs) -> bool:
         """Whether a node was refused because its group was deleted meanwhile with its last node: it is made
         again.
         """

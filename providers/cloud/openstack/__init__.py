@@ -20,7 +20,7 @@ from declarative.provider.optional import Existing
 from providers.cloud import checks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.checks import theirs
+from providers.cloud.checks import is_adopted
 from providers.cloud.nodes import Nodes
 from providers.cloud.openstack import answers, names, volumes
 from providers.cloud.openstack.account import Account
@@ -136,13 +136,13 @@ def _looks(
     zones: set[str] = set()
     makes = False
     for address, inputs in wanted.items():
-        if address.kind == "node" and theirs(inputs):
+        if address.kind == "node" and is_adopted(inputs):
             yield partial(checks.seen, account, nodes, account.mark(address, "", inputs))
         elif address.kind == "node":
             makes = True
         else:
             zones.add(inputs_of("volume", inputs).zone or "")
-            if theirs(inputs):
+            if is_adopted(inputs):
                 yield partial(seen, address, "", inputs)
     if makes:
         yield lambda: names.image(region, account.image(region.name))

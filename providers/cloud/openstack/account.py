@@ -3,7 +3,7 @@ floating addresses of nodes with `network.public_ip`.
 
 OpenStack has no client tokens, so each create is preceded by a look. A create whose answer was lost may still
 take effect for a while; only after that does a missing thing count as not made. Duplicates are deleted
-nevertheless: see `extras`.
+nevertheless: see `duplicates`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Account(RegionalAccount[Region]):
         """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
         any point, and tried again.
         """
-        before = {} if self.lost(have) else marks.read(have, path).inputs
+        before = {} if self.has_no_owner(have) else marks.read(have, path).inputs
         after = self.tags(mark)
         users = [k for k in marks.tags_in(before) if k in have and k not in after]
         region.untag(api, path, users)  # first, because only the old mark says which ones they were
@@ -223,7 +223,7 @@ class Once:
             return made
 
 
-def extras(found: Sequence[T], age: Callable[[T], tuple[str, str]]) -> list[T]:
+def duplicates(found: Sequence[T], age: Callable[[T], tuple[str, str]]) -> list[T]:
     """All but the oldest of one create's things. The result is the same for everyone who looks."""
     return sorted(found, key=age)[1:]
 

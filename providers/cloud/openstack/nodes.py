@@ -17,12 +17,12 @@ from declarative.provider import TransientKind as Kind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
 from providers.cloud.bad_answers import Scrub
-from providers.cloud.checks import left
+from providers.cloud.checks import tags_left
 from providers.cloud.keys import Pairs
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import ended, first_start, outputs
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import Account, Floating, extras, made_id
+from providers.cloud.openstack.account import Account, Floating, duplicates, made_id
 from providers.cloud.openstack.answers import Server, of_fault
 from providers.cloud.openstack.region import Region
 from providers.ssh.key_pairs import Login
@@ -107,7 +107,7 @@ class NovaNodes:
     def let_go(self, machine: Server) -> None:
         """In one request: half of a mark would be unreadable."""
         region, path = self._account.region(machine.region), _path(machine.id)
-        region.write("compute", path, left(region.written("compute", path), machine.id))
+        region.write("compute", path, tags_left(region.written("compute", path), machine.id))
         region.shared.servers.changed(machine.id)
 
     # ------------------------------------------------------------------------------------- create
@@ -127,7 +127,7 @@ class NovaNodes:
                 raise
         self._account.check_answer(server.tags, token, server.id)
         found = look_up(partial(self._of_token, region, address, token))
-        for extra in extras(found, _age):
+        for extra in duplicates(found, _age):
             self._end(region, extra.id)
             if extra.id == server.id:
                 text = f"{server.id} is a duplicate of {address}, and is deleted"
@@ -166,7 +166,7 @@ class NovaNodes:
         image = names.image(region, self._account.image(region.name))
         network = names.network(region, options.get("network"))
         flavor = names.flavor(region, node.instance_type)
-        own, user_data = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
+        own, user_data = first_start(self._account, self._keys, self._keys.ensure(region), mark.token)
         asked: dict[str, Any] = {
             "name": mark.address.name,
             "flavorRef": flavor,

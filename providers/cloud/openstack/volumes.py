@@ -15,10 +15,10 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, if_there, look_up, pauses
 from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
-from providers.cloud.checks import check, left
+from providers.cloud.checks import check, tags_left
 from providers.cloud.marks import ON, Mark
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import Account, extras, made_id
+from providers.cloud.openstack.account import Account, duplicates, made_id
 from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.region import Region
 
@@ -84,7 +84,7 @@ class CinderVolumes:
         volume = self._available(region, made)
         self._account.check_answer(volume.tags, token, volume.id)
         found = look_up(partial(self._in, region, token=token))
-        for extra in extras(found, _age):
+        for extra in duplicates(found, _age):
             self._end(region, extra.id)
             if extra.id == volume.id:
                 text = f"{volume.id} is a duplicate of {mark.address}, and is deleted"
@@ -163,7 +163,7 @@ class CinderVolumes:
     def let_go(self, disk: Volume) -> None:
         """In one request: half of a mark would be unreadable."""
         region, path = self._region(disk), f"/volumes/{disk.id}"
-        region.write("volume", path, left(region.written("volume", path), disk.id))
+        region.write("volume", path, tags_left(region.written("volume", path), disk.id))
         region.shared.volumes.changed(disk.id)
 
     # ----------------------------------------------------------------------------- update, delete
