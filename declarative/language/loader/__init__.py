@@ -117,7 +117,7 @@ def declared_state(
 
 
 _SQLITE = "sqlite:///"
-_BESIDE = ("", "-wal", "-shm", "-journal")
+_SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
 """The ends of the files that SQLite keeps beside a database."""
 
 
@@ -173,7 +173,7 @@ def _kept_places(desired: Desired, state: str | None) -> Iterator[str]:
     """The same paths as written, inside the project or not."""
     for url in filter(None, (state, desired.project.state)):
         if url.startswith(_SQLITE):
-            yield from (url.removeprefix(_SQLITE) + suffix for suffix in _BESIDE)
+            yield from (url.removeprefix(_SQLITE) + suffix for suffix in _SQLITE_ENDS)
     for backend in desired.backends.values():
         folder = backend.options.get("root") if backend.provider == LOCAL else None
         if isinstance(folder, str):

@@ -178,7 +178,7 @@ class _Task:
         for item in self.named:
             for j, names in enumerate(item.alternatives):
                 self._exists(item, j, names)
-        self._once()
+        self._check_unique()
         if not self.named:
             return ((),) * self.task.nodes
         return tuple(
@@ -214,7 +214,7 @@ class _Task:
         near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
         return near or f"declare it: `type: volume` with `name: {base}`, or add `size:` here"
 
-    def _once(self) -> None:
+    def _check_unique(self) -> None:
         """Report volumes that are used twice: a volume is attached to one node at a time, and mounted once
         there.
         """
@@ -228,10 +228,10 @@ class _Task:
                     break  # reported already
                 other = seen.setdefault(name, (rank, item.mount.path))
                 if other != (rank, item.mount.path):
-                    self._twice(item, name, other[0], rank)
+                    self._report_twice(item, name, other[0], rank)
                     break
 
-    def _twice(self, item: _Names, name: str, first: int, second: int) -> None:
+    def _report_twice(self, item: _Names, name: str, first: int, second: int) -> None:
         path = self._path(item.index)
         if first == second:
             summary = f"`{name}` is mounted twice by rank {first}"

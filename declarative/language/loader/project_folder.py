@@ -85,7 +85,7 @@ NAMES = (".gitignore", ".dstackignore", ".fleetformignore")
 MAX_BYTES = 256 << 10
 MAX_RULES = 5_000
 """The limit for one file."""
-MAX_DEEP = 20
+MAX_PARTS = 20
 """The limit for the parts of one rule. No real folder is deeper."""
 
 Part: TypeAlias = "re.Pattern[str] | str | None"
@@ -107,7 +107,7 @@ _CLASSES = {
 }
 
 
-class NeverError(ValueError):
+class NoMatchError(ValueError):
     """A rule that can match nothing in git, such as `[a`."""
 
 
@@ -187,11 +187,11 @@ def _rule(line: str) -> Rule | None:
     anywhere = "/" not in line
     line = line.removeprefix("/")
     texts = line.split("/")
-    if len(texts) > MAX_DEEP:
-        raise ValueError(f"a rule with more than {MAX_DEEP} folders")
+    if len(texts) > MAX_PARTS:
+        raise ValueError(f"a rule with more than {MAX_PARTS} folders")
     try:
         parts = tuple(None if text == "**" and not anywhere else _part(text) for text in texts)
-    except NeverError:
+    except NoMatchError:
         return None
     return Rule(parts, keeps, folders_only, anywhere)
 
@@ -225,7 +225,7 @@ def _all_fit(parts: Sequence[Part], path: Sequence[str]) -> bool:
 
 @functools.lru_cache(maxsize=MAX_RULES)
 def _part(text: str) -> Part:
-    """One part between slashes, compiled. `NeverError` if it can match nothing."""
+    """One part between slashes, compiled. `NoMatchError` if it can match nothing."""
     pieces: list[str] = []
     """Expressions between the `*`. Each has a fixed length."""
     piece, plain, i = "", "", 0
@@ -261,10 +261,10 @@ _NAMED_CLASS = re.compile(r"\[:(\w*):\]")
 def _class_piece(text: str, i: int) -> tuple[str, int]:
     """The expression of one named class, range or character inside of `[…]`, and its end."""
     if i >= len(text):
-        raise NeverError
+        raise NoMatchError
     if named := _NAMED_CLASS.match(text, i):
         if named[1] not in _CLASSES:
-            raise NeverError
+            raise NoMatchError
         return _CLASSES[named[1]], named.end()
     low, i = _char(text, i)
     if text[i : i + 1] != "-" or text[i + 1 : i + 2] in {"", "]"}:
@@ -290,5 +290,5 @@ def _char(text: str, i: int) -> tuple[str, int]:
     if text[i] == "\\":
         i += 1
     if i >= len(text):
-        raise NeverError
+        raise NoMatchError
     return text[i], i + 1

@@ -82,19 +82,19 @@ class _Assembly:
         return sorted(found, key=lambda e: natural(e.name))
 
     def desired(self, project: ProjectFile, scope: TemplateScope) -> Desired:
-        self._backends()
+        self._check_backends()
         for entry in self._good("fleet"):
-            self._backend_names(entry, "backends", entry.spec.backends)
-            self._of_hosts(entry)
-            self._public(entry)
-            self._reserved(entry)
-        self._hosts()
+            self._check_backend_names(entry, "backends", entry.spec.backends)
+            self._check_fleet_backends(entry)
+            self._warn_public(entry)
+            self._check_reservation(entry)
+        self._check_hosts()
         volumes = self._volumes()
         tasks = self._tasks()
         for entry in tasks:
-            self._backend_names(entry, "backends", entry.spec.backends)
-            self._fleet_names(entry)
-            self._queue(entry)
+            self._check_backend_names(entry, "backends", entry.spec.backends)
+            self._check_fleet_names(entry)
+            self._check_queue(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         fleets = self._good("fleet")
@@ -112,7 +112,7 @@ class _Assembly:
             places=Places(places),
         )
 
-    def _backends(self) -> None:
+    def _check_backends(self) -> None:
         declared = 0
         for entry in self._good("backend"):
             declared += catalog_size(entry.spec)
@@ -128,26 +128,26 @@ class _Assembly:
                 self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
             self._refuse_cloud_fields(entry, (), entry.spec, Backend.CLOUD, entry.spec.provider)
 
-    def _backend_names(self, entry: Declaration, field: str, names: Iterable[str]) -> None:
+    def _check_backend_names(self, entry: Declaration, field: str, names: Iterable[str]) -> None:
         for i, name in enumerate(names):
-            self._backend_name(entry, (field, i), name)
+            self._check_backend_name(entry, (field, i), name)
 
-    def _backend_name(self, entry: Declaration, path: Path, name: str) -> None:
+    def _check_backend_name(self, entry: Declaration, path: Path, name: str) -> None:
         if name not in self.kinds["backend"] and name not in BUILT_IN:
             self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
 
-    def _of_hosts(self, entry: Declaration) -> None:
+    def _check_fleet_backends(self, entry: Declaration) -> None:
         """Check a fleet's backends: hosts need an ssh backend, and other nodes must not have one."""
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.partition is not None:
-            self._of_partition(entry, names)
+            self._check_partition(entry, names)
         elif entry.spec.ssh_config is not None:
             self._one_backend(entry, names, SSH, "hosts are nodes")
         else:
             for i, name in enumerate(names):
-                self._launches(entry, i, name)
+                self._check_launches(entry, i, name)
 
-    def _launches(self, entry: Declaration, i: int, name: str) -> None:
+    def _check_launches(self, entry: Declaration, i: int, name: str) -> None:
         """New nodes and adopted instances need a cloud's backend."""
         driver = self._driver(name)
         if entry.spec.instance_ids and driver in BUILT_IN:
@@ -169,7 +169,7 @@ class _Assembly:
                 summary = f"{whose} of one backend with the driver `{driver}`, and `{name}` is another one"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
-    def _of_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
+    def _check_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
         """A partition needs exactly one Slurm cluster as backend."""
         if not names and SLURM not in self.kinds["backend"]:
             others = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
@@ -178,7 +178,7 @@ class _Assembly:
                 self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{others[0]}]`")
         self._one_backend(entry, names, SLURM, "a partition is")
 
-    def _reserved(self, entry: Declaration) -> None:
+    def _check_reservation(self, entry: Declaration) -> None:
         """This machine has no reservations. For clouds, the drivers check it."""
         if not entry.spec.reservation or entry.spec.partition:
             return
@@ -196,7 +196,7 @@ class _Assembly:
     def _is_ssh(self, name: str) -> bool:
         return self._driver(name) == SSH
 
-    def _hosts(self) -> None:
+    def _check_hosts(self) -> None:
         """Each host belongs to one fleet only."""
         seen: dict[tuple[str, str], str] = {}
         for entry in self._good("fleet"):
@@ -215,7 +215,7 @@ class _Assembly:
                     summary = f"`{name}` is {word} of {first} too"
                     self._say(entry, (*path, i), "duplicate-host", summary, "remove one")
 
-    def _public(self, entry: Declaration) -> None:
+    def _warn_public(self, entry: Declaration) -> None:
         """Warn if the ranks of hosts would reach each other over the internet."""
         config = entry.spec.ssh_config
         if config is None:
@@ -237,7 +237,7 @@ class _Assembly:
                     severity=Severity.WARNING,
                 )
 
-    def _fleet_names(self, entry: Declaration) -> None:
+    def _check_fleet_names(self, entry: Declaration) -> None:
         for i, name in enumerate(entry.spec.fleets):
             if name not in self.kinds["fleet"]:
                 self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
@@ -246,7 +246,7 @@ class _Assembly:
             if pin.host is None and pin.fleet not in self.kinds["fleet"]:
                 self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
 
-    def _queue(self, entry: Declaration) -> None:
+    def _check_queue(self, entry: Declaration) -> None:
         """Only a Slurm cluster has a queue."""
         if not entry.spec.queue or self.findings.lost or self.findings.full:
             return
@@ -265,11 +265,11 @@ class _Assembly:
 
     def _volumes(self) -> Volumes:
         """The declared volumes, each with its number."""
-        volumes = Volumes(self.kinds["volume"], self._default_backend, self._volume_backend)
+        volumes = Volumes(self.kinds["volume"], self._default_backend, self._check_volume_backend)
         total = 0
         for entry in self._good("volume"):
             spec: Volume = entry.spec
-            self._volume_backend(entry, (), spec)
+            self._check_volume_backend(entry, (), spec)
             total += spec.count or 1
             if total > MAX_VOLUMES:
                 summary = f"more than {MAX_VOLUMES} volumes are declared"
@@ -307,24 +307,24 @@ class _Assembly:
             name = next(iter(self.kinds["backend"]))
         return self.backends.get(name or LOCAL) or _undeclared(name or LOCAL)
 
-    def _chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
+    def _check_chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
         """Check that a volume's backend is declared, and named if there are several."""
         if backend is not None:
-            self._backend_name(entry, (*path, "backend"), backend)
-        elif several := self._several():
+            self._check_backend_name(entry, (*path, "backend"), backend)
+        elif several := self._candidates():
             hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
             summary = "several backends are declared, and the volume names none of them"
             self._say(entry, path, "missing-field", summary, hint)
 
-    def _several(self) -> list[str]:
+    def _candidates(self) -> list[str]:
         """The backends between which a volume must choose. A local folder cannot replace a cloud's disk."""
         drivers = {name: self._driver(name) for name in self.kinds["backend"]}
         clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
         return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
 
-    def _volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
+    def _check_volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
         """Check a volume's backend, and its region or host."""
-        self._chosen(entry, path, volume.backend)
+        self._check_chosen(entry, path, volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
         backend = self._default_backend(volume.backend)
         on_hosts = self._is_ssh(volume.backend or LOCAL)

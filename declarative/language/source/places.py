@@ -107,7 +107,7 @@ hundreds of thousands of them made reading four times as slow. An alias shares t
 
 _BREAK = re.compile("\r\n|[\r\n]")
 _BITS = 24
-_ONES = (1 << _BITS) - 1
+_MASK = (1 << _BITS) - 1
 ENDS = (1 << 2 * _BITS) - 1
 
 
@@ -161,8 +161,8 @@ class Text:
 
     def span(self, place: int, *, broken: bool = False) -> Span:
         """The span of a place, without its line if that must be hidden."""
-        line, column = place >> 3 * _BITS, place >> 2 * _BITS & _ONES
-        end_line, end_column = place >> _BITS & _ONES, place & _ONES
+        line, column = place >> 3 * _BITS, place >> 2 * _BITS & _MASK
+        end_line, end_column = place >> _BITS & _MASK, place & _MASK
         text = "" if self.hides(line, broken=broken) else self.line(line)
         if text and broken and self.masks(line):
             text = masked(text)
