@@ -34,7 +34,7 @@ from declarative.planner.fleets import Fleets
 from declarative.planner.health import ANSWERS
 from declarative.planner.hosts import by_name, with_nodes
 from declarative.planner.inventory import Inventory, busy, effective
-from declarative.planner.launchable import of_asleep
+from declarative.planner.launchable import not_now
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Queued, Reason
 from declarative.planner.volumes import VolumeDecision, cleaned
@@ -119,7 +119,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     outcome = placed.outcome(asked.about)
     waiting = _may_queue(asked, decisions, outcome)
     outcome, queued = _behind_others(waiting, board, outcome, asked.inventory)
-    outcome = of_asleep(outcome, desired, asked.now)
+    outcome = not_now(outcome, desired, asked.inventory, asked.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)

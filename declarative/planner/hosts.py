@@ -207,6 +207,9 @@ def unseen(
     if not fleet.exists:
         names = [f"backend/{name}" for name in backends]
         return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in inventory.unread)
+    detail = unasked(fleet, inventory)
+    if detail and not occupied:
+        return tuple(Unseen(target=f"backend/{name}", detail=detail) for name in backends)
     out: list[Unseen] = []
     for item in inventory.left_out:
         host = item.host
@@ -215,6 +218,12 @@ def unseen(
             target = offer_name(Kind(*of_offer(offer, fleet)))
             out.append(Unseen(target=target, detail=item.reason, offer=offer, known=item.shape is not None))
     return tuple(out)
+
+
+def unasked(fleet: Fleet, inventory: Inventory) -> str | None:
+    """What is said of a fleet whose cluster did not tell the nodes of its partition, or was not asked."""
+    unknown = fleet.partition and fleet.name not in inventory.existing
+    return f"it has not told the nodes of the partition {fleet.partition}" if unknown else None
 
 
 def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:

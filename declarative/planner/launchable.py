@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, sh
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.state import State
 from declarative.placement.filters import price_reason
-from declarative.placement.types import PlacementOutcome
-from declarative.planner.hosts import backend_of
+from declarative.placement.types import PlacementOutcome, Refusal
+from declarative.planner.hosts import backend_of, unasked
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import finding
 
@@ -203,24 +203,33 @@ def _warning(
     )
 
 
-def of_asleep(outcome: PlacementOutcome, desired: Desired, now: float) -> PlacementOutcome:
-    """The outcome, with `no-capacity` for tasks that wait for a fleet outside of its schedule.
+def not_now(
+    outcome: PlacementOutcome, desired: Desired, inventory: Inventory, now: float
+) -> PlacementOutcome:
+    """The outcome, with `no-capacity` for tasks that wait for a fleet outside of its schedule, or for one
+    whose cluster was not asked for its nodes.
 
     Placement sees such a fleet as one of `nodes: 0`. To write more nodes would not help.
     """
-    refusals = list(outcome.refusals)
-    asleep = {name: fleet for name, fleet in desired.fleets.items() if f"fleet/{name}" in desired.asleep}
-    for name, fleet in asleep.items():
-        for number, refusal in enumerate(refusals):
-            found = (r for v in refusal.ranks for r in v.rejections if r.code == "fleet-max")
-            if fleet.schedule and any(f"fleet/{name} " in r.detail for r in found):
-                starts = fleet.schedule.next_start(now)
-                refusals[number] = replace(
-                    refusal,
-                    code="no-capacity",
-                    summary=refusal.summary.replace("can never fit", "does not fit now"),
-                    hint=f"fleet/{name} has no nodes outside of its `schedule`, which starts at {starts}",
-                    changes=None,
-                )
+    asleep = [name for name in desired.fleets if f"fleet/{name}" in desired.asleep]
+    hints: dict[tuple[str, str], str] = {}
+    for name, fleet in desired.fleets.items():
+        if name in asleep and fleet.schedule:
+            starts = f"outside of its `schedule`, which starts at {fleet.schedule.next_start(now)}"
+            hints["fleet-max", f"fleet/{name} "] = f"fleet/{name} has no nodes {starts}"
+        if words := unasked(fleet, inventory):
+            hints["offers-unknown", words] = f"the nodes of fleet/{name} are known once its cluster is asked"
+    refusals = (_not_now(refusal, hints) for refusal in outcome.refusals) if hints else outcome.refusals
     remedies = (r for r in outcome.remedies if not r.text.endswith(tuple(f" fleet/{n}" for n in asleep)))
     return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))
+
+
+def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], str]) -> Refusal:
+    """The refusal, without `never` if a rejection has one of these codes with one of these words."""
+    found = [r for v in refusal.ranks for r in v.rejections]
+    words = {(r.code, word) for r in found for code, word in hints if r.code == code and word in r.detail}
+    hint = next((hint for key, hint in hints.items() if key in words), None)
+    if hint is None:
+        return refusal
+    summary = refusal.summary.replace("can never fit", "does not fit now")
+    return replace(refusal, code="no-capacity", summary=summary, hint=hint, changes=None)

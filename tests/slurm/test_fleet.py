@@ -113,6 +113,17 @@ def test_offline_the_recorded_nodes_are_planned_with(project):
     assert [r["node"] for r in plan["reservations"] if r["task"] == "gang"] == ["gpu-0", "gpu-1"]
 
 
+def test_offline_the_nodes_that_nobody_asked_for_may_hold_a_task(project):
+    """It is not said that the task can never fit."""
+    project.declare(project.backend(), project.fleet(), half("gang", "true"))
+    (refusal,) = project.plan("--offline", code=3)["unplaced"]
+    assert refusal["code"] == "no-capacity"
+    assert refusal["summary"].startswith("does not fit now")
+    assert refusal["hint"] == "the nodes of fleet/gpu are known once its cluster is asked"
+    rejections = [(r["target"], r["code"]) for r in refusal["ranks"][0]["rejections"]]
+    assert rejections == [("backend/hpc", "offers-unknown")]
+
+
 def test_a_wrong_partition_is_an_error_at_the_fleet(project):
     """It names those that there are."""
     project.declare(project.backend(), project.fleet(partition="gpuu"), half("gang", "true"))
