@@ -342,6 +342,30 @@ def test_the_best_of_each_sort_stay():
     )
 
 
+@pytest.mark.parametrize(
+    ("seats", "turns"), [((0, 0, 0, 0, 0), 4), ((0, 0, 1, 1), 3), ((0, 1, 0), 2), ((1, 0), 1)]
+)
+def test_launches_are_looked_for_again_while_tasks_find_no_place(monkeypatch, seats, turns):
+    """At most four times."""
+    rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])
+    board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
+    start = Ledger.start(board)
+    rough = counted.Counted(start, board.jobs, {}, 1000, rough=True)
+    left = iter(seats)
+    monkeypatch.setattr(optimum, "solve", lambda *_: (9.6, start))
+    monkeypatch.setattr(optimum, "_tighten", lambda *_: True)
+    seen = []
+
+    def whole(ledger):
+        seen.append(Seating(ledger, [] if next(left) else list(board.jobs)))
+        return seen[-1]
+
+    least, found = optimum.roughly(rough, search.COST, optimum.Known(), whole)
+    assert least == 9.6
+    assert len(seen) == turns
+    assert found == [one for one in seen if not one.left]
+
+
 def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypatch):
     """Once, and the bound is that of the first time: the second has nodes hold less than they may."""
     rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])

@@ -33,8 +33,10 @@ LESS, HALF = 2, 2
 tasks, that has more columns than that part of those that it may have.
 """
 
-TURNS, GOOD = 2, 12
-"""A rough program is solved so often at most, or until launches cost no more than so many gaps too much."""
+TURNS, MOST_TURNS, GOOD = 2, 4, 12
+"""A rough program is solved so often at most, or so often until all tasks find a place; not again if
+launches cost no more than so many gaps too much.
+"""
 
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
@@ -135,7 +137,7 @@ def roughly(
     """
     least = -math.inf
     found: list[Seating] = []
-    for turn in range(TURNS):
+    for turn in range(MOST_TURNS):
         lower, ledger = solve(counted, limits, known)
         least = least if turn else lower
         if ledger is None:
@@ -144,7 +146,8 @@ def roughly(
         seating = whole(ledger)
         if not seating.left:
             found.append(seating)
-        if not tightened or (found and min(one.cost for one in found) <= least * (1 + GOOD * limits.gap)):
+        good = least * (1 + GOOD * limits.gap)
+        if not tightened or (found and (turn + 1 >= TURNS or min(one.cost for one in found) <= good)):
             break
     return least, found
 
@@ -205,7 +208,7 @@ def _in_steps(
     if counted.worth and first.bound > -counted.worth:
         return Solution(first.bound, ())
     first = replace(first, duals=fractions.duals)
-    found = _with_few(counted, limits, first, steps, found)
+    found = _with_few(counted, limits, first, steps[:1] if counted.worth else steps, found)
     if not found.values:
         found = _with_few(counted, limits, first, LAST)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
@@ -280,12 +283,7 @@ def bound(counted: Counted, limits: SolverLimits) -> float:
     """What launches cost at least, USD an hour; -inf if that is not known."""
     if counted.large or not counted.possible:
         return -math.inf
-    return _relaxed(counted, _of_step(limits)).bound
-
-
-def _relaxed(counted: Counted, limits: SolverLimits) -> Solution:
-    """With whole nodes, and with fractions of ranks."""
-    return counted.program.solve(limits, whole=_whole(counted))
+    return counted.program.solve(_of_step(limits), whole=_whole(counted)).bound
 
 
 def _whole(counted: Counted) -> set[int]:
