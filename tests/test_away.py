@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import threading
@@ -10,12 +11,14 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from declarative.apply import away
+from declarative.apply import answers, away
 from declarative.apply.away import DELAYS, OFFERS, Away
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.apply.renames import RenamedBackend
+from declarative.cli import cli, output
 from declarative.model.spec import Backend
 from declarative.model.spec.text import Name
 from declarative.model.state import State
@@ -173,6 +176,27 @@ def test_backends_are_asked_side_by_side(tmp_path, monkeypatch):
     seen = look(State(lineage="lineage"), backends, every=True, offers=False)
     said = [d.summary for d in seen.inventory.diagnostics]
     assert said == [f"backend {name} cannot be read: {name} does not know us" for name in names]
+
+
+def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
+    """On stderr: what is on stdout stays what scripts read."""
+    told, say, offers = threading.Event(), output.say_late, RenamedBackend.offers
+
+    def saying(names):
+        say(names)
+        told.set()
+
+    def waiting(self):
+        assert told.wait(20)
+        return offers(self)
+
+    monkeypatch.setattr(answers, "LATE", 0.0)
+    monkeypatch.setattr(output, "say_late", saying)
+    monkeypatch.setattr(RenamedBackend, "offers", waiting)
+    project.declare({"type": "backend", "name": "here", "driver": "local"}, fleet(nodes=1))
+    done = CliRunner().invoke(cli, ["-C", str(project.path), "plan", "--json"])
+    assert done.stderr.startswith("waiting for an answer of backend here")
+    assert json.loads(done.stdout)["summary"]["create"] == 1
 
 
 @pytest.mark.slow

@@ -5,12 +5,13 @@ The threads are daemons: the process does not wait at its end for answers that n
 
 from __future__ import annotations
 
-import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +30,12 @@ hosts have reported their error by then.
 """
 TIMES_SLOWER = 3
 """A host is only left out if it takes so many times as long as half of the others."""
+
+
+LATE = 5.0
+"""Seconds without an answer of a backend, after which a person is told whose it is."""
+on_late: ContextVar[Callable[[Sequence[str]], None] | None] = ContextVar("on_late", default=None)
+"""Is given the backends that are late, once for each time that several are asked; None to tell nobody."""
 
 
 def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PATIENT) -> dict[str, R]:
@@ -56,11 +63,37 @@ def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PAT
 
 def side_by_side(names: Iterable[str], ask: Callable[[str], R]) -> dict[str, R]:
     """Backend → the answer, in the order of the names; raises what an `ask` raised. All are waited for."""
-    asked = {name: contextvars.copy_context() for name in names}
-    if len(asked) == 1:
-        return {name: ask(name) for name in asked}
-    futures = begin({n: (n, at) for n, at in asked.items()}, lambda each: each[1].run(ask, each[0]), BACKENDS)
-    return {name: future.result() for name, future in futures.items()}
+    asked = {name: copy_context() for name in names}
+    waiting = dict.fromkeys(asked)
+
+    def answer(name: str) -> R:
+        try:
+            return ask(name)
+        finally:
+            waiting.pop(name)
+
+    with _told(waiting):
+        if len(asked) == 1:
+            return {name: answer(name) for name in asked}
+        items = {name: (name, context) for name, context in asked.items()}
+        futures = begin(items, lambda each: each[1].run(answer, each[0]), BACKENDS)
+        return {name: future.result() for name, future in futures.items()}
+
+
+@contextmanager
+def _told(waiting: Mapping[str, object]) -> Iterator[None]:
+    """Tell whose answers are late, if somebody wants to know."""
+    tell = on_late.get()
+    if tell is None or not waiting:
+        yield
+        return
+    timer = threading.Timer(LATE, lambda: tell(list(waiting)))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _put(done: queue.SimpleQueue[tuple[str, Future[R]]], name: str, future: Future[R]) -> None:

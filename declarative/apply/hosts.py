@@ -219,8 +219,9 @@ def survey(
     named = (h for h in hosts if h.name and not _is_instance(h) and not of_partition(h))
     due = [h for h in named if Address("node", h.name) not in there]
     notes: dict[Host, Diagnostic] = {}
-    for name, found in _by_backend(due):
-        _, unfit = _looked(found, name, backends, patience)
+    by_backend = dict(_by_backend(due))
+    asked = side_by_side(by_backend, lambda name: _looked(by_backend[name], name, backends, patience))
+    for _, unfit in asked.values():
         notes |= {item.host: _note(item, offline=False) for item in unfit}
     return [(h, notes.get(h)) for h in due]
 

@@ -15,7 +15,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -55,6 +55,12 @@ def _say(text: str) -> None:
     # Past Python's buffers: the signal may have come in the middle of a write to them.
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
+
+
+def say_late(names: Sequence[str]) -> None:
+    """Say which backends the command waits for."""
+    sys.stderr.write(f"waiting for an answer of {', '.join(f'backend {name}' for name in names)} …\n")
+    sys.stderr.flush()
 
 
 _BRACKET = re.compile(r"(##\w*)\[")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from declarative.cli import output
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import project_options
 from declarative.cli.state_access import StateAccess, of_state
@@ -197,9 +198,11 @@ class Session:
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
+        from declarative.apply.answers import on_late
         from declarative.apply.backends import Backends
         from declarative.planner.hosts import hosts_of
 
+        on_late.set(None if self.away else output.say_late)  # a loop tells of them itself
         declared = self._declared
         hosts = hosts_of(declared, state) if declared else ()
         fleets = declared.fleets if declared else {}
