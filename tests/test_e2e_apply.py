@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import fleet, free_port, lines, task, volume
+from tests.cli import fleet, free_port, lines, on_terminal, task, volume
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 
@@ -52,6 +52,8 @@ def test_unprotected_volumes_go(project):
     docs = [fleet(), task("job", "echo kept > $FLEETFORM_VOLUME_DATA/x", volumes=["data:/data"])]
     project.declare(*docs, {**volume(), "prevent_destroy": True})
     project.apply("--wait")
+    _, screen = on_terminal(project, "destroy", answer="no\n")
+    assert "Protected, and kept: volume/data.\r\nDestroy this plan? Only `yes`" in screen
     kept = project.run("destroy", "--auto-approve")
     assert "Kept, because of `prevent_destroy`: volume/data.\n" in kept.out
     assert lines(project.data("data") / "x") == ["kept"]

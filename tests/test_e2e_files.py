@@ -51,6 +51,7 @@ def test_an_ended_task_stays_ended_whatever_comes_into_its_folders(project):
         "warning",
     )
     assert said["summary"].endswith("although its files changed: data/b/x.csv added")
+    assert said["hint"] == "to run it with them: `fleetform apply --replace task/train`"
     assert project.plan("--replace", "task/train")["summary"]["replace"] == 2
     project.apply("--wait", "--replace", "task/train")
     assert project.logs("train", "--rank", "1") == "a.csv\nb\n"

@@ -156,6 +156,7 @@ def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
         done = project.run("apply", "p.plan", *words, code=1, env=env)
         assert "error[plan-key]" in done.err
         assert not any(line in done.err + done.out for line in private.splitlines()[1:-1])
+    assert "`--signed-by` or FLEETFORM_SIGNED_BY is empty" in done.err
 
 
 def test_options_that_go_with_a_file(project: Project, keys: Path) -> None:

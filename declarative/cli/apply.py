@@ -359,6 +359,7 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
             from declarative.cli import orphans as forgotten
 
             return forgotten.destroy(run)
+        run.remark = lambda: _kept_text(_protected(run))
         code = run.converge(destroy=True)
         if run.done:
             _say_protected(run)
@@ -367,14 +368,26 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
         return code
 
 
-def _say_protected(run: Run) -> None:
+def _protected(run: Run) -> dict[str, bool]:
+    """What `destroy` leaves, and whether that is because of `limits.protected`."""
     state = run.store.read()
     left = {str(r.address): r.node for r in state.of("node")} | {
         str(r.address): r.volume for r in state.of("volume")
     }
-    kept = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
-    guarded = [address for address in kept if run.desired.is_guarded(address, left[address])]
-    names = [address for address in kept if address not in guarded]
+    desired = run.desired
+    return {at: desired.is_guarded(at, inputs) for at, inputs in left.items() if desired.protects(at, inputs)}
+
+
+def _kept_text(kept: Collection[str]) -> str:
+    from declarative.model.diagnostic import and_more
+
+    return f"Protected, and kept: {and_more(list(kept), 20)}.\n" if kept else ""
+
+
+def _say_protected(run: Run) -> None:
+    kept = _protected(run)
+    guarded = [address for address, is_guarded in kept.items() if is_guarded]
+    names = [address for address, is_guarded in kept.items() if not is_guarded]
     run.say_protected(names, f"To delete them too: {_unprotect(run, names)}, and destroy again.", guarded)
 
 

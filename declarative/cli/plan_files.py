@@ -99,6 +99,9 @@ def signer_of(name: str) -> Ed25519PrivateKey:
 def keys_of(given: str) -> tuple[PlanKey, ...]:
     """Public keys: `given` is one, or names a file with one a line. `Failed` if there are none."""
     text = given
+    if not given.strip():
+        summary = "no key may sign plans: `--signed-by` or FLEETFORM_SIGNED_BY is empty"
+        raise failed("plan-key", summary, "name a file with public keys, or unset the variable")
     if not given.strip().startswith("ssh-"):
         try:
             text = _read(Path(given)).decode(errors="replace")

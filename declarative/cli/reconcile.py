@@ -57,7 +57,8 @@ def reconcile_command(
 
     With --listen it is seen over HTTP as with `fleetform serve`, and /readyz says whether rounds go on.
 
-    Runs until SIGTERM or Ctrl-C, ends what it has started, and exits 0. With --once it exits as `apply` does.
+    Runs until SIGTERM or Ctrl-C, ends what it has started, and exits 0. With --once it exits as
+    `apply --allow-unplaced` does.
     """
     from declarative.cli.rounds import Rounds
     from declarative.reconcile.round import Loop, Stop

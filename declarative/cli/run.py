@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,8 @@ class Run(RunOutput):
         """Nodes that an interrupted command started to make, by their tokens."""
         self._names: Names | None = None
         """The renames to do once the plan is approved."""
+        self.remark: Callable[[], str] = str
+        """What the question begins with: a line, or nothing."""
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
@@ -221,7 +223,7 @@ class Run(RunOutput):
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
         self.out.flush()
         confirm(
-            f"\n{self.doing.capitalize()} this plan? ",
+            f"\n{self.remark()}{self.doing.capitalize()} this plan? ",
             approved=self.options["auto_approve"] or self.options.get("expect") is not None,
             doing=self.doing,
             look="look at the plan",

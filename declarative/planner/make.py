@@ -168,7 +168,7 @@ def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
                 address,
                 "files-changed-later",
                 summary=f"{summary}: {changes_text(decision.files)}",
-                hint=f"to run it with them: `--replace {address}`",
+                hint=f"to run it with them: `fleetform apply --replace {address}`",
                 severity=Severity.WARNING,
             )
 

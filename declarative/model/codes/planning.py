@@ -151,7 +151,7 @@ PLANNING: dict[str, Code] = {
         "the task again. A change of its declaration does, and so does a change of a file that `files` "
         "names itself",
         "files: [data]  # and data/new.csv was added",
-        "`--replace task/x` to run the task with them; otherwise nothing",
+        "`fleetform apply --replace task/x` runs the task with them; otherwise nothing",
     ),
     "small-disk": Code(
         Chapter.PLANNING,
