@@ -275,6 +275,20 @@ def test_the_waits_grow_from_one_retry_to_the_next():
     assert said == [("job", "rank/job-1 failed: exit code 3")] * 3
 
 
+def test_a_retry_that_would_come_after_the_duration_is_neither_told_nor_waited_for():
+    retry = {"on_events": ["error"], "duration": "10s"}
+    world, desired = gang(retry), job(retry)
+    retries, said = waiting(world, desired)
+    fail(world)
+    world.now += 2
+    assert retries.ready(world.state()) == ("job",)
+    world.apply(world.plan(desired))
+    fail(world)
+    assert retries.due(world.state()) == {}
+    assert is_over(world.state(), ["job"], retries)
+    assert len(said) == 1
+
+
 def test_each_failure_is_told_once_also_the_first_of_a_new_series():
     world, desired = gang(), job()
     retries, said = waiting(world, desired)

@@ -179,6 +179,8 @@ class Retries:
             return Due(when=math.inf, cause=found.cause)  # its blocks are given back first
         delay = self._delay(found.count - 1)
         due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
+        if due.when > self._end(task, found.series.since):
+            return None
         self._report(task, found.noticed, due)
         return due
 
