@@ -291,6 +291,22 @@ def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last):
     assert bool(ledger) == bool(last)
 
 
+def test_a_fleet_begins_at_one_place_where_all_else_is_fractions():
+    """Half at either would let it have both nodes."""
+    asks = [ask(f"t{i}", resources={"cpu": 8}) for i in range(2)]
+    offers = [offer(1.0, cpu=8, region=region, limit=1) for region in ("east", "west")]
+    rule = fleet(nodes="0..", placement="cluster", offers=offers)
+    board = Board(asks, [], {"gpu": rule}, {})
+    program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
+    assert len(program.homes) == 2
+    weight = board.jobs[0].weight
+    fractions = program.program.solve(search.SEATS, whole=())
+    found = optimum._fractions(program, search.SEATS)
+    assert fractions.bound < -1.9 * weight < -1.1 * weight < found.bound
+    assert {round(found.values[i], 6) for i in program.homes} == {0, 1}
+    assert len(found.duals) == len(found.values)
+
+
 @pytest.mark.parametrize(("quick", "part"), [(False, 0.5), (True, 0.0), (True, 0.5)])
 def test_seats_that_are_nearly_all_are_enough_if_looked_for_quickly(monkeypatch, quick, part):
     """Here two of three: that no more of them fit was not proved."""

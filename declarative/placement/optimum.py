@@ -175,7 +175,7 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions of all, then with few columns, and then with all if that was not good enough."""
     program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
     limits = limits if small else _of_step(limits)
-    first = _step(counted, limits, whole=())
+    first = _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
@@ -192,6 +192,15 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     aim = replace(limits, enough=enough, gap=steps[-1].gaps * limits.gap)
     last = _step(counted, aim, whole=None, start=found.values)
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
+
+
+def _fractions(counted: Counted, limits: SolverLimits) -> Solution:
+    """With fractions, but not of places where fleets begin: half of each would hold as much as both."""
+    if not counted.homes:
+        return _step(counted, limits, whole=())
+    first = _step(counted, limits, whole=counted.homes)
+    others = [column for column in counted.homes if first.values and first.values[column] < SLACK]
+    return replace(counted.program.solve(limits, whole=(), zero=others), bound=first.bound)
 
 
 def _in_steps(
