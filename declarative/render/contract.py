@@ -94,8 +94,8 @@ def published(title: str, about: str, version: int, **fields: Schema) -> Schema:
 
 INPUTS = {"type": "object"}
 LINEAGE = or_null(text("The identity of the state."), "before the first apply")
-SERIAL = whole("Counts up with each change of what is recorded.")
-ZONE = or_null(text("The zone."), "where the backend has none")
+SERIAL = whole("Grows with each change of the records.")
+ZONE = or_null(text("The zone."), "if the backend has none")
 PRICE = "USD an hour"
 _BLOCKS = record(
     "Blocks; busy and idle add up to the total.",
@@ -107,14 +107,14 @@ _BLOCKS = record(
 
 def diagnostic() -> Schema:
     """An error or a warning."""
-    nowhere = "where the finding is not about a file"
+    nowhere = "if the finding is not about a file"
     return record(
         "One finding.",
         severity=one_of("An error stops the command, a warning does not.", Severity),
         code=text("Stable; docs/errors.md explains each."),
         summary=text("What is wrong."),
-        hint=or_null(text("What to do."), "where nothing can be said"),
-        address=or_null(text("The address that it is about."), "where it is about no single thing"),
+        hint=or_null(text("What to do."), "if there is none"),
+        address=or_null(text("The address that it is about."), "if it is not about a single thing"),
         file=or_null(text("Relative to the project's directory."), nowhere),
         line=or_null(whole("From 1.", 1), nowhere),
         column=or_null(whole("From 1.", 1), nowhere),
@@ -127,9 +127,9 @@ def health() -> Schema:
     """One thing that is not well."""
     return record(
         "A node that takes no work, a declared host that is not a node, or a backend that could not be read.",
-        address=address_of("What it is; of a host, its fleet.", ("node", "fleet", "backend")),
+        address=address_of("The address; for a host, that of its fleet.", ("node", "fleet", "backend")),
         host=or_null(text("The host that is left out."), "of all others"),
-        state=one_of("A node's state, or which of the others it is.", (*SICK, LEFT_OUT, UNREADABLE)),
+        state=one_of("A node's state, or the kind of the other things.", (*SICK, LEFT_OUT, UNREADABLE)),
         since=or_null(moment("Since when a node does not answer, in UTC."), "if that is not known"),
         given_up_at=or_null(moment("When it is given up unless it answers, in UTC."), "for never"),
         detail=text("For people."),
@@ -140,12 +140,12 @@ def health() -> Schema:
 def drift(changes: Sequence[str]) -> Schema:
     """Of a difference; `changes` are those that may be."""
     meant = {
-        "gone": "it is recorded, and not there any more",
-        "orphan": "it is there, and not recorded",
+        "gone": "it is recorded, but gone",
+        "orphan": "it exists, but is not recorded",
         "ended": "with `--refresh-only`, a rank failed",
     }
     return record(
-        "A difference between what is recorded and what is there.",
+        "A difference between the records and what exists.",
         address=text("What differs."),
         change=one_of("; ".join(f"`{c}`: {meant[c]}" for c in changes if c in meant) + ".", changes),
         detail=text("For people."),
@@ -169,17 +169,17 @@ def _status_node() -> Schema:
         region=text("The region."),
         zone=ZONE,
         instance_type=text("The backend's name for its shape."),
-        price=or_null(number(f"Of the whole node, {PRICE}."), unknown),
+        price=or_null(number(f"For the whole node, {PRICE}."), unknown),
         observed_at=or_null(moment("When its state was seen, in UTC."), "for never"),
-        silent_since=or_null(moment("Since when it does not answer."), "if it does"),
+        silent_since=or_null(moment("Since when it has not answered."), "if it does"),
         given_up_at=or_null(moment("When it is given up if it does not answer until then."), "for never"),
         resources=resources,
         blocks=_BLOCKS,
-        holders=map_of("`rank/…` by the number of the block that it holds.", address_of("", ("rank",))),
+        holders=map_of("Block number → the `rank/…` that holds it.", address_of("", ("rank",))),
         rehearsal=or_null(
             {
                 "type": "boolean",
-                "description": "Whether this machine lacks GPUs that the node is declared with.",
+                "description": "Whether this machine lacks the node's declared GPUs.",
             },
             "if it was not looked at",
         ),
@@ -198,7 +198,7 @@ def _left_alone() -> Schema:
     return record(
         "One backend.",
         backend=text("Its name."),
-        part=or_null(text("What of it cannot be read, such as `offers`."), "for all of it"),
+        part=or_null(text("The part that cannot be read, such as `offers`."), "for all of it"),
         since=text("Since when, as an ISO time."),
         until=text("When it is asked again, as an ISO time."),
         why=text("Why it cannot be read."),
@@ -229,7 +229,7 @@ def status_schema() -> Schema:
         ranks=list_of("Every rank.", rank),
     )
     spent = record(
-        "What nodes cost in this month, by the prices that are recorded.",
+        "The cost of the nodes in this month, by recorded prices.",
         month=text("The month in UTC: `2026-03`."),
         usd=number("USD."),
     )
@@ -244,9 +244,9 @@ def status_schema() -> Schema:
         volumes=list_of("Recorded volumes.", volume),
         tasks=list_of("Declared and recorded tasks.", task),
         health=list_of("What is not well.", health()),
-        drift=list_of("What differs from what is recorded.", drift(("gone", "changed", "orphan"))),
+        drift=list_of("Differences from the records.", drift(("gone", "changed", "orphan"))),
         left_alone=list_of(
-            "The backends that the loop which leads leaves alone, since they could not be read.",
+            "The unreadable backends that the leading loop leaves alone.",
             _left_alone(),
         ),
         spent=or_null(spent, "if nobody counts it"),
@@ -261,7 +261,7 @@ def _intent() -> Schema:
         address=address_of("To what."),
         backend=or_null(text("The backend's name."), "if it concerns none"),
         generation=whole("Counts how often the address was made anew.", 1),
-        token=text("What makes the call happen once."),
+        token=text("The token by which the call has its effect only once."),
         inputs=described("The inputs as given, secrets left out.", INPUTS),
         needs=list_of("Addresses that it needs.", address_of("")),
     )
@@ -272,9 +272,9 @@ def _record() -> Schema:
         "One thing that was made.",
         address=address_of("What it is."),
         backend=or_null(text("The backend's name."), "if it concerns none"),
-        inputs=described("How it was asked for, secrets left out.", INPUTS),
+        inputs=described("The inputs as given, secrets left out.", INPUTS),
         outputs=described("What the backend returned, secrets left out.", INPUTS),
-        needs=list_of("Addresses that it holds on to.", address_of("")),
+        needs=list_of("Addresses that it needs.", address_of("")),
         generation=whole("Counts how often the address was made anew.", 1),
     )
 
@@ -285,12 +285,12 @@ def _rank() -> Schema:
         "How a rank is doing.",
         state=one_of("Its state.", RankState),
         exit_code=or_null({"type": "integer"}, "while it runs, and if it was not seen to end"),
-        cause=or_null(text("Why it ended as it did."), "if there is nothing to say"),
+        cause=or_null(text("The cause of its end."), "if there is nothing to say"),
         started_at=or_null(time, "before it starts"),
         ended_at=or_null(time, "before it ends"),
         mounted=list_of("Paths at which its volumes are mounted.", text()),
         confinement=or_null(
-            text("How it is held to its blocks: `hard`, `soft` or `none`, and by what."), "if not known"
+            text("How it is limited to its blocks: `hard`, `soft` or `none`, and by what."), "if not known"
         ),
     )
 

@@ -47,7 +47,7 @@ def _action() -> Schema:
         before=or_null(described("The inputs as recorded, secrets left out.", INPUTS), "for a create"),
         after=or_null(described("The inputs as they will be, secrets left out.", INPUTS), "for a delete"),
         needs=list_of("Ids of the actions that have to be done before.", text()),
-        forget=flag("Whether a delete only forgets: the volume was adopted or is to be kept, and stays."),
+        forget=flag("Whether a delete only removes the record: the volume was adopted or is to be kept."),
     )
 
 
@@ -74,17 +74,17 @@ def _reservation() -> Schema:
 
 def _refusal() -> Schema:
     rejection = record(
-        "Why one node, fleet or offer was turned down.",
+        "Why one node, fleet or offer was rejected.",
         target=text("`node/…`, `fleet/…` or `offer/…`."),
         code=text("Stable; docs/errors.md explains each."),
         detail=text("For people."),
-        short=map_of("What was missing, by dimension; below zero what was too much.", number()),
+        short=map_of("What was missing, by dimension; a negative number was too much.", number()),
     )
     rank = record(
         "One rank.",
         rank=whole("From 0."),
         verdict=one_of("Whether it is the cause, would have fitted, or was not tried.", Verdict),
-        rejections=list_of("Of the rank that is the cause.", rejection),
+        rejections=list_of("Only for the rank that is the cause.", rejection),
     )
     return record(
         "A task that cannot be placed.",
@@ -96,8 +96,8 @@ def _refusal() -> Schema:
         proved=flag("Whether it was proved that it does not fit beside all tasks of at least its priority."),
         hint=or_null(text("What to do about it."), "if there is nothing"),
         changes=or_null(
-            list_of("Each is enough by itself: `with …` or `without …`.", text("For people.")),
-            "if not all that may help were tried",
+            list_of("Changes, each of which is enough: `with …` or `without …`.", text("For people.")),
+            "if not all possible ones were tried",
         ),
         ranks=list_of("Every rank of the task.", rank),
         before=or_null(described("The inputs of its rank 0 as recorded.", INPUTS), "if there is none"),
@@ -107,13 +107,13 @@ def _refusal() -> Schema:
 
 def _queued() -> Schema:
     return record(
-        "A task that starts when others let go of its nodes.",
+        "A task that starts when others free its nodes.",
         task=text("The task's name."),
         behind=list_of("Who holds them.", text("In the cluster's words.")),
         behind_until=or_null(moment("When the last of them has to end, in UTC."), "if nobody knows"),
         expected_start=or_null(
             moment("When the cluster expects it to start, in UTC."),
-            "if it does not say",
+            "if it does not report this",
         ),
     )
 
@@ -125,23 +125,24 @@ def _cost() -> Schema:
         hourly_after=or_null(number("After apply."), "if the price of a node is unknown"),
         bound_hourly=or_null(
             number("The least that `hourly_after` could be, with the same tasks placed."),
-            "if it was not worked out: HiGHS is not installed, or there is too much to compare",
+            "if it was not computed: HiGHS is not installed, or the plan is too large",
         ),
         currency={"const": "USD"},
         excludes=list_of(
-            "What is billed and not in these sums; backends tell no price of it.", one_of("", ("volumes",))
+            "What is billed but not in these sums, since backends report no price for it.",
+            one_of("", ("volumes",)),
         ),
     )
 
 
 def _moved() -> Schema:
     return list_of(
-        "What is renamed before anything else, as the project's `moved` says.",
+        "The renames by the project's `moved`, which come first.",
         record(
-            "One entry that is not done yet.",
+            "One entry that was not applied yet.",
             **{"from": text("The old address: `fleet/gpu`."), "to": text("The new one.")},
             addresses=list_of(
-                "What is recorded under it.",
+                "The records under it.",
                 record("One record.", **{"from": text("`node/gpu-0`."), "to": text("`node/big-0`.")}),
             ),
         ),
@@ -151,12 +152,12 @@ def _moved() -> Schema:
 def _selection() -> Schema:
     return or_null(
         record(
-            "What `--target` and `--exclude` made of the plan.",
+            "How `--target` and `--exclude` limit the plan.",
             targets=list_of("As given.", text("A pattern.")),
             excludes=list_of("As given.", text("A pattern.")),
-            needed=list_of("Done since something that was asked for needs it.", text("`node/gpu-0`.")),
-            left_out=list_of("What the whole plan would do beside this.", text("`task/train`.")),
-            held_up=list_of("Of these, what was asked for, and is held up.", text("An address.")),
+            needed=list_of("Included because a target needs it.", text("`node/gpu-0`.")),
+            left_out=list_of("What the whole plan would do besides.", text("`task/train`.")),
+            held_up=list_of("Targets among these that cannot be done now.", text("An address.")),
         ),
         "for the whole plan",
     )
@@ -183,32 +184,34 @@ def plan_schema() -> Schema:
             "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
             RESULTS,
         ),
-        digest=text("Of what the plan does: `apply --expect` takes it.", pattern="^sha256:[0-9a-f]{64}$"),
+        digest=text(
+            "The digest of what the plan does, for `apply --expect`.", pattern="^sha256:[0-9a-f]{64}$"
+        ),
         parts=list_of(
-            "What the digest is made of: with them `apply --expect FILE` names what differs.",
+            "The parts of the digest: with them, `apply --expect FILE` names the differences.",
             record(
                 "Alike actions.",
-                step=text("What is done: `create node/gpu-[0-3]`."),
-                digest=text("Of how it is done; empty where there is no more to it."),
+                step=text("The step: `create node/gpu-[0-3]`."),
+                digest=text("The digest of its details; empty if it has none."),
             ),
         ),
         moved=_moved(),
         selection=_selection(),
         refresh_only=flag("Whether the plan only records what happened by itself."),
-        actions=list_of("In an order in which they could be done one by one.", _action()),
+        actions=list_of("The actions, in an order in which they could be done one by one.", _action()),
         reservations=list_of("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=list_of("Tasks that cannot be placed.", _refusal()),
         remedies=list_of(
-            "Changes that several tasks share, each as small as can be.",
+            "Changes for several tasks together, each as small as possible.",
             record(
-                "With this change all of these tasks fit, and nothing that is placed loses its place.",
+                "With this change all of these tasks fit, and no other task loses its place.",
                 change=text("As in `changes`."),
                 tasks=list_of("Their names.", text("A task's name.")),
             ),
         ),
         queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
         health=list_of("What is not well and is not repaired by an action.", health()),
-        drift=list_of("What changed by itself.", drift(("gone", "changed", "orphan", "ended"))),
+        drift=list_of("What changed outside of fleetform.", drift(("gone", "changed", "orphan", "ended"))),
         cost=_cost(),
         summary=_counts(),
         diagnostics=list_of("Errors and warnings.", diagnostic()),
