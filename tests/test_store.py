@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -52,7 +53,7 @@ from declarative.store import (
 )
 from declarative.store.check import check
 from declarative.store.database import Connection, Database
-from declarative.store.faults import UnreachableError
+from declarative.store.faults import UnreachableError, translated
 from declarative.store.groups import MOST_STEPS, Step
 from declarative.store.postgres import Postgres
 from declarative.store.server_connection import ServerConnection
@@ -1387,3 +1388,10 @@ def test_a_state_that_cannot_be_read_is_closed_all_the_same(tmp_path):
         store.read()
     held = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_file()]
     assert [path for path in held if path.startswith(str(file))] == [], error
+
+
+def test_a_folder_that_nobody_may_write_to_is_not_called_unreadable():
+    with pytest.raises(StateError) as caught, translated(".fleetform/state.db"):
+        raise OSError(errno.EROFS, "Read-only file system")
+    assert caught.value.code == "read-only"
+    assert "`--state URL`" in (caught.value.hint or "")

@@ -7,6 +7,7 @@ is loaded where its database is used. Messages never repeat a URL or a value, wh
 
 from __future__ import annotations
 
+import errno
 import functools
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +57,8 @@ _SEE = "see what is there, and who may read and write it"
 _BUSY = Fault("busy", "the state's database is busy with another process", "try again")
 _FULL = Fault("disk-full", "the state could not be written: its disk is full", "make room and run it again")
 _DAMAGED = Fault("damaged", "the state's database is damaged", FROM_BACKUP)
-_READ_ONLY = Fault("read-only", "the state cannot be written by this user")
+WRITABLE = "make the file and its directory writable, or name another state: `--state URL`"
+_READ_ONLY = Fault("read-only", "the state cannot be written by this user", WRITABLE)
 _DISK = Fault("disk", "the state's disk failed", "nothing of the last step was recorded; run it again")
 
 _SQLITE: Mapping[str, Fault] = {
@@ -190,6 +192,8 @@ def translated(where: object = None) -> Iterator[None]:
         raise _state_error(_DAMAGED, str(where or "")) from error
     except OSError as error:
         place = where or error.filename or "the state"
+        if error.errno == errno.EROFS:
+            raise StateError("read-only", f"{place}: {error.strerror}", WRITABLE) from error
         raise StateError("unreadable", f"{place}: {error.strerror}", _SEE) from error
     except Exception as error:
         if not _is_database(error):

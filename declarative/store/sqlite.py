@@ -18,7 +18,7 @@ from pathlib import Path
 from declarative.store import tables
 from declarative.store.backup import make_folder, put, sync_folder
 from declarative.store.database import Connection, Database, Opening
-from declarative.store.faults import FROM_BACKUP, StateError, translated
+from declarative.store.faults import FROM_BACKUP, WRITABLE, StateError, translated
 from declarative.store.migrations import agree
 
 BUSY_SECONDS = 30.0
@@ -148,7 +148,7 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     _check_beside(Path(os.path.realpath(path)))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if not writable and not read_only:
-        raise StateError("read-only", f"the state {path} cannot be written by this user")
+        raise StateError("read-only", f"the state {path} cannot be written by this user", WRITABLE)
     # A reader opens for writing too where it may: only such a connection clears up after itself.
     made = Sqlite(path, mode="rw" if writable else "ro", clock=opening.clock)
     try:
