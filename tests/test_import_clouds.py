@@ -243,7 +243,7 @@ def test_what_others_made_becomes_yaml_and_is_adopted_as_it_is(project, cloud):
     assert "left out, since a state has them" in rest
 
     destroyed = project.run("destroy", "--auto-approve", env=cloud.env)
-    assert "let go, it stays as it is" in destroyed.err
+    assert "released, it stays as it is" in destroyed.err
     assert cloud.all() == before
 
 

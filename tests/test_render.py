@@ -1070,8 +1070,8 @@ def test_what_ends_nothing_is_not_said_to_stop_it():
         "rank/a-0: had ended, its record is removed",
         "rank/b-0: stopping…",
         "rank/b-0: stopped",
-        "volume/x: letting go of it…",
-        "volume/x: let go, it stays as it is",
+        "volume/x: releasing it…",
+        "volume/x: released, it stays as it is",
         "volume/y: deleting…",
         "volume/y: deleted",
     ]

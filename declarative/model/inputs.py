@@ -49,7 +49,7 @@ class NodeInputs(OfferInputs):
 
     @property
     def instance_id(self) -> str | None:
-        """The instance that was adopted, and not made: deleting the node means to let go of it."""
+        """The instance that was adopted, and not made: deleting the node releases it."""
         found: str | None = self.host.get("instance_id")
         return found
 

@@ -33,7 +33,7 @@ EXISTING = (SSH, SLURM)
 """Drivers that launch nothing: their nodes are there."""
 
 VOLUME_ID = "volume_id"
-"""The input of a volume that was adopted, and not made: deleting it means to let go of it."""
+"""The input of a volume that was adopted, and not made: deleting it releases it."""
 INSTANCE_ID = "instance_id"
 """The same for a node, within the recorded fields of its host."""
 

@@ -203,7 +203,7 @@ PLAIN_VERBS = {
 }
 RECORD_VERBS = {
     "delete:rank": ("had ended, removing its record", "had ended, its record is removed"),
-    **dict.fromkeys(("delete:volume", "delete:node"), ("letting go of it", "let go, it stays as it is")),
+    **dict.fromkeys(("delete:volume", "delete:node"), ("releasing it", "released, it stays as it is")),
     **dict.fromkeys(("create:volume", "create:node"), ("adopting it", "adopted, it stays as it is")),
 }
 """Verbs for deletes that only remove a record, and for creates that only add one."""

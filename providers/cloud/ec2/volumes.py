@@ -196,7 +196,7 @@ class Ec2Volumes:
 
     def busy(self, disk: Volume, machines: Sequence[str], *, theirs: bool) -> str:
         """See `volumes.Driver`."""
-        return f"{machines[0]} is letting go of it" if machines else ""
+        return f"{machines[0]} is releasing it" if machines else ""
 
 
 def check_size(address: Address, kind: str, size: int) -> None:

@@ -144,7 +144,7 @@ class NamedVolumes:
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
         """See `volumes.Driver`."""
-        return "a machine is letting go of it" if machines else ""
+        return "a machine is releasing it" if machines else ""
 
 
 class NamedAttachments:
