@@ -362,15 +362,20 @@ def test_the_best_of_each_sort_stay():
     ("seats", "turns"), [((0, 0, 0, 0, 0), 4), ((0, 0, 1, 1), 3), ((0, 1, 0), 2), ((1, 0), 1)]
 )
 def test_launches_are_looked_for_again_while_tasks_find_no_place(monkeypatch, seats, turns):
-    """At most four times."""
+    """At most four times, each time with nodes that hold less still."""
     rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])
     board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
     start = Ledger.start(board)
     rough = counted.Counted(start, board.jobs, {}, 1000, rough=True)
     left = iter(seats)
     monkeypatch.setattr(optimum, "solve", lambda *_: (9.6, start))
-    monkeypatch.setattr(optimum, "_tighten", lambda *_: True)
-    seen = []
+    strengths, seen = [], []
+
+    def tighten(*how):
+        strengths.append(how[-1])
+        return True
+
+    monkeypatch.setattr(optimum, "_tighten", tighten)
 
     def whole(ledger):
         seen.append(Seating(ledger, [] if next(left) else list(board.jobs)))
@@ -379,6 +384,7 @@ def test_launches_are_looked_for_again_while_tasks_find_no_place(monkeypatch, se
     least, found = optimum.roughly(rough, search.COST, optimum.Known(), whole)
     assert least == 9.6
     assert len(seen) == turns
+    assert strengths == [1, 2, 3, 4][:turns]
     assert found == [one for one in seen if not one.left]
 
 

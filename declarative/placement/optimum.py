@@ -142,7 +142,7 @@ def roughly(
         least = least if turn else lower
         if ledger is None:
             break
-        tightened = _tighten(counted, ledger)
+        tightened = _tighten(counted, ledger, turn + 1)
         seating = whole(ledger)
         if not seating.left:
             found.append(seating)
@@ -152,9 +152,9 @@ def roughly(
     return least, found
 
 
-def _tighten(counted: Counted, ledger: Ledger) -> bool:
-    """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by the
-    part of their blocks that stayed idle. Whether there are such nodes.
+def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
+    """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by so
+    many times the part of their blocks that stayed idle. Whether there are such nodes.
     """
     lost = [job for job in (*counted.jobs, *counted.may) if job.index in counted.lost]
     first, tightened = len(counted.base.free), False
@@ -165,7 +165,7 @@ def _tighten(counted: Counted, ledger: Ledger) -> bool:
         nodes = [node for node in range(first, len(ledger.free)) if ledger.kind_of[node] in kinds]
         total = sum(ledger.board.kinds[ledger.kind_of[node]].total for node in nodes)
         if idle := sum(ledger.free[node] for node in nodes):
-            held = {at: at * (1 - idle / total) for at in one.ends}
+            held = {at: at * (1 - min(1.0, times * idle / total)) for at in one.ends}
             weigh(counted.program, one.sizes, one.ends, {size: size for size in one.sizes}, held)
             tightened = True
     return tightened
