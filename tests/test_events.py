@@ -184,6 +184,17 @@ def test_events_of_an_apply_and_what_comes_after_a_cursor(project):
 
 
 @pytest.mark.slow
+def test_follow_ends_with_its_reader(project):
+    """`events -f | head -1`, where nothing more happens."""
+    project.declare(fleet(nodes=1))
+    project.apply()
+    follower = project.start("events", "-f")
+    assert "node.created" in follower.stdout.readline()
+    follower.stdout.close()
+    assert follower.wait(20) == 0
+
+
+@pytest.mark.slow
 def test_follow_prints_what_comes(project):
     project.declare(fleet(nodes=1))
     project.apply()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -18,7 +17,7 @@ import click
 
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples, json_option
-from declarative.cli.output import emit_text, out_style
+from declarative.cli.output import emit_text, out_style, pause
 from declarative.cli.session import Session, project_command
 from declarative.cli.state_access import of_state
 from declarative.model.diagnostic import Diagnostic
@@ -220,7 +219,7 @@ def events_command(  # noqa: PLR0917 (each is an option)
         elif not follow:
             return 0
         else:
-            time.sleep(POLL)
+            pause(POLL)
 
 
 def _is_wanted(event: Event, types: Sequence[str]) -> bool:

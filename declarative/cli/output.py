@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import select
 import signal
 import stat
 import sys
@@ -55,6 +56,14 @@ def _say(text: str) -> None:
     # Past Python's buffers: the signal may have come in the middle of a write to them.
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
+
+
+def pause(seconds: float) -> None:
+    """Sleep. `BrokenPipeError` as soon as nobody reads stdout any more: no write would tell."""
+    stdout = select.poll()
+    stdout.register(sys.stdout, 0)
+    if stdout.poll(seconds * 1000):
+        raise BrokenPipeError
 
 
 def say_late(names: Sequence[str]) -> None:
