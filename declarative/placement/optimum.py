@@ -63,6 +63,9 @@ FEW_SEATS = (Few(1, False, 1), Few(4, False, 1))
 LAST = (Few(8, True, 3),)
 """Looked at one after the other; the last one if nothing is found else."""
 
+FAR = 5
+"""Launches that cost so many gaps too much are looked at once more, with all columns."""
+
 FEW_NODES = 12
 """Nodes of the tree then."""
 
@@ -221,9 +224,12 @@ def _in_steps(
     if not found.values:
         found = _with_few(counted, limits, first, LAST)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
-    still_open = not found.values or (counted.worth and program.cost(found.values) > enough)
+    if not counted.worth:
+        enough = _enough(counted, limits, first.bound, FAR)
+    still_open = not found.values or program.cost(found.values) > enough
     if still_open and not limits.quick and len(program.costs) * PROVED <= limits.columns:
-        return program.solve(limits, start=found.values)
+        last = program.solve(limits, start=found.values)
+        return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
     return Solution(first.bound, found.values)
 
 
