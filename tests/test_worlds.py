@@ -216,9 +216,11 @@ def test_a_change_that_helps_one_task_is_not_told_to_one_of_another_priority():
 
 @needs_highs
 def test_a_plan_under_tight_limits_costs_nearly_the_least():
-    """HiGHS found no solution of its program, and the launches cost a sixth more than they had to."""
+    """HiGHS found no solution of its program, and the launches cost a sixth more than they had to. For more
+    than 100 tasks, those are taken that cost at most 3 % too much.
+    """
     _, plan = planned(8377617738, 300)
-    assert plan["cost"]["hourly_after"] <= plan["cost"]["bound_hourly"] * 1.02
+    assert plan["cost"]["hourly_after"] <= plan["cost"]["bound_hourly"] * 1.03
 
 
 def without(plan: check.Words, old: check.Words, *new: check.Words) -> check.Words:
