@@ -193,7 +193,9 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     if not small and not counted.rough:
         return _in_steps(counted, limits, steps, first, found)
     aim = replace(limits, enough=enough, gap=steps[-1].gaps * limits.gap)
-    last = _step(counted, aim, whole=None, start=found.values)
+    # HiGHS proves less of a rough program that has a start, which would then be solved exactly as well.
+    anew = counted.rough and not counted.worth and len(counted.jobs) <= EXACT
+    last = _step(counted, aim, whole=None, start=() if anew else found.values)
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 
