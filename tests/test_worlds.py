@@ -34,9 +34,9 @@ needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
 
 @cache
-def planned(seed: int, size: int = 30) -> tuple[rules.World, check.Words]:
+def planned(seed: int, size: int = 30, *, broad: bool = False) -> tuple[rules.World, check.Words]:
     """A world and its plan."""
-    found = world(seed, size)
+    found = world(seed, size, broad=broad)
     return found, plan_json(make(found.desired, found.state, found.inventory, rules.NOW))
 
 
@@ -220,6 +220,14 @@ def test_a_plan_under_tight_limits_costs_nearly_the_least():
     than 100 tasks, those are taken that cost at most 3 % too much.
     """
     _, plan = planned(8377617738, 300)
+    assert plan["cost"]["hourly_after"] <= plan["cost"]["bound_hourly"] * 1.03
+
+
+@needs_highs
+@pytest.mark.parametrize(("seed", "size", "broad"), [(9447217350, 300, False), (1130360055, 30, True)])
+def test_the_bound_of_a_plan_is_not_far_below_its_cost(seed: int, size: int, broad: bool):
+    """Whole nodes alone left 8.9 % open, and a start of a rough program 10.9 %."""
+    _, plan = planned(seed, size, broad=broad)
     assert plan["cost"]["hourly_after"] <= plan["cost"]["bound_hourly"] * 1.03
 
 
