@@ -254,6 +254,20 @@ def test_no_environment_acts_on_the_state_of_another(repository: Project, comman
     assert repository.run("-C", "prod", "plan", "--json").json["actions"] == []
 
 
+@pytest.mark.parametrize("command", ["status", "status --offline", "state list"])
+def test_who_looks_at_the_state_of_another_is_warned(repository: Project, command: str) -> None:
+    """Its nodes look as if they were gone."""
+    repository.run("-C", "prod", "apply", "--auto-approve", "--wait")
+    prod = ("--state", f"sqlite:///{repository.path}/prod/.fleetform/state.db")
+    done = repository.run("-C", "staging", *command.split(), *prod)
+    assert done.err.startswith(
+        "warning: the state is that of project `shop-prod`, and this is project `shop-staging`;"
+    )
+    assert "warning" not in repository.run("-C", "prod", *command.split()).err
+    (repository.path / "empty").mkdir()
+    assert "warning" not in repository.run("-C", "empty", *command.split(), *prod).err
+
+
 def test_a_renamed_project_takes_its_state_along(repository: Project) -> None:
     repository.run("-C", "prod", "apply", "--auto-approve", "--wait")
     repository.declare(environment("production", 2), file="prod/project.yaml")

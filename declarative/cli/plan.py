@@ -240,9 +240,7 @@ def observe(
     from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired
-    recorded = State() if assume_empty else session.state.open(desired, offline=offline).read()
-    if not assume_empty:
-        session.state.check_project(desired)
+    recorded = State() if assume_empty else session.state.open(desired, offline=offline, own=True).read()
     renames = as_declared(recorded, desired.project.moved if rename else Moves(), desired.places)
     state = renames.state
     check_requested(requested, desired, state)

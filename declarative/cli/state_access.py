@@ -141,11 +141,13 @@ class StateAccess:
         create: bool = True,
         typed: bool = True,
         anew: bool = False,
+        own: bool = False,
     ) -> Store:
         """The state, opened once. It need not exist for reading, and is made for writing. If it was removed
         and backups are left, a command that writes fails, unless it makes the state `anew`; others warn.
 
-        `typed` refuses damaged records; commands that show or correct records leave it out.
+        `typed` refuses damaged records; commands that show or correct records leave it out. A state of
+        another project is refused for writing and if it has to be this project's `own`; else it is a warning.
         """
         if self._store is not None:
             return self._store
@@ -156,6 +158,7 @@ class StateAccess:
         if write:
             return self._open_to_write(desired, lost, create=create, typed=typed)
         self._store = self._open(url, typed=typed)
+        self._check_project(desired, refuse=own)
         if not offline:
             self._warn_of_copy(url)
         if lost:
@@ -168,8 +171,8 @@ class StateAccess:
         if lost:
             raise failed("no-state", *lost)
         self._store = self._open(self.url(desired), write=True, create=create, typed=typed)
-        if typed and desired is not None:
-            self.check_project(desired)
+        if typed:
+            self._check_project(desired, refuse=True)
         return self._store
 
     def read_anew(self, desired: Desired | None) -> Store:
@@ -286,14 +289,21 @@ class StateAccess:
             )
             raise failed("state-moved", summary, MOVE_STATE)
 
-    def check_project(self, desired: Desired) -> None:
-        """`Failed` if the state is that of a project of another name, wherever it was named."""
-        name, owner = desired.project.name, self._store.project() if self._store else None
+    def _check_project(self, desired: Desired | None, *, refuse: bool) -> None:
+        """`Failed`, or else a warning, if the state is that of a project of another name, wherever it was
+        named: nothing that is recorded there is declared here.
+        """
+        if self._store is None or desired is None:
+            return
+        name, owner = desired.project.name, self._store.project()
         nothing = name is None and not desired.places  # `destroy` works where the files are gone as well
         if owner is None or owner == name or nothing:
             return
         here = f"this is project `{name}`" if name else "this project has no `name`"
-        raise failed("other-project", f"the state is that of project `{owner}`, and {here}", OTHER_PROJECT)
+        summary = f"the state is that of project `{owner}`, and {here}"
+        if refuse:
+            raise failed("other-project", summary, OTHER_PROJECT)
+        _note(f"warning: {summary}; {OTHER_PROJECT}")
 
     def _check_within(self, url: str) -> None:
         """`Failed` for a state on a server or outside of the project: a stranger's YAML or link may name it,
