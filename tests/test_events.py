@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from declarative.model.spec.reconcile import EVENT_TYPES
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, open_store
@@ -215,3 +216,28 @@ def test_a_cursor_that_there_is_not(project):
     assert project.run("events").out == ""
     assert "is not a cursor" in project.run("events", "--since", "x", code=1).err
     assert "begin with `--since 0`" in project.run("events", "--since", "7", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("zebra", "write one of `attachment.*`, `backend.*`, `fleet.*`, `node.*`, `rank.*`"),
+        ("rank", "the types of `rank` are `rank.create_failed`, `rank.created`"),
+        ("task.fail", "`task.failed`, `task.lost`"),
+        ("nodes.*", "did you mean `node.*`?"),
+        ("Rank Failed", "write `rank.failed`, `node.*` or `*`"),
+    ],
+)
+def test_a_type_that_there_is_not(project, pattern, hint):
+    """Its reader would wait for ever."""
+    project.declare(fleet(nodes=1))
+    for more in ([], ["-f"]):
+        done = project.run("events", "--type", "*.failed", "--type", pattern, *more, code=1)
+        assert f"error[usage]: `--type {pattern}`" in done.err
+        assert hint in done.err
+
+
+def test_every_type_that_is_written_is_known():
+    words = {known.partition(".")[2] for known in EVENT_TYPES}
+    assert words >= {*told.DONE.values(), *told.NOTED.values(), *NodeState, *RankState}
+    assert {f"{kind}.{op}_failed" for kind in ("node", "volume", "rank") for op in told.DONE} <= EVENT_TYPES

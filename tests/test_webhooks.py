@@ -379,7 +379,7 @@ def test_a_loop_that_is_killed_again_and_again_loses_nothing(project, receiver):
     for _ in range(5):
         before = len(there.got)
         loop = project.start("reconcile", env=env)
-        project.run("events", "--type", "x")
+        project.run("events", "--type", "state.pushed")
         for _ in range(400):
             if len(there.got) > before + rng.randrange(3):
                 break
@@ -411,6 +411,7 @@ def test_a_loop_that_is_killed_again_and_again_loses_nothing(project, receiver):
         ({"format": "github", "secret": None}, "missing-field"),
         ({"format": "slack"}, "bad-value"),
         ({"events": ["Rank Failed"]}, "bad-value"),
+        ({"events": ["task.*", "task.fail"]}, "bad-value"),
     ],
 )
 def test_what_is_declared_wrong(project, change, said):

@@ -204,6 +204,7 @@ def events_command(  # noqa: PLR0917 (each is an option)
     --deliver does what `fleetform reconcile` does by itself, and exits 1 if a delivery failed. A new webhook
     gets the events from then on.
     """
+    _check_types(types)
     if deliver:
         with session.state.write_anew(session.load().desired) as store:
             return 0 if deliver_once(session, store) else 1
@@ -220,6 +221,18 @@ def events_command(  # noqa: PLR0917 (each is an option)
             return 0
         else:
             pause(POLL)
+
+
+def _check_types(types: Sequence[str]) -> None:
+    """`Failed` for a pattern that matches no type of events."""
+    from declarative.model.schema.marks import BadValueError
+    from declarative.model.spec.reconcile import EventPattern
+
+    for pattern in types:
+        try:
+            EventPattern.parse(pattern)
+        except BadValueError as error:
+            raise failed("usage", f"`--type {pattern}`: {error.summary}", error.hint) from None
 
 
 def _is_wanted(event: Event, types: Sequence[str]) -> bool:

@@ -12,11 +12,13 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 
+from declarative.model.diagnostic import suggest
 from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.amounts import MAX_COUNT, Duration
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
 from declarative.model.spec.text import Name
+from declarative.model.status import NodeState, RankState
 
 HOURS_A_MONTH = 730
 _AMOUNT = re.compile(r"(fleet|node|volume)/[a-z0-9*?-]{1,60}")
@@ -110,6 +112,25 @@ class SecretName(str):
         return str(self)
 
 
+_CALLED = "created updated deleted create_failed update_failed delete_failed"
+"""What happens to all that backends make."""
+_RECORDED = "forgotten moved waiting"
+_EVENT_WORDS = {
+    "attachment": f"{_CALLED} {_RECORDED}",
+    "backend": "waiting",
+    "fleet": "moved waiting",
+    "node": f"{' '.join(NodeState)} drained undrained ssh {_CALLED} {_RECORDED}",
+    "rank": f"{' '.join(RankState)} exec {_CALLED} {_RECORDED}",
+    "reconcile": "leads failed recovered",
+    "reservation": _RECORDED,
+    "state": "pushed",
+    "task": f"{' '.join(s for s in RankState if s.ended)} stop_requested moved waiting",
+    "volume": f"{_CALLED} {_RECORDED}",
+}
+EVENT_TYPES = frozenset(f"{kind}.{word}" for kind, words in _EVENT_WORDS.items() for word in words.split())
+"""All types of events that are written."""
+
+
 class EventPattern(str):
     """`rank.failed`, `node.*`, `*`."""
 
@@ -117,11 +138,24 @@ class EventPattern(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-value`."""
+        """`bad-value`, also for a pattern that no type matches: its reader would wait for ever."""
         if not isinstance(value, str) or not _EVENT_PATTERN.fullmatch(value):
-            hint = "write `rank.failed`, `node.*` or `*`; `fleetform events` shows the types"
+            hint = "write `rank.failed`, `node.*` or `*`; docs/commands.md lists the types"
             raise BadValueError("bad-value", "this is not a type of events", hint)
+        if not any(fnmatchcase(known, value) for known in EVENT_TYPES):
+            raise BadValueError("bad-value", f"no type of events is `{value}`", cls._near(value))
         return cls(value)
+
+    @staticmethod
+    def _near(value: str) -> str:
+        """The types of the same kind, or the kinds."""
+        kind = value.partition(".")[0]
+        if kind in _EVENT_WORDS:
+            words = sorted({*_EVENT_WORDS[kind].split()})
+            return f"the types of `{kind}` are {', '.join(f'`{kind}.{word}`' for word in words)}"
+        groups = [f"{known}.*" for known in _EVENT_WORDS]
+        near = suggest(value, EVENT_TYPES) or suggest(f"{kind}.*", groups)
+        return near or f"write one of {', '.join(f'`{group}`' for group in groups)}"
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
