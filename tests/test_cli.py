@@ -38,6 +38,26 @@ def test_destroy_in_another_directory(project):
 
 
 @pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("destroy --auto-approve", 0),
+        ("destroy --orphans --auto-approve", 0),
+        ("stop job", 1),
+        ("apply --refresh-only --auto-approve", 0),
+    ],
+)
+def test_what_only_ends_things_leaves_no_state_behind(project, small, new_state, command, code):
+    """The folder, or the database, may be the wrong one."""
+    before = sorted(project.path.rglob("*"))
+    elsewhere = ("--state", new_state())
+    env = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+    said = project.run(*command.split(), code=code)
+    assert said == project.run(*command.split(), *elsewhere, code=code, env=env)
+    assert sorted(project.path.rglob("*")) == before
+    assert "no-state" in project.run("state", "check", *elsewhere, code=1, env=env).err
+
+
+@pytest.mark.parametrize(
     "case",
     [
         ("plan --jsn", "no option `--jsn`", "did you mean `--json`?"),

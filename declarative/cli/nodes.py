@@ -327,7 +327,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     task, rank = parse_target(target)
     if rank is not None:
         raise failed("usage", "a rank cannot be stopped alone", f"write `fleetform stop {task}`")
-    store = session.state.open(desired, write=True)
+    store = session.state.open_if_any(desired)
     with (
         session.state.lock(store, "stop", lock_timeout) as writer,
         Progress(sys.stderr, "plain", 0) as progress,

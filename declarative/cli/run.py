@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from declarative.cli.errors import Failed
@@ -45,7 +46,9 @@ class Run(RunOutput):
         self.names: Collection[str] = desired.tasks
         self.options = options
         session.state.check_moved(desired)  # before a state is made at a place that is not meant
-        self.store: Store = session.state.open(desired, write=True)
+        makes = doing != "destroy" and not options.get("refresh_only")
+        opened = partial(session.state.open, write=True) if makes else session.state.open_if_any
+        self.store: Store = opened(desired)
         self.done = False
         """Whether the plan was carried out, without what could not be done."""
         self.lacking: dict[str, Lack] = {}

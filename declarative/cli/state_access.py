@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,12 +116,15 @@ class StateAccess:
         self.directory = directory
         self.named = named
         self._store: Store | None = None
+        self._aside: tempfile.TemporaryDirectory[str] | None = None
         self.clock: Callable[[], float] = time.time
 
     def close(self) -> None:
         """Give up the connections."""
         if self._store:
             self._store.close()
+        if self._aside:
+            self._aside.cleanup()
 
     def url(self, desired: Desired | None) -> str:
         """`--state`, else FLEETFORM_STATE, else the project's, else the default one."""
@@ -173,6 +177,21 @@ class StateAccess:
         self._store = self._open(self.url(desired), write=True, create=create, typed=typed)
         if typed:
             self._check_project(desired, refuse=True)
+        return self._store
+
+    def open_if_any(self, desired: Desired | None) -> Store:
+        """The state, opened to write. If there is none, an empty one in a temporary folder: a command that
+        only ends things finds nothing there, and leaves no state behind.
+        """
+        try:
+            return self.open(desired, write=True, create=False)
+        except Failed as error:
+            if any(d.code != "no-state" for d in error.diagnostics) or self._lost(self.url(desired)):
+                raise
+        self._aside = tempfile.TemporaryDirectory(prefix="fleetform-")
+        self._store = self._open(
+            f"sqlite:///{self._aside.name}/state.db", write=True, create=True, typed=True
+        )
         return self._store
 
     def read_anew(self, desired: Desired | None) -> Store:
