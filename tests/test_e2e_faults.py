@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from declarative.store import open_store
 from tests.cli import ended, fleet, lines, on_terminal, processes, release, task, until, volume
 
 CRASH = Path(__file__).with_name("crash.py")
@@ -186,6 +187,41 @@ def test_lock(project, slow):
     assert waiting.stderr.readline().startswith("waiting for `apply` on ")
     slow.end()
     assert "No changes" in ended(waiting).out
+
+
+STATE = "sqlite:///{}/.fleetform/state.db"
+
+
+@pytest.mark.slow
+def test_after_a_wait_the_files_are_read_again(project):
+    """What somebody declared and applied meanwhile is not undone."""
+    project.declare(fleet(nodes=1))
+    project.apply()
+    with open_store(STATE.format(project.path)) as store:
+        with store.lock("apply"):
+            waiting = project.start("apply", "--auto-approve", "--lock-timeout", "10m")
+            assert waiting.stderr.readline().startswith("waiting for `apply` on ")
+            project.declare(fleet(nodes=2), task("job", "true", env={"X": "1"}))
+        done = ended(waiting)
+        assert "+ node/gpu-1" in done.out
+        assert "running: task/job" in done.err, "what it follows is that of the new files"
+        with store.lock("apply"):
+            waiting = project.start("apply", "--auto-approve", "--lock-timeout", "10m")
+            assert waiting.stderr.readline().startswith("waiting for `apply` on ")
+            project.declare({"type": "project", "state": "sqlite:///other.db"}, fleet(nodes=0))
+        assert "names another state now" in ended(waiting, 1).err
+
+
+@pytest.mark.slow
+def test_after_a_wait_destroy_keeps_what_is_protected_now(project):
+    project.declare(fleet(nodes=1), volume())
+    project.apply()
+    with open_store(STATE.format(project.path)) as store, store.lock("apply"):
+        waiting = project.start("destroy", "--auto-approve", "--lock-timeout", "10m")
+        assert waiting.stderr.readline().startswith("waiting for `apply` on ")
+        project.declare(fleet(nodes=1, prevent_destroy=True), volume())
+    ended(waiting)
+    assert project.run("state", "list").out == "node/gpu-0\n"
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +31,7 @@ from declarative.cli.options import (
     replace_option,
     reuse_option,
 )
+from declarative.cli.reports import kept_text, protected, say_kept
 from declarative.cli.run import Run
 from declarative.cli.session import Session, check_refresh, check_requested, now, project_command
 from declarative.cli.state_access import DEFAULT_STATE, StateAccess
@@ -297,12 +299,18 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
         options = {**options, "expect": expected(options["expect"])}
     given = ("requested", "targets", "excludes", "reuse", "expect", "wait")
     check_refresh(options["refresh_only"], (options[name] for name in given))
-    desired = session.load(look="contents").desired
+
+    def read() -> Desired:
+        return session.load(look="contents").desired
+
+    desired = read()
     session.say(session.warnings)
     check_requested(options["requested"], desired)
     if options["expect"] is not None:
         _check_state_outlives_job(session, desired)
-    return Run(session, desired, "apply", options)
+    run = Run(session, desired, "apply", options)
+    run.read = read
+    return run
 
 
 def _check_state_outlives_job(session: Session, desired: Desired) -> None:
@@ -343,57 +351,34 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
     """
     from declarative.model.resource import Desired
 
-    loaded = session.load_if_any()
+    nothing = _nothing(session)
     session.say(session.warnings)
+    with Run(session, nothing, "destroy", options) as run:
+        run.read = partial(_nothing, session)
+        if orphans:
+            from declarative.cli import orphans as forgotten
+
+            return forgotten.destroy(run)
+        run.remark = lambda: kept_text(protected(run))
+        code = run.converge(destroy=True)
+        if run.done:
+            say_kept(run)
+            if run.desired == Desired() and run.store.read().lineage is None and not run.as_json:
+                sys.stderr.write(f"{ELSEWHERE}\n")
+        return code
+
+
+def _nothing(session: Session) -> Desired:
+    """What `destroy` leaves: nothing but what the files protect, if there are any."""
+    from declarative.model.resource import Desired
+
+    loaded = session.load_if_any()
     desired = loaded.desired if loaded else Desired()
     fleets = {f"fleet/{name}": fleet.prevent_destroy for name, fleet in desired.fleets.items()}
     volumes = {f"volume/{name}": v.inputs.prevent_destroy for name, v in desired.volumes.items()}
-    nothing = Desired(
+    return Desired(
         project=desired.project,
         backends=desired.backends,
         places=desired.places,
         protected={**fleets, **volumes},
     )
-    with Run(session, nothing, "destroy", options) as run:
-        if orphans:
-            from declarative.cli import orphans as forgotten
-
-            return forgotten.destroy(run)
-        run.remark = lambda: _kept_text(_protected(run))
-        code = run.converge(destroy=True)
-        if run.done:
-            _say_protected(run)
-            if loaded is None and run.store.read().lineage is None and not run.as_json:
-                sys.stderr.write(f"{ELSEWHERE}\n")
-        return code
-
-
-def _protected(run: Run) -> dict[str, bool]:
-    """What `destroy` leaves, and whether that is because of `limits.protected`."""
-    state = run.store.read()
-    left = {str(r.address): r.node for r in state.of("node")} | {
-        str(r.address): r.volume for r in state.of("volume")
-    }
-    desired = run.desired
-    return {at: desired.is_guarded(at, inputs) for at, inputs in left.items() if desired.protects(at, inputs)}
-
-
-def _kept_text(kept: Collection[str]) -> str:
-    from declarative.model.diagnostic import and_more
-
-    return f"Protected, and kept: {and_more(list(kept), 20)}.\n" if kept else ""
-
-
-def _say_protected(run: Run) -> None:
-    kept = _protected(run)
-    guarded = [address for address, is_guarded in kept.items() if is_guarded]
-    names = [address for address, is_guarded in kept.items() if not is_guarded]
-    run.say_protected(names, f"To delete them too: {_unprotect(run, names)}, and destroy again.", guarded)
-
-
-def _unprotect(run: Run, names: Sequence[str]) -> str:
-    what = "write `prevent_destroy: false` in their fleets and volumes"
-    if any(n.startswith("volume/") and n not in run.desired.protected for n in names):
-        without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
-        return f"{what} (of a volume without one: {without})"
-    return what

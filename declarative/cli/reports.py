@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,6 +23,7 @@ from declarative.render.text import is_terminal, plural
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.retry_schedule import Due
+    from declarative.cli.run import Run
     from declarative.model.state import State
     from declarative.model.status import RankStatus
     from declarative.planner.types import Plan
@@ -241,6 +242,11 @@ class RunOutput:
                     f"{name_tasks(tasks)} {verb} {what}: the next `fleetform apply` tries again\n"
                 )
 
+    def _say_unreadable(self, plan: Plan) -> None:
+        if plan.unreadable_backends and not self.as_json:
+            then = "what is there was not compared with what is declared. Fix that, and apply again"
+            sys.stderr.write(f"{', '.join(plan.unreadable_backends)} could not be read: {then}\n")
+
     def _pending_events(self, tasks: Iterable[str]) -> None:
         for task in tasks:
             self.event({"event": "pending", "address": f"task/{task}"})
@@ -319,3 +325,36 @@ class RunOutput:
             why = causes.pop() if len(causes) == 1 else "no capacity"
             verb = "is" if len(tasks) == 1 else "are"
             self.say(f"{name_tasks(tasks)} {verb} tried again in {seconds} s: {why}")
+
+
+def protected(run: Run) -> dict[str, bool]:
+    """What `destroy` leaves, and whether that is because of `limits.protected`."""
+    state = run.store.read()
+    left = {str(r.address): r.node for r in state.of("node")} | {
+        str(r.address): r.volume for r in state.of("volume")
+    }
+    desired = run.desired
+    return {at: desired.is_guarded(at, inputs) for at, inputs in left.items() if desired.protects(at, inputs)}
+
+
+def kept_text(kept: Collection[str]) -> str:
+    """What is said of protected things before the question."""
+    from declarative.model.diagnostic import and_more
+
+    return f"Protected, and kept: {and_more(list(kept), 20)}.\n" if kept else ""
+
+
+def say_kept(run: Run) -> None:
+    """What is said of protected things at the end of `destroy`."""
+    kept = protected(run)
+    guarded = [address for address, is_guarded in kept.items() if is_guarded]
+    names = [address for address, is_guarded in kept.items() if not is_guarded]
+    run.say_protected(names, f"To delete them too: {_unprotect(run, names)}, and destroy again.", guarded)
+
+
+def _unprotect(run: Run, names: Sequence[str]) -> str:
+    what = "write `prevent_destroy: false` in their fleets and volumes"
+    if any(n.startswith("volume/") and n not in run.desired.protected for n in names):
+        without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
+        return f"{what} (of a volume without one: {without})"
+    return what

@@ -61,10 +61,14 @@ class Run(RunOutput):
         """The renames to do once the plan is approved."""
         self.remark: Callable[[], str] = str
         """What the question begins with: a line, or nothing."""
+        self.read: Callable[[], Desired] | None = None
+        """Reads `desired` from the project's files."""
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
         with self.lock() as writer:
+            if self.session.state.waited:
+                self._read_again()
             if self.options.get("refresh_only"):
                 return self._refresh_only(writer)
             requested = frozenset(self.options.get("requested", ()))
@@ -88,6 +92,16 @@ class Run(RunOutput):
                 self._say_moved(plan, len(moved))
                 state = writer.state()
             return self._carry_out(plan, writer, state)
+
+    def _read_again(self) -> None:
+        """Read the files once more: during the wait, somebody may have changed and applied them."""
+        if self.read is None:
+            return
+        before = self.session.warnings
+        self.desired = self.read()
+        self.names = self.desired.tasks
+        self.session.say(tuple(d for d in self.session.warnings if d not in before))
+        self.session.state.check_still(self.desired)
 
     def lock(self) -> AbstractContextManager[Writer]:
         """The state's lock."""
@@ -267,11 +281,6 @@ class Run(RunOutput):
             return
         if plan.actions or state.lineage:
             writer.claim(name)
-
-    def _say_unreadable(self, plan: Plan) -> None:
-        if plan.unreadable_backends and not self.as_json:
-            then = "what is there was not compared with what is declared. Fix that, and apply again"
-            sys.stderr.write(f"{', '.join(plan.unreadable_backends)} could not be read: {then}\n")
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""

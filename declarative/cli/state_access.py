@@ -118,6 +118,8 @@ class StateAccess:
         self._store: Store | None = None
         self._aside: tempfile.TemporaryDirectory[str] | None = None
         self.clock: Callable[[], float] = time.time
+        self.waited = False
+        """Whether this command waited for the lock: what it read before may be outdated."""
 
     def close(self) -> None:
         """Give up the connections."""
@@ -308,6 +310,13 @@ class StateAccess:
             )
             raise failed("state-moved", summary, MOVE_STATE)
 
+    def check_still(self, desired: Desired) -> None:
+        """`Failed` if the project, read anew, names another state than the one that was opened."""
+        self._check_project(desired, refuse=True)
+        if self._store is not None and self._aside is None and self._store.url != self.url(desired):
+            summary = "while this waited for the lock, the project was changed, and names another state now"
+            raise failed("locked", summary, "run this again")
+
     def _check_project(self, desired: Desired | None, *, refuse: bool) -> None:
         """`Failed`, or else a warning, if the state is that of a project of another name, wherever it was
         named: nothing that is recorded there is declared here.
@@ -359,6 +368,7 @@ class StateAccess:
             project_copy.check(folder, note=True)
 
         def on_wait(info: LockInfo) -> None:
+            self.waited = True
             if info.doing != FOLLOWING:
                 sys.stderr.write(f"waiting for {info}\n")
 
