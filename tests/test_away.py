@@ -46,6 +46,11 @@ class Cluster:
         return "all"
 
 
+def impatient_with(monkeypatch, hangs) -> None:
+    """Wait in vain only for what hangs: all others answer, however loaded the machine is."""
+    monkeypatch.setattr(Away, "patience", lambda _, key: 0.2 if hangs(key) else 60.0)
+
+
 def test_it_is_asked_again_later_and_later_and_beside_the_rounds():
     clock, cluster = Clock(1000.0), Cluster()
     found = Away(clock)
@@ -202,8 +207,6 @@ def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
 @pytest.mark.slow
 def test_offers_that_do_not_come_are_not_waited_for(project, monkeypatch):
     """What their backend has is known all the same; they are asked for no more until they have come."""
-    monkeypatch.setattr(away, "AT_FIRST", 0.5)
-    monkeypatch.setattr(away, "AT_LEAST", 0.5)
     go, asked = threading.Event(), []
     offers = RenamedBackend.offers
 
@@ -221,6 +224,7 @@ def test_offers_that_do_not_come_are_not_waited_for(project, monkeypatch):
     try:
         here.step()
         monkeypatch.setattr(RenamedBackend, "offers", hanging)
+        impatient_with(monkeypatch, lambda key: key == ("far", OFFERS) and not go.is_set())
         for number in (1, 2):
             project.declare(*documents, fleet("gpu", backends=["local"], nodes=number))
             done = here.step(1)
@@ -242,7 +246,7 @@ def test_a_cloud_that_takes_connections_and_says_nothing(project, monkeypatch):
     """Others are made as declared in the first round, and in each that follows."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(away, "AT_FIRST", 0.5)
+    impatient_with(monkeypatch, lambda key: key[0] == "aws")
     sky = fleet("sky", backends=["aws"], nodes=1, resources={"cpu": 2})
     with socket.create_server(("127.0.0.1", 0)) as server:
         documents = [{"type": "project", "name": "lab"}, backend(server.getsockname()[1]), sky]
@@ -275,7 +279,8 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
     """What it has is neither deleted nor made anew; when it is back, nothing has to be done."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(away, "AT_LEAST", 0.2)
+    hangs = threading.Event()
+    impatient_with(monkeypatch, lambda key: key[0] == "aws" and hangs.is_set())
     rules = {"type": "project", "name": "lab", "reconcile": {"allow": ["create", "delete", "replace-lost"]}}
     sky = fleet("sky", backends=["aws"], nodes=1, resources={"cpu": 2})
     asked: list[tuple[str, float]] = []
@@ -296,6 +301,7 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
             before = {n.name: n.state for n in here.seen(30).nodes}
             assert before.keys() == {"gpu-0", "sky-0"}
             ec2.process.send_signal(signal.SIGSTOP)
+            hangs.set()
             for number in (2, 3, 4):
                 project.declare(*documents, fleet("gpu", backends=["local"], nodes=number))
                 begun = perf_counter()
@@ -318,7 +324,8 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
             here.step(1)
             assert not here.rounds.early()
             ec2.process.send_signal(signal.SIGCONT)
-            until(here.rounds.early)
+            hangs.clear()
+            until(lambda: here.rounds.early() and not here.rounds.away.list())
             done = here.step()
             assert (done.results, done.waits) == ((), ())
             assert done.status

@@ -148,8 +148,7 @@ class Away:
         with self._turn:
             self._read.add(key)
         self.check(*key)
-        took, first = self._took.get(key), AT_FIRST if self._first is None else self._first
-        limit = max(least, first) if took is None else max(least, AT_LEAST, TIMES_SLOWER * took)
+        limit = max(least, self.patience(key))
         future = self._submit(key, ask)
         try:
             return future.result(limit)
@@ -161,6 +160,13 @@ class Away:
             late = TransientError(TransientKind.AMBIGUOUS, summary)
             self._failed(key, late, once, future, longest=longest)
             raise PermanentError(PermanentKind.CONFLICT, summary) from None
+
+    def patience(self, key: tuple[str, str]) -> float:
+        """Seconds to wait for the answer of a backend, or of a part of it."""
+        took = self._took.get(key)
+        if took is None:
+            return AT_FIRST if self._first is None else self._first
+        return max(AT_LEAST, TIMES_SLOWER * took)
 
     def read_host(
         self, name: tuple[str, str], ask: Callable[[], T], seen: Callable[[T], Readiness], longest: float
