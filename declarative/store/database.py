@@ -110,6 +110,10 @@ class Database(ABC):
         for sql in statements:
             connection.execute(sql)
 
+    def defer(self, raw: Any, sql: str, values: Mapping[str, Any]) -> None:
+        """Run a statement whose result nobody needs, at the latest when the transaction is committed."""
+        raw.execute(self.text(sql), values)
+
     def working_copy(self, lease: LockInfo) -> WorkingCopy | None:  # noqa: ARG002
         """What the holder of the lock works on where each statement would be a round trip to a server."""
         return None
@@ -281,6 +285,14 @@ class Connection:
         sql = statements.update(table, tuple(values), where)
         found: int = self._run(self.raw.execute, sql, {**statements.stored(values), **its}).rowcount
         return found
+
+    def update_unasked(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> None:
+        """Like `update`, where nobody asks for the number: it costs no round trip to a server.
+
+        Not for steps of a working copy, which count what they change.
+        """
+        sql = statements.update(table, tuple(values), where)
+        self.database.defer(self.raw, sql, {**statements.stored(values), **its})
 
     def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
         """All columns of a table, NULL for those that an older format has not got yet."""

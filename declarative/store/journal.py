@@ -63,9 +63,12 @@ def next_id(connection: Connection) -> int:
     return connection.last_id
 
 
+LAST_ID = "SELECT max(id) FROM operations"
+
+
 def last_id(connection: Connection) -> int:
     """The id of the last entry; 0 before the first."""
-    return connection.execute("SELECT max(id) FROM operations").scalar() or 0
+    return connection.execute(LAST_ID).scalar() or 0
 
 
 def signature(connection: Connection) -> dict[str, str | None]:

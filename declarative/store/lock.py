@@ -226,7 +226,7 @@ def take(
         epoch=max((row.epoch or 0) + 1, int(time * 1000)),
     )
     values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
-    connection.update(table, values)
+    connection.update_unasked(table, values)
     return lease
 
 
@@ -290,7 +290,7 @@ def renew(database: Database, lease: LockInfo, seconds: float, table: str = WRIT
         check(connection, lease, table)
         ends = boottime() + seconds
         expires = connection.database.now(connection) + seconds
-        connection.update(table, {"expires": expires, "ends": ends})
+        connection.update_unasked(table, {"expires": expires, "ends": ends})
     return ends
 
 
@@ -298,7 +298,7 @@ def release(database: Database, lease: LockInfo, table: str = WRITER) -> None:
     """Give the lock back, unless it is another one's by now."""
     mine = "owner = :its_owner AND fence = :its_fence"
     with database.writing() as connection:
-        connection.update(table, FREE, mine, its_owner=lease.owner, its_fence=lease.fence)
+        connection.update_unasked(table, FREE, mine, its_owner=lease.owner, its_fence=lease.fence)
 
 
 def unlock(database: Database, owner: str | None = None) -> LockInfo | None:

@@ -238,15 +238,17 @@ class Postgres(Database):
             prepare_threshold=None,
         )
         made.adapters.register_loader("json", TextLoader)  # `database.loads` reads it, for both databases
+        made.settle()
         return made
 
     def begin(self, raw: Any, *, writes: bool) -> None:
         """See `Database`. READ WRITE is not set: a server that is configured to refuse writes is obeyed."""
-        raw.begin(_WRITE if writes else _READ, snapshot=not writes)
+        raw.begin(*(_WRITE if writes else _READ), snapshot=not writes)
 
     def run(self, connection: Connection, statements: Iterable[str]) -> None:
-        """See `Database`: in one round trip."""
-        connection.execute("; ".join(statements))
+        """See `Database`: in one round trip, that of the next statement."""
+        for sql in statements:
+            connection.raw.defer(sql)
 
     def working_copy(self, lease: LockInfo) -> WorkingCopy:
         """See `Database`."""
@@ -264,7 +266,7 @@ class Postgres(Database):
             with self._connected(lambda _: None) as raw:
                 text = self._psycopg.ClientCursor(raw).mogrify
                 statements = [text(_text(w.sql), values) for w in writes for values in w.values]
-                cursor = self.commit(raw, [_WRITE, _LOCK, text(_GUARD, guard), *statements])
+                cursor = self.commit(raw, [*_WRITE, _LOCK, text(_GUARD, guard), *statements])
                 counts = [cursor.rowcount]
                 while cursor.nextset():
                     counts.append(cursor.rowcount)
@@ -288,12 +290,21 @@ class Postgres(Database):
         locks until the rest comes, without a time limit: a client that stopped in between would stop all
         others.
         """
-        if not before and (raw.snapshot or raw.opening):
+        if not before and (raw.snapshot or (raw.opening and not raw.deferred)):
             return raw.end()
         cursor = self._psycopg.ClientCursor(raw)
         raw.settle()
+        before = (*raw.taken(), *before)
         cursor.execute("; ".join((*before, "COMMIT")).encode(raw.info.encoding))
         return cursor
+
+    def _rolled_back(self, raw: Any) -> Any:
+        raw.deferred = ()
+        return super()._rolled_back(raw)
+
+    def defer(self, raw: Any, sql: str, values: Mapping[str, Any]) -> None:
+        """See `Database`."""
+        raw.defer(_text(sql), values)
 
     def lost(self, error: Exception) -> bool:
         """See `Database`."""
@@ -326,13 +337,12 @@ class Postgres(Database):
         return f"{column} #>> '{{{','.join(keys)}}}'"
 
 
-def _set(limits: Mapping[str, str]) -> str:
-    return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in limits.items())
+def _set(limits: Mapping[str, str]) -> list[str]:
+    return [f"SET LOCAL {name} = '{value}'" for name, value in limits.items()]
 
 
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_set(TIME_LIMITS)}"
-_WRITE = f"{_BEGIN}; {_set(WRITING_LIMITS)}"
+_READ = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", *_set(TIME_LIMITS))
+_WRITE = ("BEGIN ISOLATION LEVEL READ COMMITTED", *_set(WRITING_LIMITS))
 _LOCK = "SELECT id FROM writer_lock FOR UPDATE"
 _GUARD = """
     SELECT 1 / count(*) FROM writer_lock
@@ -370,7 +380,7 @@ def _make(database: Database, target: Target, opening: Opening) -> bool:
     if not opening.create:
         raise StateError("no-state", f"there is no state in {target.name}", "`fleetform apply` makes one")
     with database.writing() as connection:
-        connection.execute("SELECT pg_advisory_xact_lock(:its_number)", its_number=MAKING)
+        database.run(connection, [f"SELECT pg_advisory_xact_lock({MAKING})"])
         if is_there(connection):
             return False
         tables.create(connection)

@@ -20,8 +20,10 @@ class ServerConnection(psycopg.Connection[Any]):
     snapshot: a read takes one round trip instead of three.
     """
 
-    opening = ""
+    opening: tuple[str, ...] = ()
     """The statements that begin the transaction, as long as they are not sent."""
+    deferred: tuple[str, ...] = ()
+    """Statements that are sent with the next one, or with the COMMIT."""
     snapshot = False
     """Whether the transaction only reads."""
     ending = False
@@ -29,38 +31,41 @@ class ServerConnection(psycopg.Connection[Any]):
     used = 0.0
     """When it was last used, by the monotonic clock."""
 
-    def begin(self, opening: str, *, snapshot: bool) -> None:
+    def begin(self, *opening: str, snapshot: bool) -> None:
         """Begin a transaction. Raises `OperationalError` if the connection was lost while it was idle."""
         while self._has_input(0):
             self.pgconn.consume_input()
         fresh = time.monotonic() < self.used + FRESH
-        self.opening, self.snapshot = opening, snapshot
+        self.opening, self.deferred, self.snapshot = opening, (), snapshot
         if not fresh:
             self.cursor().close()
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         """A cursor in the transaction that was begun."""
         self.settle()
-        if opening := self._taken():
-            super().execute(opening)
+        if before := self.taken():
+            super().execute("; ".join(before).encode(self.info.encoding))
         return super().cursor(*args, **options)
 
+    def defer(self, query: str, params: Any = None) -> None:
+        """Run a statement whose result nobody needs: it is sent with the next one, or with the COMMIT."""
+        self.deferred = (*self.deferred, self._text(query, params))
+
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        """Run a statement. The first one of a transaction is sent with what begins it."""
+        """Run a statement, and those before it that were deferred."""
         self.settle()
-        opening = self._taken()
-        if not opening:
+        before = self.taken()
+        if not before:
             return super().execute(query, params, **options)
         cursor = psycopg.ClientCursor(self)
-        text = query if params is None else cursor.mogrify(query, params)
-        cursor.execute(f"{opening}; {text}".encode(self.info.encoding))
-        for _ in opening.split(";"):
+        cursor.execute("; ".join((*before, self._text(query, params))).encode(self.info.encoding))
+        for _ in before:
             cursor.nextset()
         return cursor
 
     def end(self) -> None:
         """End a snapshot without waiting for the answer, or a transaction without statements."""
-        if not self._taken():
+        if not self.taken():
             self.pgconn.send_query(b"COMMIT")
             self.pgconn.flush()
             self.ending = True
@@ -75,9 +80,14 @@ class ServerConnection(psycopg.Connection[Any]):
             list(iter(self.pgconn.get_result, None))
         self.ending, self.used = False, time.monotonic()
 
-    def _taken(self) -> str:
-        opening, self.opening = self.opening, ""
-        return opening
+    def taken(self) -> tuple[str, ...]:
+        """What is not sent yet. The caller sends it."""
+        before = (*self.opening, *self.deferred)
+        self.opening = self.deferred = ()
+        return before
+
+    def _text(self, query: str, params: Any) -> str:
+        return query if params is None else psycopg.ClientCursor(self).mogrify(query, params)
 
     def _has_input(self, milliseconds: Any) -> bool:
         waiting = select.poll()

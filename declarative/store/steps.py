@@ -361,6 +361,13 @@ def note_detached(connection: Connection, now: float, volumes: Iterable[Address]
         )
 
 
+def may_prune(connection: Connection, keep: int) -> bool:
+    """Whether there are more operations than `keep`, or more events than are kept."""
+    more = "SELECT count(*) FROM (SELECT id FROM operations LIMIT 1 OFFSET :its_offset) AS more"
+    old = f"SELECT (coalesce(max(id) - min(id), 0)) / {events.KEPT} FROM events"
+    return bool(connection.execute(f"SELECT ({more}) + ({old})", its_offset=keep).scalar())
+
+
 def prune(connection: Connection, keep: int) -> None:
     """Drop the oldest ended operations beyond the last `keep`."""
     last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"

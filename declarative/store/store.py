@@ -314,9 +314,8 @@ class Store:
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))
-            with suppress(StateError), database.writing() as connection:
-                steps.prune(connection, KEPT_OPERATIONS)
-                events.prune(connection)
+            with suppress(StateError):
+                _prune(database)
 
     def fence(self) -> int | None:
         """See `Writer.fence`; None while this process does not hold the lock, and so only reads."""
@@ -346,6 +345,15 @@ class Store:
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, only from `owner` if given, and return its holder. That writes nothing more."""
         return unlock(self._writable(), owner)
+
+
+def _prune(database: Database) -> None:
+    with database.reading() as connection:
+        if not steps.may_prune(connection, KEPT_OPERATIONS):
+            return
+    with database.writing() as connection:
+        steps.prune(connection, KEPT_OPERATIONS)
+        events.prune(connection)
 
 
 def _renew(

@@ -328,10 +328,13 @@ def beyond(connection: Connection, found: int) -> bool:
 def create(connection: Connection) -> None:
     """All tables, and the rows that are always there. Inside the caller's transaction."""
     made = [f"CREATE TABLE {table} ({', '.join(lines)})" for table, lines in TABLES.items()]
-    connection.database.run(connection, (*made, *INDEXES))
-    connection.insert("meta", {"id": 1, "format_version": FORMAT_VERSION, "tool": __version__, "serial": 0})
-    connection.insert("writer_lock", {"id": 1, "fence": 0})
-    connection.insert("leader", {"id": 1, "fence": 0})
+    described = f"1, {FORMAT_VERSION}, '{__version__}', 0"
+    rows = (
+        f"INSERT INTO meta (id, format_version, tool, serial) VALUES ({described})",
+        "INSERT INTO writer_lock (id, fence) VALUES (1, 0)",
+        "INSERT INTO leader (id, fence) VALUES (1, 0)",
+    )
+    connection.database.run(connection, (*made, *INDEXES, *rows))
 
 
 def migrate(connection: Connection, found: int, steps: Sequence[Migration] | None = None) -> None:

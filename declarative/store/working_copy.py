@@ -47,13 +47,13 @@ class WorkingCopy(Sqlite):
         made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         tables.create(Connection(self, made))
         with self._server.reading() as there:
-            found = there.raw.execute("; ".join(COPIED.values()))  # one round trip
+            found = there.raw.execute("; ".join((*COPIED.values(), journal.LAST_ID)))  # one round trip
             for table in COPIED:
                 made.execute(f"DELETE FROM {table}")
                 marks = ", ".join("?" * len(tables.COLUMNS[table]))
                 made.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
                 found.nextset()
-            self._last_id = journal.last_id(there)
+            self._last_id = found.fetchone()[0] or 0
         made.execute("PRAGMA foreign_keys=ON")
         return made
 

@@ -64,6 +64,8 @@ class Writer:
         """Counts up with each write, also a failed one."""
         self._known: tuple[int, State] | None = None
         """The last state that was read, and its version."""
+        self._lineage: str | None = None
+        """The state's id, once it is known."""
         self.lease = lease
 
     def _write(self, step: Callable[[Connection], T]) -> T:
@@ -93,7 +95,7 @@ class Writer:
                     yield connection
                 self._written()
             finally:
-                self._version += 1
+                self._version, self._lineage = self._version + 1, None
                 if self._copy:
                     self._copy.forget()
 
@@ -185,12 +187,18 @@ class Writer:
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
         state = self._read_last()
-        return (state and state.lineage) or self._write(journal.lineage)
+        self._lineage = self._lineage or (state and state.lineage) or self._write(journal.lineage)
+        return self._lineage
 
     @resumed
     def claim(self, project: str) -> None:
         """Write down the project whose state this is."""
-        self._write(lambda connection: connection.update("meta", {"project": project}))
+
+        def step(connection: Connection) -> str:
+            connection.update("meta", {"project": project})
+            return journal.lineage(connection)
+
+        self._lineage = self._write(step)
 
     @resumed
     def permit(self, causes: Mapping[str, str]) -> None:
