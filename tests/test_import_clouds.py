@@ -311,7 +311,7 @@ def test_an_instance_is_of_one_state_and_one_address(project, cloud, tmp_path):
     held = cloud.all()
     done = other.apply(env=cloud.env, code=None)
     assert f"instance {one} of fleet/lab is left out: it is node/lab-0 of another state (lineage" in done.err
-    assert "take it out of that one first" in done.err
+    assert "take it out of that one first, or, if that is lost, remove fleetform's tags" in done.err
     assert ours(cloud, {one: cloud.all()[one]}) == {"node/lab-0": one}
     assert cloud.all()[one] == held[one]
     assert ours(cloud, {two: cloud.all()[two]}) == {"node/lab-1": two}

@@ -75,7 +75,7 @@ def _adopted(
         return f"backend {name} has no such instance"
     if each.lineage not in (None, lineage):
         whose = f"{each.address} of another state (lineage {each.lineage})"
-        return f"it is {whose}: take it out of that one first"
+        return f"it is {whose}: take it out of that one first, or, if that is lost, remove fleetform's tags"
     type_of = types.get((each.region, each.type, each.spot))
     if type_of is None:
         return f"backend {name} does not know its type `{each.type}`: declare it in the backend's `catalog`"

@@ -47,9 +47,11 @@ def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) ->
     if owner == account.owner and token == (mark.token or token):
         return False
     is_node = mark.address.kind == "node"
-    whose = "this state" if owner == account.owner else f"another state (lineage {owner})"
+    whose, hint = "this state", "take it out of that one first"
+    if owner != account.owner:
+        whose = f"another state (lineage {owner})"
+        hint += ", or, if that is lost, remove fleetform's tags"
     summary = f"{mark.address}: {made} is {tags.get(marks.ADDRESS, 'a thing')} of {whose}"
-    hint = "take it out of that one first"
     about = "instance_ids" if is_node else VOLUME_ID
     raise PermanentError(PermanentKind.CONFLICT, summary, about=about, hint=hint)
 

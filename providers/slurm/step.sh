@@ -75,6 +75,8 @@ case ${1-} in
     } &
   done <"$2/ranks"
   for _ in 1 2 3; do wait; done # a signal ends a `wait`
+  # Requeued, it would wait for its nodes, to run nothing.
+  case $(squeue -h -t all -j "$SLURM_JOB_ID" -o %T 2>/dev/null) in RUNNING | '') ;; *) scancel "$SLURM_JOB_ID" ;; esac
   exit 0
   ;;
 @step) step_of "$2" "$3" ;;
