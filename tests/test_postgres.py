@@ -13,8 +13,8 @@ import pytest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, Store, UnreachableError, journal, open_store
-from declarative.store.database import Write
 from declarative.store.postgres import target_of
+from declarative.store.statements import Write
 from tests.cli import Project, fleet, task, volume
 from tests.model import of_node
 

@@ -277,7 +277,7 @@ class Run(RunOutput):
     def _claim(self, plan: Plan, writer: Writer, state: State) -> None:
         """Write the project's name into a state that has none; a plan that changes nothing makes no state."""
         name = self.desired.project.name
-        if self.doing != "apply" or not name or self.store.project() is not None:
+        if self.doing != "apply" or not name or writer.project() is not None:
             return
         if plan.actions or state.lineage:
             writer.claim(name)

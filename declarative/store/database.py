@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.record import dataclass
 from declarative.model.spec.policy import OperatorPolicy
@@ -25,7 +25,7 @@ from declarative.store.faults import (
     primary,
     translated,
 )
-from declarative.store.statements import Result
+from declarative.store.statements import Result, Write
 from declarative.store.tables import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -311,16 +311,6 @@ class Connection:
             each = values if isinstance(values, list) else [values]
             self.writes.append(Write(sql, each, cursor.rowcount if cursor else len(each)))
         return cursor
-
-
-class Write(NamedTuple):
-    """A statement that wrote."""
-
-    sql: str
-    values: list[dict[str, Any]]
-    """The statement ran once with each of these."""
-    rowcount: int
-    """The number of rows that it changed, in all."""
 
 
 def refused(error: Exception) -> ConstraintError:

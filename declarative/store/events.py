@@ -16,7 +16,7 @@ from declarative.model.state import Address, Intent, Record, rank_name, task_sta
 from declarative.model.status import RankState, RankStatus
 from declarative.store import rows
 from declarative.store.database import Connection
-from declarative.store.statements import Row
+from declarative.store.statements import ADD_EVENT, Row
 from declarative.store.tables import dumps
 
 SINCE = 9
@@ -37,10 +37,6 @@ NOTED = {
     "undrain": "undrained",
 }
 """Operations of the journal that no backend took part in, and what their events are called."""
-_INSERT = (
-    "INSERT INTO events (id, at, type, address, detail)"
-    " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +53,7 @@ class Event:
 def write(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
     """Write an event, as a part of the transaction; what is None is left out."""
     given = {name: value for name, value in detail.items() if value is not None}
-    connection.execute(_INSERT, at=now, type=type, address=str(address), detail=dumps(given))
+    connection.execute(ADD_EVENT, at=now, type=type, address=str(address), detail=dumps(given))
 
 
 def after(connection: Connection, cursor: int, limit: int = MOST) -> tuple[Event, ...]:

@@ -27,9 +27,10 @@ from declarative.model.record import dataclass
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import tables
 from declarative.store.backup import FOLDER, put, write_rows
-from declarative.store.database import Connection, Database, Opening, Write, refused
+from declarative.store.database import Connection, Database, Opening, refused
 from declarative.store.faults import StateError, translated
 from declarative.store.migrations import agree, is_there
+from declarative.store.statements import Write, merged
 from declarative.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ class Postgres(Database):
         try:
             with self._connected(lambda _: None) as raw:
                 text = self._psycopg.ClientCursor(raw).mogrify
+                writes = merged(writes)
                 statements = [text(_text(w.sql), values) for w in writes for values in w.values]
                 cursor = self.commit(raw, [*_WRITE, _LOCK, text(_GUARD, guard), *statements])
                 counts = [cursor.rowcount]

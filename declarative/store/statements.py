@@ -9,13 +9,20 @@ import functools
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from declarative.store.faults import FROM_BACKUP, StateError
 from declarative.store.tables import COLUMNS, JSON, later_than, loads, text_of
 
 MOST = 1e11
 """No time or sum is as large: the year 5138."""
+
+ADD_EVENT = (
+    "INSERT INTO events (id, at, type, address, detail)"
+    " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
+)
+COUNT_UP = "UPDATE meta SET serial = serial + 1"
+"""What most steps do: see `merged`."""
 
 Row = Any
 """A named tuple of the columns that a query names."""
@@ -144,3 +151,38 @@ def listed(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         values = {**values, **dict(zip(names, some, strict=True))}
         del values[name]
     return sql, values
+
+
+# ------------------------------------------------------------------------------- what was written
+
+
+class Write(NamedTuple):
+    """A statement that wrote."""
+
+    sql: str
+    values: list[dict[str, Any]]
+    """The statement ran once with each of these."""
+    rowcount: int
+    """The number of rows that it changed, in all."""
+
+
+_ADD_EVENTS = """
+    INSERT INTO events (id, at, type, address, detail)
+    SELECT (SELECT coalesce(max(id), 0) FROM events) + number, at, type, address, detail::json
+    FROM (VALUES {rows}) AS new (number, at, type, address, detail)
+"""
+
+
+def merged(writes: Sequence[Write]) -> list[Write]:
+    """The same writes with one statement for all events, and one for the serial: nothing in the same
+    transaction depends on them, and the server plans each statement anew.
+    """
+    merged = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
+    told = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
+    if told:
+        rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in range(1, len(told) + 1))
+        values = {f"{name}{i}": value for i, its in enumerate(told, 1) for name, value in its.items()}
+        merged.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(told)))
+    if count := sum(write.sql == COUNT_UP for write in writes):
+        merged.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
+    return merged

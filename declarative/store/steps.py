@@ -14,6 +14,7 @@ from declarative.model.status import RankStatus
 from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
 from declarative.store.faults import ConstraintError, StateError
+from declarative.store.statements import COUNT_UP
 
 ERROR_LENGTH = 2000
 """Characters of a backend's message that the journal keeps."""
@@ -309,7 +310,7 @@ def raise_generation(connection: Connection, address: Address, to: int, used: in
 
 def count_up(connection: Connection) -> None:
     """Raise the serial: records have changed."""
-    connection.execute("UPDATE meta SET serial = serial + 1")
+    connection.execute(COUNT_UP)
 
 
 def counted(step: Callable[[Connection], bool], *, observed: bool) -> Callable[[Connection], object]:

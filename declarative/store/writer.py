@@ -191,6 +191,12 @@ class Writer:
         return self._lineage
 
     @resumed
+    def project(self) -> str | None:
+        """The project whose state this is; None if unknown."""
+        with self._at.reading() as connection:
+            return rows.named(connection, "project")
+
+    @resumed
     def claim(self, project: str) -> None:
         """Write down the project whose state this is."""
 
