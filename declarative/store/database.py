@@ -240,27 +240,6 @@ class Connection:
         self.last_id: int | None = None
         """What earlier steps have read and nobody else changes: the state's id, the last entry's id."""
 
-    @contextmanager
-    def step(self, *, alone: bool) -> Iterator[None]:
-        """A savepoint: this part can fail without the rest. `alone`: there is no rest, and no savepoint."""
-        if alone:
-            with self.database.mutex:
-                yield
-            return
-        known, written = (self.lineage, self.last_id), len(self.writes or ())
-        with translated(self.database.name), self.database.mutex:
-            self.raw.execute("SAVEPOINT step")
-            try:
-                yield
-            except BaseException:
-                self.lineage, self.last_id = known
-                if self.writes:
-                    del self.writes[written:]
-                self.raw.execute("ROLLBACK TO SAVEPOINT step")
-                raise
-            # What it might have taken back is no longer kept: a copy of each page that a later step changes.
-            self.raw.execute("RELEASE SAVEPOINT step")
-
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
         return Result(self._run(self.raw.execute, sql, values), sql)

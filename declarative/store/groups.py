@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from declarative.store.database import Connection, Database
-from declarative.store.faults import StateError
+from declarative.store.faults import StateError, translated
 
 T = TypeVar("T")
 
@@ -60,31 +60,55 @@ class Step:
         self._woken.release()
 
 
+class _UndoneError(Exception):
+    """Rolls a transaction back."""
+
+
 class WriteGroup:
     """One transaction and its steps. No thread goes on before all of them are committed."""
 
-    def __init__(self, database: Database, patience: float) -> None:
-        """`patience`: how many seconds it may wait, once, for more steps."""
-        self._transaction = database.writing()
-        self.connection = self._transaction.__enter__()
+    def __init__(self, database: Database, begin: Callable[[Connection], None], patience: float) -> None:
+        """`begin` is done first in it; `patience`: how many seconds it may wait, once, for more steps."""
+        self._database = database
+        self._begin = begin
+        self._open()
         self.taken: list[Step] = []
-        self.steps = 0
-        """The number of steps to commit, without failed ones."""
+        self.done: list[Step] = []
+        """The steps to commit: those that have not failed."""
         self.error: BaseException | None = None
         self.patience = patience
 
+    def _open(self) -> None:
+        self._transaction = self._database.writing()
+        connection = self._transaction.__enter__()
+        try:
+            with self._database.mutex:
+                self._begin(connection)
+        except BaseException as error:
+            self._transaction.__exit__(type(error), error, None)
+            raise
+        self._connection = connection
+
     def do(self, step: Step) -> None:
-        """Do a step. One that fails leaves those before it as they are. The first one's fault is raised."""
+        """Do a step. One that fails leaves those before it as they are. The first one's fault is raised.
+
+        Each step would pay for a savepoint. Instead, after a fault, the steps before it are done again.
+        """
         assert step.work is not None
         try:
-            with self.connection.step(alone=not self.steps):
-                step.found = step.work(self.connection)
+            with translated(self._database.name), self._database.mutex:
+                step.found = step.work(self._connection)
         except Exception as error:
-            if not self.steps:
+            if not self.done:
                 raise
             step.error = error
+            before, self.done = self.done, []
+            self._transaction.__exit__(_UndoneError, _UndoneError(), None)
+            self._open()
+            for earlier in before:
+                self.do(earlier)
         else:
-            self.steps += 1
+            self.done.append(step)
 
     def end(self, error: BaseException | None = None) -> None:
         """Commit it, or after an `error` roll all of it back; the fault is then that of every step."""
@@ -255,21 +279,15 @@ class Groups:
 
     def _open(self, own: Step) -> WriteGroup | None:
         """An open transaction; None if it cannot be opened, which is the fault of the thread's own step."""
-        group = None
         try:
-            group = WriteGroup(self._database, self._patience)
-            with self._database.mutex:
-                self._begin(group.connection)
+            return WriteGroup(self._database, self._begin, self._patience)
         except BaseException as error:
-            if group:
-                group.end(error)
             with self._queue:
                 self._steps.remove(own)
-            own.error, own.is_done = group.error if group else error, True
+            own.error, own.is_done = error, True
             if not isinstance(error, Exception):
                 raise
             return None
-        return group
 
     def _next(self, group: WriteGroup) -> Step | None:
         """The step that the group goes on with, if there is one or one comes in time."""
