@@ -170,6 +170,33 @@ def test_the_limit_of_a_fleet_that_leaves_nothing_is_named(shop):
 
 
 @pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (
+            {"max_price": 0.5},
+            "none of 8 offers keeps its limits (`max_price` rules out 2, `resources` 2, `regions` 4): the",
+        ),
+        (
+            {"instance_types": ["hgx.bog"]},
+            "(`instance_types` rules out 4, `regions` 4): none is in its `instance_types`; did you mean",
+        ),
+        (
+            {"resources": {"gpu": "H100:16"}},
+            "(`resources` rules out 4, `regions` 4): nothing fits its `resources`; the nearest, hgx.big",
+        ),
+    ],
+)
+def test_a_refusal_names_the_limits_of_a_fleet_that_may_launch_nothing(shop, limits, said):
+    """How many offers each rules out, those that are nearest first, and what to write."""
+    train = {"type": "task", "name": "train", "resources": {"gpu": 1}, "commands": ["true"]}
+    shop.declare(STACK, {**GPU, **limits}, train)
+    for command in (["plan", "--offline"], ["explain", "task/train", "--offline"]):
+        assert said in " ".join(shop.run(*command, code=3).out.split())
+    found = shop.plan("--offline", code=3)["unplaced"][0]["ranks"][0]["rejections"]
+    assert [(r["target"], r["code"]) for r in found] == [("fleet/gpu", "no-offer")]
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["fleet/gup"], "did you mean `fleet/gpu`?"),

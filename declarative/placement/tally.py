@@ -138,8 +138,9 @@ class Tally:
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(target))
         for name in self.refusals.without_offer:
-            none = Mismatch("no-offer", "no backend offers a node that its limits allow")
-            reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
+            rule = self.board.fleets[name]
+            none = Mismatch("no-offer", rule.why_nothing())
+            reason = fleet_reason(self.job.task, rule.fleet) or none
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any
@@ -75,6 +75,12 @@ class FleetRule:
     free_names: tuple[str, ...] = ()
     """Names to give first: those of nodes that are being replaced."""
     unseen: tuple[Unseen, ...] = ()
+    nothing: Callable[[], str] | None = None
+    """Says why it has no offers."""
+
+    def why_nothing(self) -> str:
+        """Why it has no offers."""
+        return self.nothing() if self.nothing else "no backend offers a node that its limits allow"
 
     def names(self, taken: Collection[str]) -> Iterator[str]:
         """The names that it may give: each is looked for when it is asked for, as others are taken."""

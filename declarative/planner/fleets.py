@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 from declarative.model.blocks import split
@@ -19,6 +20,7 @@ from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, uns
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits, unsplittable
 from declarative.planner.nodes import NodeDecision, least_useful_first, node_of, offer_of
+from declarative.planner.offers import why_nothing
 from declarative.planner.types import Reason
 
 NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
@@ -312,6 +314,7 @@ class Fleets:
             baseline=max(missing, wanted),
             taken=frozenset(f.node.name for f in nodes if f.ends),
             free_names=tuple(f.node.name for f in again) if fleet.nodes else (),
+            nothing=cache(partial(why_nothing, self.desired, fleet, self.inventory)) if fleet.nodes else None,
             unseen=unseen(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
         )
 

@@ -84,7 +84,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
 def _why_none(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Why:
     """Why nothing is offered at all, or nothing to a fleet."""
     if fleet is not None:
-        return why_short(desired, fleet, inventory, Near())
+        return ruled_out(desired, fleet, inventory, Near())[1]
     backends = backends_of(desired, fleet, asked)
     return nothing_offered(desired, backends, inventory) if backends else ("", "")
 
@@ -204,7 +204,7 @@ def short(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> 
     near = Near()
     for name, missing in outcome.short_fleets:
         address = f"fleet/{name}"
-        end, hint = why_short(desired, desired.fleets[name], inventory, near)
+        _, (end, hint) = ruled_out(desired, desired.fleets[name], inventory, near)
         summary = f"no offer for {missing} of the fleet's nodes{end}"
         out.append(finding(desired, address, "no-offer", summary=summary, hint=hint))
     return out
@@ -259,19 +259,36 @@ def _declared_regions(desired: Desired, backends: Iterable[str]) -> set[str]:
     return {str(r) for name in backends if name in desired.backends for r in desired.backends[name].regions}
 
 
-def why_short(desired: Desired, fleet: Fleet, inventory: Inventory, near: Near) -> Why:
-    """The first limit of a fleet that leaves nothing to launch, and what to write."""
+def why_nothing(desired: Desired, fleet: Fleet, inventory: Inventory) -> str:
+    """How many offers each limit of a fleet rules out, those that are nearest first, and what to write."""
+    lost, (end, hint) = ruled_out(desired, fleet, inventory, Near())
+    if not lost:
+        return f"no backend offers a node{end}; {hint}"
+    total, (limit, count), *others = sum(n for _, n in lost), *reversed(lost)
+    found = ", ".join([f"`{limit}` rules out {count:,}", *(f"`{name}` {n:,}" for name, n in others)])
+    return f"none of {total:,} offers keeps its limits ({found}){end}; {hint}"
+
+
+def ruled_out(
+    desired: Desired, fleet: Fleet, inventory: Inventory, near: Near
+) -> tuple[list[tuple[str, int]], Why]:
+    """A fleet's limits, each with how many offers it rules out of those that the ones before left, until none
+    is left; and why the last one leaves none.
+    """
     backends = allowed_backends(desired, fleet)
     left = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
+    lost: list[tuple[str, int]] = []
     if not left:
-        return nothing_offered(desired, backends, inventory)
+        return lost, nothing_offered(desired, backends, inventory)
     for limit in (*_NAMES, "resources", "spot_policy", "max_price"):
         within = [o for o in left if dict(kept(fleet, backends, o))[limit]]
+        if len(within) < len(left):
+            lost.append((limit, len(left) - len(within)))
         if not within:
             blind = _unread(backends, inventory) if limit in _NAMES else None
-            return blind or _nothing_within(fleet, limit, left, near)
+            return lost, blind or _nothing_within(fleet, limit, left, near)
         left = within
-    return "", WIDEN
+    return lost, ("", WIDEN)
 
 
 _NAMES = ("regions", "availability_zones", "instance_types")

@@ -282,8 +282,9 @@ class _AlternativeSearch:
         for _, reason, target in self.tally.unseen():
             self._note("offer", reason, [target])
         for name in self.recount.refusals.without_offer:
-            none = Mismatch("no-offer", "no backend offers a node that its limits allow")
-            reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
+            rule = self.board.fleets[name]
+            none = Mismatch("no-offer", rule.why_nothing())
+            reason = fleet_reason(self.job.task, rule.fleet) or none
             self._note("fleet", reason, [f"fleet/{name}"])
         return out
 
