@@ -31,7 +31,9 @@ def forgetful(project):
 def test_an_orphan_is_adopted(forgetful):
     """It is recorded as it was made; from then on it is as if it had never been forgotten."""
     text = forgetful.run("plan").out
-    assert "`fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all." in text
+    assert (
+        "` records one, `fleetform destroy --orphans` deletes all that have no `prevent_destroy`.\n" in text
+    )
     listed = forgetful.run("state", "adopt").out
     names = ["node/gpu-1", "volume/data", "volume/keep"]
     assert [line.split()[0] for line in listed.splitlines()] == names

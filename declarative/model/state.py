@@ -58,12 +58,15 @@ class Address(NamedTuple):
 
 ADOPTED = ("node", "volume", "rank")
 """The kinds that `state adopt` records again."""
+PROTECTABLE = ("node", "volume")
+"""The kinds that may have `prevent_destroy`."""
 
 
 def orphan_hint(address: Address) -> str:
     """What to do about a thing that this state made and does not record."""
     adopt = f"`fleetform state adopt {address}` records it, " if address.kind in ADOPTED else ""
-    return f"{adopt}`fleetform destroy --orphans` deletes it"
+    unless = ", unless it has `prevent_destroy`" if address.kind in PROTECTABLE else ""
+    return f"{adopt}`fleetform destroy --orphans` deletes it{unless}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
-from declarative.model.state import ADOPTED, Renamed
+from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
 from declarative.planner.types import Cost, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso
@@ -240,7 +240,8 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
         out += [f"{CHANGED}:", "", *drift_rows(plan.observed.drift, paint), ""]
     if kinds := {d.address.partition("/")[0] for d in plan.observed.drift if d.change == "orphan"}:
         adopt = "" if kinds.isdisjoint(ADOPTED) else "`fleetform state adopt ADDRESS` records one, "
-        out += [f"Orphans: {adopt}`fleetform destroy --orphans` deletes all.", ""]
+        most = "all" if kinds.isdisjoint(PROTECTABLE) else "all that have no `prevent_destroy`"
+        out += [f"Orphans: {adopt}`fleetform destroy --orphans` deletes {most}.", ""]
     if vanished := plan.observed.vanished:
         backend = paint("yellow", f"{plural(len(vanished), 'thing')} of one backend vanished at once:")
         out += [f"{backend} {', '.join(map(clean, vanished))}"]

@@ -136,7 +136,8 @@ PLANNING: dict[str, Code] = {
         "the plan makes something that exists but is not recorded, as after `state restore`: its backend "
         "refuses to make it again",
         "a volume that was made after the backup that was restored",
-        "`fleetform state adopt volume/x` records it; `fleetform destroy --orphans` deletes all orphans",
+        "`fleetform state adopt volume/x` records it; `fleetform destroy --orphans` deletes all orphans "
+        "that have no `prevent_destroy`",
     ),
     "vanished": Code(
         Chapter.PLANNING,
