@@ -222,7 +222,7 @@ def test_a_cursor_that_there_is_not(project):
     ("pattern", "hint"),
     [
         ("zebra", "write one of `attachment.*`, `backend.*`, `fleet.*`, `node.*`, `rank.*`"),
-        ("rank", "the types of `rank` are `rank.create_failed`, `rank.created`"),
+        ("rank", "the types of `rank` are `rank.adopted`, `rank.create_failed`"),
         ("task.fail", "`task.failed`, `task.lost`"),
         ("nodes.*", "did you mean `node.*`?"),
         ("Rank Failed", "write `rank.failed`, `node.*` or `*`"),

@@ -49,6 +49,10 @@ def test_an_orphan_is_adopted(forgetful):
     for address in names:
         assert forgetful.run("state", "adopt", address).out.startswith(f"Adopted: {address}")
     forgetful.no_changes()
+    done = [line.split()[1:3] for line in forgetful.run("state", "history").out.splitlines()[:3]]
+    assert done == [["adopt", address] for address in reversed(names)]
+    told = forgetful.run("events", "--type", "*.adopted").out.splitlines()
+    assert [line.split()[1:3] for line in told] == [[f"{a.split('/')[0]}.adopted", a] for a in names]
 
 
 def test_orphans_are_deleted_and_nothing_else(forgetful):

@@ -65,6 +65,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
             writer.adopt(_whole_record(few[0], state))
         if wanted.kind == "node":
             writer.set_idle(wanted.name, now())
+        writer.log("adopt", wanted)
     emit_text(f"Adopted: {_name(few[0])}\n")
     return 0
 

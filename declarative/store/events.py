@@ -27,6 +27,7 @@ MOST = 500
 """How many are read at once."""
 DONE = {"create": "created", "update": "updated", "delete": "deleted"}
 NOTED = {
+    "adopt": "adopted",
     "drain": "drained",
     "exec": "exec",
     "forget": "forgotten",

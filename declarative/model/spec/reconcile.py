@@ -114,7 +114,7 @@ class SecretName(str):
 
 _CALLED = "created updated deleted create_failed update_failed delete_failed"
 """What happens to all that backends make."""
-_RECORDED = "forgotten moved waiting"
+_RECORDED = "adopted forgotten moved waiting"
 _EVENT_WORDS = {
     "attachment": f"{_CALLED} {_RECORDED}",
     "backend": "waiting",
