@@ -239,7 +239,7 @@ class Postgres(Database):
             prepare_threshold=None,
         )
         made.adapters.register_loader("json", TextLoader)  # `database.loads` reads it, for both databases
-        made.settle()
+        made.settle()  # it was used just now
         return made
 
     def begin(self, raw: Any, *, writes: bool) -> None:

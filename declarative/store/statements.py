@@ -177,12 +177,12 @@ def merged(writes: Sequence[Write]) -> list[Write]:
     """The same writes with one statement for all events, and one for the serial: nothing in the same
     transaction depends on them, and the server plans each statement anew.
     """
-    merged = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
+    found = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
     told = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
     if told:
         rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in range(1, len(told) + 1))
         values = {f"{name}{i}": value for i, its in enumerate(told, 1) for name, value in its.items()}
-        merged.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(told)))
+        found.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(told)))
     if count := sum(write.sql == COUNT_UP for write in writes):
-        merged.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
-    return merged
+        found.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
+    return found
