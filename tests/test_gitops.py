@@ -49,7 +49,7 @@ def test_its_page_leads_from_an_empty_folder_to_ranks(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "rank 1 of 2" in done.stdout
-    assert "node/pair-2" in done.stdout
+    assert "node.deleted  node/pair-2" in done.stdout
     assert "rank 0 of 2" in done.stdout
 
 
