@@ -237,12 +237,13 @@ def test_seats_are_enough_if_none_could_be_added():
         assert -weight * (1 - counted.SKEW) <= enough < 2 - weight
 
 
-def _program_of(number=5, **rule):
-    """Unlike tasks, and the program for them."""
+def _program_of(number=5, *, may=False, **rule):
+    """Unlike tasks, and the program for them, or for the most of them."""
     asks = [ask(f"t{i}", resources={"cpu": f"{i + 1}.."}) for i in range(number)]
     own = fleet(**{"nodes": "0..", "blocks": "auto", "offers": [L4, T4, H100], **rule})
     board = Board(asks, [], {"gpu": own}, {})
-    return counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    jobs = board.jobs
+    return counted.Counted(Ledger.start(board), [] if may else jobs, {}, 1000, jobs if may else ())
 
 
 @pytest.mark.parametrize("small", [1, 10**6])
@@ -402,7 +403,7 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     answers = [(-11.0, empty), (-10.0, seated), (-9.0, empty)]
     monkeypatch.setattr(optimum, "solve", lambda *_: answers.pop(0))
     monkeypatch.setattr(optimum, "rough_of", lambda _: rough)
-    assert optimum.most(rough, search.SEATS, optimum.Known(), many=True) == (-11.0, seated)
+    assert optimum.most(rough, search.SEATS, optimum.Known(), math.inf, many=True) == (-11.0, seated)
     assert len(rough.program.low) == rows + 1
     assert len(answers) == 1
 
@@ -433,8 +434,85 @@ def test_a_program_is_solved_once(monkeypatch):
     known = optimum.Known()
     assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
     assert known.solutions
+    work = known.work
+    assert known.drawn == work > 0
     monkeypatch.setattr(Program, "solve", None)
     assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
+    assert known.work == work
+    assert known.drawn == pytest.approx(2 * work)
+
+
+def _hard():
+    """Three sums of thirty columns that are to be exact: HiGHS looks at thousands of nodes for that."""
+    chance, program = random.Random(7), Program()
+    columns = [program.column(chance.randint(90, 110), 1) for _ in range(30)]
+    for _ in range(3):
+        terms = {column: float(chance.randint(1, 99)) for column in columns}
+        program.row(sum(terms.values()) // 2, math.inf, terms)
+    return program
+
+
+def test_a_search_for_whole_numbers_ends_when_its_work_is_done():
+    """It is counted, and the same each time; what was found until then holds."""
+    limits = SolverLimits(nodes=3_000, columns=100)
+    full, first, second = _hard(), _hard(), _hard()
+    best = full.solve(limits)
+    first.most_work = second.most_work = 0.1 * full.work
+    found = first.solve(limits)
+    assert found == second.solve(limits)
+    assert first.most_work < first.work == second.work < 0.7 * full.work
+    assert found.bound < best.bound <= first.cost(found.values)
+    assert first.solve(limits, whole=()) == NONE
+
+
+def test_a_large_program_of_fractions_costs_the_same_by_an_interior_point_method():
+    program = _program_of(5, offers=[L4, T4, H100]).program
+    simplex, interior = (
+        program.solve(replace(search.COST, interior=fast), whole=()) for fast in (False, True)
+    )
+    assert interior.bound == pytest.approx(simplex.bound)
+    assert len(interior.duals) == len(simplex.duals)
+
+
+def _three():
+    """A task of 5 GPUs and two of 4, on a node of 8: as many blocks as can be seated are the two's."""
+    return [ask(name, resources={"gpu": count}) for name, count in (("t5", 5), ("t4", 4), ("u4", 4))]
+
+
+def test_a_plan_does_without_programs_that_would_take_too_much(monkeypatch):
+    """It says that it proved nothing then."""
+    nodes = [node("gpu-0", shape=gpus("H100", 8, cpu=8), total=8)]
+    (refusal,) = run(_three(), nodes).refusals
+    assert (refusal.task, refusal.proved) == ("t5", True)
+    monkeypatch.setattr(search, "WORK", 0)
+    proved = {refusal.task: refusal.proved for refusal in run(_three(), nodes).refusals}
+    assert proved == {"t4": False, "u4": False}
+
+
+@pytest.mark.parametrize(("work", "until"), [(search.WORK, -1.0), (0, 1e9)])
+def test_no_hint_comes_of_a_plan_that_would_do_without_programs(monkeypatch, work, until):
+    """The plan that is made for a hint stops where another one might differ from it."""
+    board = Board(_three(), [], {"gpu": fleet(nodes="0..1", blocks="auto", offers=[H100])}, {})
+    assert set(search.Search(board, until=1e9).seated()) == {0, 2}
+    monkeypatch.setattr(search, "WORK", work)
+    with pytest.raises(search.TooMuchWorkError):
+        search.Search(board, until=until).seated()
+
+
+def test_a_program_that_took_all_its_work_leaves_some_for_few_columns():
+    """Launches by fractions alone would be none."""
+    program = _program_of(5, offers=[L4, replace(H100, price=9.0)])
+    least, ledger = optimum.solve(program, replace(search.COST, work=1e-3), optimum.Known())
+    assert ledger is not None
+    assert least <= Seating(ledger, []).cost
+
+
+@pytest.mark.parametrize("spent", [False, True])
+def test_no_program_for_the_most_tasks_is_begun_when_all_is_drawn(spent):
+    program = _program_of(5, offers=[L4], may=True)
+    known = optimum.Known(drawn=10.0)
+    least, ledger = optimum.most(program, search.SEATS, known, 10.0 if spent else 11.0, many=False)
+    assert (ledger is None, least == -math.inf) == (spent, spent)
 
 
 def test_a_solution_that_is_good_enough_is_taken():

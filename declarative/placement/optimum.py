@@ -41,6 +41,9 @@ launches cost no more than so many gaps too much.
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
 
+INTERIOR = 3_000
+"""A program of costs that has more columns is solved by an interior-point method, if fractions will do."""
+
 LONGER = 5
 """How many times as many nodes of the tree are looked at if there is no solution in a few."""
 
@@ -66,8 +69,14 @@ LAST = (Few(8, True, 3),)
 FAR = 5
 """Launches that cost so many gaps too much are looked at once more, with all columns."""
 
+AT_LEAST = 0.4
+"""The part of the work that is left for launches with few columns, whatever fractions took."""
+
 FEW_NODES = 12
 """Nodes of the tree then."""
+
+QUICK = 0.2
+"""The part of the work that is spent on the proof if seats are looked for quickly, and some were found."""
 
 NEARLY_ALL = 0.01
 """Seats that are looked for quickly are enough if no more than this part of them could be added."""
@@ -84,8 +93,10 @@ class Known:
     """Programs that were solved: plans that differ in one task or limit have many that are the same."""
 
     solutions: dict[object, Solution] = field(default_factory=dict)
-    work: int = 0
-    """What all of them took, in simplex iterations."""
+    work: float = 0.0
+    """What all of them took."""
+    drawn: float = 0.0
+    """What it would be if each had been solved again whenever it was asked for."""
 
 
 def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:
@@ -97,9 +108,12 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     key = (limits, counted.worth, counted.rough, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
         before = counted.program.work
-        known.solutions[key] = _solve(counted, limits)
-        known.work += counted.program.work - before
+        counted.program.most_work = before + limits.work
+        found = _solve(counted, limits)
+        known.solutions[key] = replace(found, work=counted.program.work - before)
+        known.work += known.solutions[key].work
     found = known.solutions[key]
+    known.drawn += found.work
     return found.bound, ledger_of(counted, found.values) if found.values else None
 
 
@@ -110,16 +124,23 @@ def rough_of(counted: Counted) -> Counted | None:
     return rough if counted.large or smaller else None
 
 
-def most(counted: Counted, limits: SolverLimits, known: Known, *, many: bool) -> tuple[float, Ledger | None]:
+def most(
+    counted: Counted, limits: SolverLimits, known: Known, until: float, *, many: bool
+) -> tuple[float, Ledger | None]:
     """Minus the weight that is seated at most, and the best ledger that was found. What can be solved roughly
-    is not solved exactly if there are `many` tasks, or if that cannot be better.
+    is not solved exactly if there are `many` tasks, or if that cannot be better. None is begun if `until` is
+    drawn.
     """
     large = many and len(counted.program.costs) * HALF > limits.columns
     rough = counted.roughened() if large else rough_of(counted)
     least, best, weight = -math.inf, None, 0
-    for program in filter(None, (rough, None if rough and many else counted)):
+    for program in filter(None, (rough, None if large else counted)):
+        if best and many and weight >= counted.worth:
+            break
         program.worth = counted.worth
-        for turn in range(TURNS if program.rough else 1):
+        for turn in range(TURNS if program.rough and not limits.quick else 1):
+            if known.drawn >= until:
+                return least, best
             lower, ledger = solve(program, limits, known)
             least = least if turn else max(least, lower)
             if ledger and all(job.index in ledger.seats for job in counted.jobs):
@@ -140,8 +161,10 @@ def roughly(
     """
     least = -math.inf
     found: list[Seating] = []
+    until = known.drawn + limits.work
     for turn in range(MOST_TURNS):
-        lower, ledger = solve(counted, limits, known)
+        work = max(until - known.drawn, AT_LEAST * limits.work)
+        lower, ledger = solve(counted, replace(limits, work=work), known)
         least = least if turn else lower
         if ledger is None:
             break
@@ -151,6 +174,8 @@ def roughly(
             found.append(seating)
         good = least * (1 + GOOD * limits.gap)
         if not tightened or (found and (turn + 1 >= TURNS or min(one.cost for one in found) <= good)):
+            break
+        if known.drawn >= until and (found or turn + 1 >= TURNS):
             break
     return least, found
 
@@ -177,16 +202,22 @@ def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
 def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions of all, then with few columns, and then with all if that was not good enough."""
     program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
-    limits = limits if small else _of_step(limits)
+    few_tasks = len(counted.jobs) + len(counted.may) <= EXACT
+    limits = replace(limits, brief=not few_tasks) if small else _of_step(limits)
+    limits = replace(limits, interior=not counted.worth and len(program.costs) > INTERIOR)
     first = _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
-    if small or len(counted.jobs) <= EXACT:
+    if len(counted.jobs) <= EXACT:
         steps = [few._replace(gaps=1) for few in steps]
+    steps = steps[:1] if small and (counted.worth or len(counted.jobs) <= EXACT) else steps
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
-    if limits.quick:
+    if counted.rough and not counted.worth and len(counted.jobs) > EXACT and found.values:
+        return Solution(first.bound, found.values)  # which of its ranks find a place is not known anyway
+    if limits.quick and found.values:
+        program.most_work = min(program.most_work, program.work + QUICK * limits.work)
         enough = max(enough, first.bound * (1 - NEARLY_ALL))
     if program.cost(found.values) <= enough:
         return Solution(first.bound, found.values)
@@ -240,10 +271,12 @@ def _with_few(
 ) -> Solution:
     """The best solution of whole numbers with few columns, or what is `found` already."""
     program = counted.program
-    limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=bool(counted.worth))
+    limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=True)
+    if not counted.worth:
+        program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
-        if program.cost(found.values) <= enough:
+        if program.cost(found.values) <= enough or (limits.quick and found.values):
             break
         new = program.solve(replace(limits, enough=enough), zero=_left_out(counted, first, few))
         found = min(found, new, key=lambda one: program.cost(one.values))

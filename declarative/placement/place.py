@@ -21,7 +21,7 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
-from declarative.placement.search import Search
+from declarative.placement.search import Search, TooMuchWorkError
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 
@@ -35,8 +35,10 @@ MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
-MOST_WORK, LEAST_WORK = 3_500, 500
-"""Simplex iterations of a plan's programs and of those that are solved for them; so many in any case…"""
+MOST_WORK, LEAST_WORK = 120, 60
+"""What the programs that are solved for them may take: as much as those of the plan, but no more than that,
+and so much in any case…
+"""
 
 CLOSER = 8
 """…and how many times as often if it is about one task."""
@@ -138,7 +140,7 @@ class Remedies:
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (_work(board) + OVERHEAD))
         self.plans = max(1, plans) * closer if about or plans > 1 else 0
         """How many more may be made. One alone finds little."""
-        self.work = max(MOST_WORK, known.work + LEAST_WORK) * effort * closer
+        self.work = known.work + min(MOST_WORK, max(LEAST_WORK, known.work / effort)) * effort * closer
         """`known` may come to so much."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
@@ -182,7 +184,11 @@ class Remedies:
             return None
         changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
         board = Board(changed, self.board.nodes, fleets, self.board.volumes)
-        return set(Search(board, self.effort, self.known).seated(needed))
+        try:
+            return set(Search(board, self.effort, self.known, until=self.work).seated(needed))
+        except TooMuchWorkError:
+            self.plans = -1
+            return None
 
     # What tasks share
 

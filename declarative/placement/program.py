@@ -26,19 +26,23 @@ class SolverLimits:
     nodes: int
     columns: int
     """Of a program that is solved at all."""
+    work: float = math.inf
+    """What one program may take, all its steps together, in units of `Program.work`."""
     gap: float = 0.0
     absolute: float = 1e-6
     brief: bool = False
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
     quick: bool = False
     """Give up where no solution is found at once."""
+    interior: bool = False
+    """Solve fractions by an interior-point method: far fewer steps where a program is large."""
     enough: float = -math.inf
     """Stop at the first solution that costs no more."""
 
     def times(self, effort: int) -> SolverLimits:
         """So many times as much of everything."""
-        nodes, columns = self.nodes * effort, self.columns * effort
-        return replace(self, nodes=nodes, columns=columns, gap=self.gap / effort)
+        nodes, columns, work = self.nodes * effort, self.columns * effort, self.work * effort
+        return replace(self, nodes=nodes, columns=columns, work=work, gap=self.gap / effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Solution:
     values: Sequence[float]
     duals: Sequence[float] = ()
     """What one more of a column adds to the cost, if none has to be whole."""
+    work: float = 0.0
+    """What it took to find it."""
 
 
 NONE = Solution(-math.inf, ())
@@ -65,8 +71,10 @@ class Program:
     starts: list[int] = field(default_factory=lambda: [0])
     columns: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
-    work: int = 0
-    """Simplex iterations that it took so far, and a part of its columns for each time: what takes time."""
+    work: float = 0.0
+    """What it took so far: about as many milliseconds of CPU, but counted and never measured."""
+    most_work: float = math.inf
+    """What it may take: with less left a search ends early, and with nothing left none begins."""
 
     def column(self, cost: float, most: float = math.inf) -> int:
         """Add a column; its number."""
@@ -117,6 +125,8 @@ class Program:
             highspy = importlib.import_module("highspy._core")
         except ImportError:
             return NONE
+        if self.work >= self.most_work:
+            return NONE
         lp = self._model(np, highspy, whole)
         most = np.array(self.most, dtype=float)
         most[list(zero)] = 0.0
@@ -129,19 +139,44 @@ class Program:
             known = highspy.HighsSolution()
             known.col_value = list(map(round, start))
             highs.setSolution(known)
-        highs.run()
+        fractions = whole is not None and not whole
+        self._run(highspy, highs, limits, int(np.count_nonzero(most)), fractions=fractions)
         info, status = highs.getInfo(), highs.getModelStatus()
-        self.work += max(0, info.simplex_iteration_count) + len(self.costs) // COLUMNS
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
         answer = highs.getSolution()
         said, values = info.objective_function_value, list(answer.col_value) if found else []
         if start and not math.isclose(self.cost(values), said, rel_tol=SLACK, abs_tol=SLACK):
             # HiGHS 1.16 may leave out of a start's cost what presolve has fixed: it finds none better then.
-            return self.solve(limits, whole=whole, zero=zero)
-        fractions = whole is not None and not whole
+            again = self.solve(limits, whole=whole, zero=zero)
+            return again if again.values else Solution(-math.inf, values)
         bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
         return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
+
+    def _run(self, highspy: Any, highs: Any, limits: SolverLimits, columns: int, *, fractions: bool) -> None:
+        """Let HiGHS solve it, and add what that takes. A search for whole numbers ends when `most_work` is
+        done. `columns`: how many may be more than 0.
+        """
+        terms = len(self.columns) / 1000
+        a_round = TERM_ROUND * terms + COLUMN_ROUND * (columns + 1) / 1000
+        most, rounds = (self.most_work - self.work) / a_round, 0
+
+        def look(_kind: int, _message: str, _found: object, answer: Any, _data: object) -> None:
+            nonlocal rounds
+            rounds += 1
+            answer.user_interrupt = rounds > most
+
+        highs.setCallback(look, None)
+        highs.startCallback(highspy.cb.kCallbackMipInterrupt)
+        highs.run()
+        steps, size = max(0, highs.getInfo().simplex_iteration_count), len(self.costs) / 1000
+        if not fractions:
+            self.work += STEP * steps + a_round * rounds
+        elif limits.interior:
+            self.work += INTERIOR * size
+        else:
+            self.work += steps * (LP_STEP + COLUMN_STEP * size)
+        self.work += TERM * terms + 1
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
         """The program as HiGHS takes it, but for what its columns may be."""
@@ -161,8 +196,17 @@ class Program:
 SLACK = 1e-6
 """A value that is so near a whole number is one."""
 
-COLUMNS = 16
-"""So many columns of a program take as long to set up as an iteration."""
+STEP, TERM = 0.05, 0.6
+"""What a simplex iteration takes in a search for whole numbers; and a thousand factors, each time."""
+
+TERM_ROUND, COLUMN_ROUND = 0.12, 0.9
+"""What a round of cuts, or a node, takes for each thousand factors, and columns that may be more than 0."""
+
+LP_STEP, COLUMN_STEP = 0.0034, 0.0092
+"""What a simplex iteration takes if fractions will do: in any case, and for each thousand columns."""
+
+INTERIOR = 20
+"""What a thousand columns take then with an interior-point method."""
 
 FEASIBLE = 2
 """HiGHS's `kSolutionStatusFeasible`."""
@@ -189,6 +233,7 @@ def _options(limits: SolverLimits) -> dict[str, Any]:
         "parallel": "off",
         "random_seed": 0,
         **(BRIEF if limits.brief else {}),
+        **({"solver": "ipm", "mip_lp_solver": "ipm"} if limits.interior else {}),
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,

@@ -34,11 +34,19 @@ MUCH = 0.02
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3)
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
 """For the cheapest launches…"""
 
-SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
+SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4, work=150)
 """…and for the most tasks."""
+
+WORK, FEW_WORK, MOST_WORK = 0.5, 640, 2_000
+"""What all programs of one plan may take for each task, in units of `Program.work`; for how many tasks at
+least, and at most.
+"""
+
+SEATING, ROUGHLY = 0.6, 0.5
+"""The part of it that programs for the most tasks may take, and what a rough program may take of the rest."""
 
 FAIR = 12
 """What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound."""
@@ -50,18 +58,33 @@ ROUNDS = 3
 """With more tasks: passes with all sizes that were left out in front."""
 
 
+class TooMuchWorkError(Exception):
+    """The programs took more than they may: what would be found is not known."""
+
+
 class Search:
     """One board, searched."""
 
     def __init__(
-        self, board: Board, effort: int = 1, known: Known | None = None, start: Ledger | None = None
+        self,
+        board: Board,
+        effort: int = 1,
+        known: Known | None = None,
+        start: Ledger | None = None,
+        *,
+        until: float = math.inf,
     ) -> None:
         """`known` are programs that were solved for other boards; what is solved for this one is added.
-        `start` is what is there, if it is not as the board has it.
+        `start` is what is there, if it is not as the board has it. With `until`, `TooMuchWorkError` is raised
+        if the work of `known` comes to that, or if a plan would have to do without a program.
         """
         self.board = board
         self.known = known or Known()
         self.cost, self.seats = COST.times(effort), SEATS.times(effort)
+        work = WORK * min(max(len(board.jobs), FEW_WORK), MOST_WORK) * effort
+        self.until, self.all_drawn = until, self.known.drawn + work
+        self.seats_drawn = self.known.drawn + SEATING * work
+        self.least_left = (1 - SEATING) * work
         self.start = start.copy() if start else Ledger.start(board)
         keep_baselines(self.start)
         self.orders = Orders(self.start)
@@ -165,6 +188,11 @@ class Search:
 
         With `gain` only what is found quickly is taken, and only if it adds this part of what is seated.
         """
+        drawn = self.known.drawn >= self.seats_drawn
+        if self.known.work >= self.until or (drawn and self.until < math.inf):
+            raise TooMuchWorkError
+        if drawn:
+            return None, False, False
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
@@ -174,7 +202,7 @@ class Search:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
         limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
-        least, ledger = most(counted, limits, self.known, many=many)
+        least, ledger = most(counted, limits, self.known, self.seats_drawn, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
@@ -304,13 +332,7 @@ class Search:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
         counted = self._counted(begin, free, found)
-        least, others = -math.inf, list[Seating]()
-        if rough := rough_of(counted):
-            least, others = roughly(rough, self.cost, self.known, lambda ledger: self._whole(ledger, jobs))
-        if all(other.cost > least * (1 + FAIR * self.cost.gap) + ROUNDED for other in others):
-            lower, ledger = solve(counted, self.cost, self.known)
-            least = max(least, lower)
-            others += [self._whole(ledger)] if ledger else []
+        least, others = self._by_programs(counted, jobs)
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
             least = bound(self._counted(self.start, jobs, found).roughened(), self.cost)
         same = [replace(other, left=found.left, proved=found.proved) for other in others]
@@ -318,6 +340,26 @@ class Search:
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
         return found, bool(others)
+
+    def _by_programs(self, counted: Counted, jobs: Sequence[Job]) -> tuple[float, list[Seating]]:
+        """What launches cost at least, and what was found. The rough program is the first if it is much
+        smaller, else the last resort.
+        """
+        least, found = -math.inf, list[Seating]()
+        rough = rough_of(counted)
+        for program in (rough, counted, None if rough or not counted.roughens else counted.roughened()):
+            fair = least * (1 + FAIR * self.cost.gap) + ROUNDED
+            if program is None or any(one.cost <= fair for one in found):
+                continue
+            left = max(self.least_left, self.all_drawn - self.known.drawn)
+            if program.rough:
+                limits = replace(self.cost, work=ROUGHLY * left)
+                lower, more = roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
+            else:
+                lower, ledger = solve(program, replace(self.cost, work=left), self.known)
+                more = [self._whole(ledger)] if ledger else []
+            least, found = max(least, lower), found + more
+        return least, found
 
     def _whole(self, ledger: Ledger, jobs: Sequence[Job] = ()) -> Seating:
         """A ledger, tidied, with those of the tasks seated that it lacks."""
