@@ -97,6 +97,7 @@ def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
     assert project.run("status", "--json", env=ENV).json["health"] == [found]
     says(project.run("plan", env=ENV), "Not well:", "Nothing is changed, but 1 backend could not be read.")
     says(project.apply(code=4, env=ENV), "backend/aws could not be read", "Fix that, and apply again")
+    says(project.run("destroy", "--auto-approve", code=4, env=ENV), "Fix that, and destroy again")
     summary = json.loads(project.apply("--json", code=4, env=ENV).out.splitlines()[-1])
     assert (summary["result"], summary["health"]) == ("failed", [found])
     line.rules.clear()

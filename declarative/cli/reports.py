@@ -244,7 +244,8 @@ class RunOutput:
 
     def _say_unreadable(self, plan: Plan) -> None:
         if plan.unreadable_backends and not self.as_json:
-            then = "what is there was not compared with what is declared. Fix that, and apply again"
+            again = "destroy" if self.doing == "destroy" else "apply"
+            then = f"what is there was not compared with what is declared. Fix that, and {again} again"
             sys.stderr.write(f"{', '.join(plan.unreadable_backends)} could not be read: {then}\n")
 
     def _pending_events(self, tasks: Iterable[str]) -> None:
