@@ -115,10 +115,13 @@ def cost(state: State, found: Decisions) -> Cost:
 def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
     """The price of a node an hour. A partition's node exists anyway, and others use it, too."""
     price = decision.node.price
-    if not decision.shared:
-        return price
-    mine = sum(holder.startswith("rank/") for holder in held.values())
-    return price if mine and price is None else (price or 0.0) * mine / decision.node.total
+    return held_price(price, held, decision.node.total) if decision.shared else price
+
+
+def held_price(price: float | None, holders: Mapping[int, str], total: int) -> float | None:
+    """The price of the blocks that this project holds of a partition's node."""
+    mine = sum(holder.startswith("rank/") for holder in holders.values())
+    return price if mine and price is None else (price or 0.0) * mine / total
 
 
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:
