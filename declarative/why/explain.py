@@ -336,7 +336,7 @@ class Explainer:
             closed=decision.node.closed,
             kind=Kind(*of_node(node)),
             holders=preview.holders,
-            idle_price=None if decision.goes else _idle_price(node, preview),
+            idle_price=None if decision.goes or decision.shared else _idle_price(node, preview),
             looked=found,
             not_asked=not_asked,
         )

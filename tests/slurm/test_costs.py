@@ -41,6 +41,7 @@ def test_limits_count_what_tasks_hold_of_a_partition(project: Cluster) -> None:
     declare(30, gang)
     project.apply()
     until(lambda: ran(project, "gang") == 2)
+    assert project.run("explain", "node/gpu-0", "--json").json["idle_price"] is None
     declare(10, gang)
     assert "; the limit is 10.00; this plan does not add to it" in project.run("plan").err
     cost = project.run("plan", "--json").json["cost"]
