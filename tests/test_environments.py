@@ -254,7 +254,7 @@ def test_no_environment_acts_on_the_state_of_another(repository: Project, comman
     assert repository.run("-C", "prod", "plan", "--json").json["actions"] == []
 
 
-@pytest.mark.parametrize("command", ["status", "status --offline", "state list"])
+@pytest.mark.parametrize("command", ["status", "status --offline", "events", "state list"])
 def test_who_looks_at_the_state_of_another_is_warned(repository: Project, command: str) -> None:
     """Its nodes look as if they were gone."""
     repository.run("-C", "prod", "apply", "--auto-approve", "--wait")

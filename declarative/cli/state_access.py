@@ -118,6 +118,7 @@ class StateAccess:
         self._store: Store | None = None
         self._aside: tempfile.TemporaryDirectory[str] | None = None
         self.clock: Callable[[], float] = time.time
+        self._compared = False
         self.waited = False
         """Whether this command waited for the lock: what it read before may be outdated."""
 
@@ -164,7 +165,7 @@ class StateAccess:
         if write:
             return self._open_to_write(desired, lost, create=create, typed=typed)
         self._store = self._open(url, typed=typed)
-        self._check_project(desired, refuse=own)
+        self._check_project(desired, self._store, refuse=own)
         if not offline:
             self._warn_of_copy(url)
         if lost:
@@ -178,7 +179,7 @@ class StateAccess:
             raise failed("no-state", *lost)
         self._store = self._open(self.url(desired), write=True, create=create, typed=typed)
         if typed:
-            self._check_project(desired, refuse=True)
+            self._check_project(desired, self._store, refuse=True)
         return self._store
 
     def open_if_any(self, desired: Desired | None) -> Store:
@@ -200,7 +201,11 @@ class StateAccess:
         """The state, to read from once, for those who look again and again: it may be made or restored while
         they run.
         """
-        return self._open(self.url(desired))
+        store = self._open(self.url(desired))
+        if not self._compared:
+            self._compared = True
+            self._check_project(desired, store, refuse=False)
+        return store
 
     def write_anew(self, desired: Desired | None) -> Store:
         """Like `read_anew`, for writes that need no lock."""
@@ -312,18 +317,19 @@ class StateAccess:
 
     def check_still(self, desired: Desired) -> None:
         """`Failed` if the project, read anew, names another state than the one that was opened."""
-        self._check_project(desired, refuse=True)
-        if self._store is not None and self._aside is None and self._store.url != self.url(desired):
+        assert self._store is not None
+        self._check_project(desired, self._store, refuse=True)
+        if self._aside is None and self._store.url != self.url(desired):
             summary = "while this waited for the lock, the project was changed, and names another state now"
             raise failed("locked", summary, "run this again")
 
-    def _check_project(self, desired: Desired | None, *, refuse: bool) -> None:
+    def _check_project(self, desired: Desired | None, store: Store, *, refuse: bool) -> None:
         """`Failed`, or else a warning, if the state is that of a project of another name, wherever it was
         named: nothing that is recorded there is declared here.
         """
-        if self._store is None or desired is None:
+        if desired is None:
             return
-        name, owner = desired.project.name, self._store.project()
+        name, owner = desired.project.name, store.project()
         nothing = name is None and not desired.places  # `destroy` works where the files are gone as well
         if owner is None or owner == name or nothing:
             return
