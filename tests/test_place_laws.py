@@ -146,6 +146,9 @@ def test_the_order_of_input_does_not_matter(case, seed):
 @given(cases())
 @example(seeded(133, NODES))
 @example(seeded(176))
+@example(seeded(505_992))
+@example(seeded(704_080, FRESH))
+@example(seeded(704_536, FRESH))
 def test_a_task_that_is_not_placed_changes_nothing_for_the_others(case):
     """Without any one of the refused tasks, or all of them, the rest is planned as it was. Hints aside: what
     several tasks share depends on who they are, and so does what can be proved.

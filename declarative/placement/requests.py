@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -212,15 +212,23 @@ def lies_together(task: Task) -> bool:
     return task.cluster and task.nodes > 1
 
 
-def movable(jobs: Sequence[Job]) -> list[Job]:
-    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want."""
-    wanted = Counter(
+def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:
+    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want.
+
+    The `hopeless`, by their index, find no place anyway, and leave their volumes to others.
+    """
+    every, others = _wanted(jobs), _wanted(job for job in jobs if job.index not in hopeless)
+    return [job for job in jobs if job.roams and _has_own(job, every if job.index in hopeless else others)]
+
+
+def _wanted(jobs: Iterable[Job]) -> Counter[str]:
+    """Volume → how many ranks want it."""
+    return Counter(
         name
         for job in jobs
         for mounts in job.ask.want.mounts
         for name in {n for mount in mounts for n in mount.names}
     )
-    return [job for job in jobs if job.roams and _has_own(job, wanted)]
 
 
 def _has_own(job: Job, wanted: Mapping[str, int]) -> bool:

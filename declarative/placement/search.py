@@ -7,6 +7,7 @@ seating tasks in several orders; the best outcome is kept.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,15 @@ from dataclasses import replace
 
 from declarative.placement.board import Board, Home
 from declarative.placement.counted import SKEW, Counted
-from declarative.placement.gangs import Seating, base_for, keep_places, open_homes, seat_all, seat_by_quota
+from declarative.placement.gangs import (
+    Seating,
+    base_for,
+    best_try,
+    keep_places,
+    open_homes,
+    seat_all,
+    seat_by_quota,
+)
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, bound, most, rough_of, roughly, solve
@@ -88,6 +97,11 @@ class Search:
         self.start = start.copy() if start else Ledger.start(board)
         keep_baselines(self.start)
         self.orders = Orders(self.start)
+        self._hopeless: dict[int, bool] = {}
+
+    @functools.cached_property
+    def _ideal(self) -> Ledger:
+        return Ledger.start(self.board, ideal=True)
 
     def seated(self, needed: Collection[int] = ()) -> Collection[int]:
         """The tasks that the best outcome seats, by their index: what they cost does not change that.
@@ -145,6 +159,15 @@ class Search:
         lost = any(task.priority > level for index, task in tasks.items() if index not in found.ledger.seats)
         return lost or all(task.priority > level for task in tasks.values())
 
+    def _is_hopeless(self, job: Job) -> bool:
+        """Whether a task with volumes fits not even where all nodes are idle and all volumes free."""
+        if not any(job.ask.want.mounts):
+            return False
+        if job.index not in self._hopeless:
+            found = best_try(self._ideal, job, {})
+            self._hopeless[job.index] = found is None or found.failed is not None
+        return self._hopeless[job.index]
+
     def _left(self, found: Seating, level: int) -> list[Job]:
         """The tasks of a priority that have no place, and fit some node."""
         return [job for job in found.left if job.task.priority == level and job.request.fit]
@@ -161,7 +184,7 @@ class Search:
         for exchange in (True, False) if pays else (False,):
             left = self._left(found, level)
             keep = self._kept(jobs, level, found)
-            free = movable([*keep, *left])
+            free = movable([*keep, *left], {job.index for job in left if self._is_hopeless(job)})
             if proved or all(map(found.seats, free)):
                 break
             may = [j for j in free if not found.seats(j) or (exchange and self._may_go(j, level))]
@@ -242,7 +265,7 @@ class Search:
             effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
             if effort > MOST_EFFORT:
                 break
-            found = self._with(job, keep)
+            found = self._with(job, keep) or self._beside(best, job, keep)
             if found is None:
                 failed.add(key)
             else:
@@ -270,6 +293,11 @@ class Search:
             if not found.left:
                 return found
         return None
+
+    def _beside(self, best: Seating, job: Job, others: Sequence[Job]) -> Seating | None:
+        """An outcome that a program finds where tasks that are left out, too, want the task's volumes."""
+        free = movable([*others, job]) if any(job.ask.want.mounts) else []
+        return self._most(best, others, free, [job], None)[0] if job in free else None
 
     def _beginning(self, start: Ledger, home: tuple[str, Home]) -> Ledger:
         """A ledger of which one cluster fleet begins at one place."""
