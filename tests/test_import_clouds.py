@@ -262,8 +262,9 @@ def test_what_is_imported_can_be_narrowed(project, cloud):
     assert "name: lab\n" in whole
     none = project.run(
         "import", "--backend", cloud.name, "--region", "elsewhere", "--tag", "team", env=cloud.env
-    ).out
-    assert "type: " not in none
+    )
+    assert "type: " not in none.out
+    assert f"warning[unknown-region]: backend {cloud.name} has no region `elsewhere`" in none.err
     unknown = project.run("import", "--backend", "nowhere", code=1, env=cloud.env)
     assert f"it has {cloud.name}" in unknown.err
 
@@ -326,7 +327,8 @@ def test_instances_that_are_not_there_or_of_an_unknown_type_are_left_out(project
     gone = "i-00000000000000bad" if cloud.name == "aws" else "00000000-0000-0000-0000-00000000dead"
     project.declare(cloud.backend(), named(cloud, gone))
     done = project.run("plan", env=cloud.env)
-    assert f"instance {gone} of fleet/lab is left out: backend {cloud.name} has no such instance" in done.err
+    assert f"instance {gone} of fleet/lab is left out: backend {cloud.name} has no such instance;" in done.err
+    assert "it has ended, or is in another region or account: take it out of `instance_ids`" in done.err
     off = project.run("plan", "--offline", env=cloud.env)
     assert "plan without `--offline`" in off.err
 

@@ -72,7 +72,8 @@ def _adopted(
 ) -> Offer | str:
     """The offer of an instance, or why the instance is left out."""
     if each is None:
-        return f"backend {name} has no such instance"
+        why = "it has ended, or is in another region or account: take it out of `instance_ids`"
+        return f"backend {name} has no such instance; {why}"
     if each.lineage not in (None, lineage):
         whose = f"{each.address} of another state (lineage {each.lineage})"
         return f"it is {whose}: take it out of that one first, or, if that is lost, remove fleetform's tags"

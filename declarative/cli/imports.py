@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
+    from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.provider.optional import Look
 
@@ -138,6 +139,7 @@ def _of_backend(
     desired = session.load().desired
     session.say(session.warnings)
     provider = _declared(session, desired, backend)
+    session.say(_strangers(backend, regions, desired.backends[backend].regions))
     wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
@@ -155,6 +157,22 @@ def _of_backend(
         drafts, left = [*drafts, *more], [*left, *others]
     heading = _heading(backend, {"region": regions, "tag": tags, "name": globs})
     return text_of(drafts, "\n".join([heading, *left]))
+
+
+def _strangers(backend: str, asked: Sequence[str], declared: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """A warning for each region that the backend does not declare: nothing is looked for there."""
+    from declarative.model.diagnostic import Diagnostic, Severity, suggest
+
+    return tuple(
+        Diagnostic(
+            code="unknown-region",
+            summary=f"backend {backend} has no region `{region}`",
+            hint=suggest(region, declared) or f"its `regions` are {', '.join(declared)}",
+            severity=Severity.WARNING,
+        )
+        for region in (asked if declared else ())
+        if region not in declared
+    )
 
 
 def _heading(backend: str, options: Mapping[str, Sequence[str]]) -> str:
