@@ -6,6 +6,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +17,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+
+from tests.cli import lines, until
 
 USER = "fleet"
 PASSWORD = "correct horse"
@@ -32,6 +35,23 @@ max_connections = 60
 ssl = on
 log_min_messages = fatal
 autovacuum = off
+"""
+
+
+POOLER = """\
+[databases]
+* = host=127.0.0.1 port={port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {pooler}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {folder}/users
+server_tls_sslmode = require
+pool_mode = transaction
+default_pool_size = 2
+logfile = {folder}/log
+pidfile = {folder}/pid
 """
 
 
@@ -144,6 +164,24 @@ class Server:
         finally:
             self._run(*control, "-m", "immediate", "stop")
             shutil.rmtree(data)
+
+    @contextmanager
+    def pooled(self) -> Iterator[tuple[int, Path]]:
+        """PgBouncer in front of it, which gives each transaction any of two connections; its port and log."""
+        folder, port = self.folder / "pooler", free_port()
+        folder.mkdir()
+        (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
+        (folder / "pgbouncer.ini").write_text(POOLER.format(port=self.port, pooler=port, folder=folder))
+        if self._as:
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, self._as["user"], self._as["group"])
+        self._run("pgbouncer", "--daemon", folder / "pgbouncer.ini")
+        until(lambda: any("process up" in line for line in lines(folder / "log")))
+        try:
+            yield port, folder / "log"
+        finally:
+            os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
+            shutil.rmtree(folder)
 
     def admin(self, statement: str | sql.Composed, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run a statement as the server's superuser."""

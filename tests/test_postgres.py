@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, Store, UnreachableError, journal, open_store
 from declarative.store.postgres import target_of
 from declarative.store.statements import Write
-from tests.cli import Project, fleet, task, volume
+from tests.cli import Project, fleet, task, until, volume
 from tests.model import of_node
 
 NODE = Address("node", "gpu-0")
@@ -348,6 +350,31 @@ def outcome(store: Store) -> dict[str, Any]:
     for intent in data["intents"]:
         intent.pop("token")
     return data
+
+
+def test_a_pooler_may_stand_between_that_gives_each_transaction_another_connection(
+    postgres, postgres_url, tmp_path
+) -> None:
+    """Nor does a command end while the pooler waits for the server: it would give up the connection."""
+    if not shutil.which("pgbouncer"):
+        pytest.skip("no pgbouncer here (Debian: apt-get install pgbouncer)")
+    with open_store(f"sqlite:///{tmp_path}/state.db") as beside:
+        steps(beside)
+        wanted = outcome(beside)
+    url = postgres_url()
+    with postgres.pooled() as (port, log):
+        pooled = f"{url.partition('?')[0].replace(str(postgres.port), str(port))}?sslmode=disable"
+        with open_store(pooled) as store:
+            with ThreadPoolExecutor(4) as readers:
+                reads = [readers.submit(store.read) for _ in range(20)]
+                steps(store)
+            assert {read.result().lineage for read in reads} <= {None, store.lineage()}
+            assert outcome(store) == wanted
+        for _ in range(5):
+            with open_store(pooled, read_only=True) as store:
+                assert store.check() == []
+        until(lambda: log.read_text().count("client close request") >= 6)
+        assert "server was not ready" not in log.read_text()
 
 
 class Breaking:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import select
 import time
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 
 FRESH = 5.0
 """Seconds for which an idle connection is used without asking first whether it is still there."""
+
+LAST_WAIT = 1_000
+"""Milliseconds for which the last answer is waited for."""
 
 PATIENCE = 30_000
 """Milliseconds for which an answer is waited for: as `tcp_user_timeout` in `postgres.NO_HANGING`."""
@@ -69,6 +73,13 @@ class ServerConnection(psycopg.Connection[Any]):
             self.pgconn.send_query(b"COMMIT")
             self.pgconn.flush()
             self.ending = True
+
+    def close(self) -> None:
+        """Close it. PgBouncer gives up its own connection if a client goes before the answer to a COMMIT."""
+        if self.ending and self._has_input(LAST_WAIT):
+            with suppress(psycopg.OperationalError):
+                self.settle()
+        super().close()
 
     def settle(self) -> None:
         """Read the answer to the last `end`."""
