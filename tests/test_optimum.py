@@ -507,6 +507,16 @@ def test_a_program_that_took_all_its_work_leaves_some_for_few_columns():
     assert least <= Seating(ledger, []).cost
 
 
+def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch):
+    """Else the plan would cost what its first order of tasks costs."""
+    asks = [ask(name, resources={"gpu": 1, "cpu": "2.."}) for name in ("one", "two")]
+    rules = [fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])]
+    monkeypatch.setattr(search, "WORK", 0)
+    assert run(asks, [], rules).bound == pytest.approx(1.209)
+    monkeypatch.setattr(search, "COST", replace(search.COST, work=0))
+    assert run(asks, [], rules).bound is None
+
+
 @pytest.mark.parametrize("spent", [False, True])
 def test_no_program_for_the_most_tasks_is_begun_when_all_is_drawn(spent):
     program = _program_of(5, offers=[L4], may=True)

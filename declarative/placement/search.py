@@ -43,8 +43,8 @@ MUCH = 0.02
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
-"""For the cheapest launches…"""
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=600)
+"""For the cheapest launches, where less work had no answer…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4, work=150)
 """…and for the most tasks."""
@@ -371,23 +371,28 @@ class Search:
 
     def _by_programs(self, counted: Counted, jobs: Sequence[Job]) -> tuple[float, list[Seating]]:
         """What launches cost at least, and what was found. The rough program is the first if it is much
-        smaller, else the last resort.
+        smaller, else the last resort. If none had an answer, one may take more.
         """
         least, found = -math.inf, list[Seating]()
         rough = rough_of(counted)
-        for program in (rough, counted, None if rough or not counted.roughens else counted.roughened()):
+        last = rough or (counted.roughened() if counted.roughens else None)
+        for program in (rough, counted, None if rough else last):
             fair = least * (1 + FAIR * self.cost.gap) + ROUNDED
-            if program is None or any(one.cost <= fair for one in found):
-                continue
-            left = max(self.least_left, self.all_drawn - self.known.drawn)
-            if program.rough:
-                limits = replace(self.cost, work=ROUGHLY * left)
-                lower, more = roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
-            else:
-                lower, ledger = solve(program, replace(self.cost, work=left), self.known)
-                more = [self._whole(ledger)] if ledger else []
-            least, found = max(least, lower), found + more
-        return least, found
+            if program and not any(one.cost <= fair for one in found):
+                left = max(self.least_left, self.all_drawn - self.known.drawn)
+                lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
+                least, found = max(least, lower), found + more
+        if not found:
+            lower, found = self._by(last or counted, jobs, self.cost.work)
+        return max(least, lower), found
+
+    def _by(self, program: Counted, jobs: Sequence[Job], work: float) -> tuple[float, list[Seating]]:
+        """What launches cost at least by one program, and what it found."""
+        limits = replace(self.cost, work=work)
+        if program.rough:
+            return roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
+        least, ledger = solve(program, limits, self.known)
+        return least, [self._whole(ledger)] if ledger else []
 
     def _whole(self, ledger: Ledger, jobs: Sequence[Job] = ()) -> Seating:
         """A ledger, tidied, with those of the tasks seated that it lacks."""
