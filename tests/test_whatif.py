@@ -3,6 +3,7 @@
 import random
 import re
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,3 +349,22 @@ def test_what_is_shared_is_found_for_one_task_as_well():
     found = {r.task: r.changes for r in out.refusals}
     assert found["t2"] is not None
     assert found["t2"][0] == "with `nodes: 0..3` of fleet/gpu (fits 3 tasks)"
+
+
+def test_a_refusal_names_the_fleets_that_turned_its_task_down_and_why():
+    """As data: what waits for a fleet's schedule is told by that, and not by words."""
+    rules = [
+        fleet("day", nodes=0, offers=[offer()]),
+        fleet("small", offers=[offer(cpu=1)]),
+        fleet("other", offers=[offer()]),
+    ]
+    refusal = refused(run(ask(resources={"cpu": "4.."}, fleets=["day", "small"]), fleets=rules))
+    assert refusal.causes == {("day", "fleet-max"), ("small", "too-small"), ("other", "fleet")}
+    later = replace(refusal, code="never-fits", summary="can never fit: why", changes=()).until("wait")
+    assert (later.code, later.summary, later.hint) == ("no-capacity", "does not fit now: why", "wait")
+    assert later.changes is None
+
+
+def test_a_remedy_names_the_fleet_that_it_changes():
+    (remedy,) = run(ask(resources={"cpu": "4.."}), fleets=[fleet("day", nodes=0, offers=[offer()])]).remedies
+    assert (remedy.fleet, remedy.text) == ("day", "with `nodes: 0..1` of fleet/day")

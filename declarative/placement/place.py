@@ -226,7 +226,7 @@ class Remedies:
             self._unknown.update(map(_key, shared.jobs))
             return None
         names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
-        return Remedy(text=limit.text(self.board, least), tasks=names)
+        return Remedy(text=limit.text(self.board, least), tasks=names, fleet=limit.fleet)
 
     def _least_value(self, limit: Limit, low: int, high: int, needed: set[int]) -> int | None:
         """The least value with which all of these tasks are seated; `high` is enough. None if too many plans

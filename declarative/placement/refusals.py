@@ -29,6 +29,8 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.requests import ANYWHERE, Job, is_spread
 from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
 from declarative.placement.types import (
+    NEVER,
+    NOT_NOW,
     Kind,
     RankVerdict,
     Refusal,
@@ -217,6 +219,7 @@ class Refusals:
             ranks=tuple(verdicts),
             changes=changes,
             proved=proved,
+            causes=tally.causes,
         )
 
     def _hint(self, job: Job, tally: Tally, changes: tuple[str, ...] | None, *, never: bool) -> str | None:
@@ -315,7 +318,7 @@ def summary_of(
     why = ", ".join(f"{n} {WORDS.get(code, code)}" for code, n in ordered[:4])
     if not fleets:
         why = "the project declares no fleet"
-    tail = "can never fit" if never else "does not fit now"
+    tail = NEVER if never else NOT_NOW
     return f"{tail}: {wanted}" + (f" ({why})" if why else "") + ("" if proved else "; not proved")
 
 

@@ -91,6 +91,8 @@ class Tally:
             self._nodes()
             self._options()
         self.rejections = self._listing()
+        self.causes = frozenset({*self._by_code, *self._offers})
+        """Fleet and code of all of them."""
 
     def _nodes(self) -> None:
         for (kind, _), numbers in self.refusals.alike.items():

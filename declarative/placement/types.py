@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -156,6 +156,10 @@ class RankVerdict:
     rejections: tuple[Rejection, ...] = ()
 
 
+NEVER, NOT_NOW = "can never fit", "does not fit now"
+"""How the summary of a refusal begins."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A task that cannot be placed: `never-fits`, `no-capacity` (not now), or `runs-already`."""
@@ -169,6 +173,13 @@ class Refusal:
     """Single changes that would make it fit, as `with …` or `without …`; None if not all were tried."""
     proved: bool = True
     """Whether it was proved that it does not fit beside all tasks of at least its priority."""
+    causes: frozenset[tuple[str, str]] = frozenset()
+    """The fleets that turned its rank down, each with the code of its reason: (fleet, code)."""
+
+    def until(self, hint: str) -> Refusal:
+        """The same refusal of a task that may fit later; `hint` says when."""
+        summary = self.summary.replace(NEVER, NOT_NOW, 1)
+        return replace(self, code="no-capacity", summary=summary, hint=hint, changes=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +188,8 @@ class Remedy:
 
     text: str
     tasks: tuple[str, ...]
+    fleet: str | None = None
+    """The fleet whose `nodes` it changes, if it is that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,20 +216,17 @@ def not_now(
     for name, fleet in desired.fleets.items():
         if name in asleep and fleet.schedule:
             starts = f"outside of its `schedule`, which starts at {fleet.schedule.next_start(now)}"
-            hints["fleet-max", f"fleet/{name} "] = f"fleet/{name} has no nodes {starts}"
-        if words := unasked(fleet, inventory):
-            hints["offers-unknown", words] = f"the nodes of fleet/{name} are known once its cluster is asked"
-    refusals = (_not_now(refusal, hints) for refusal in outcome.refusals) if hints else outcome.refusals
-    remedies = (r for r in outcome.remedies if not r.text.endswith(tuple(f" fleet/{n}" for n in asleep)))
+            hints[str(name), "fleet-max"] = f"fleet/{name} has no nodes {starts}"
+        if unasked(fleet, inventory):
+            hints[str(name), "offers-unknown"] = (
+                f"the nodes of fleet/{name} are known once its cluster is asked"
+            )
+    refusals = (_not_now(refusal, hints) for refusal in outcome.refusals)
+    remedies = (remedy for remedy in outcome.remedies if remedy.fleet not in asleep)
     return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))
 
 
 def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], str]) -> Refusal:
-    """The refusal, without `never` if a rejection has one of these codes with one of these words."""
-    found = [r for v in refusal.ranks for r in v.rejections]
-    words = {(r.code, word) for r in found for code, word in hints if r.code == code and word in r.detail}
-    hint = next((hint for key, hint in hints.items() if key in words), None)
-    if hint is None:
-        return refusal
-    summary = refusal.summary.replace("can never fit", "does not fit now")
-    return replace(refusal, code="no-capacity", summary=summary, hint=hint, changes=None)
+    """The refusal, or one that holds only for now if one of these causes is among its own."""
+    hint = next((hint for cause, hint in hints.items() if cause in refusal.causes), None)
+    return refusal if hint is None else refusal.until(hint)
