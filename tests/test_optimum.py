@@ -517,6 +517,12 @@ def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch)
     assert run(asks, [], rules).bound is None
 
 
+def test_the_bound_of_what_stays_where_it_is_ends_when_its_work_is_done():
+    """That program is solved beside those of the plan, and has its part of the work."""
+    assert optimum.bound(_program_of(5), search.COST) > 0
+    assert optimum.bound(_program_of(5), replace(search.COST, work=0)) == -math.inf
+
+
 @pytest.mark.parametrize("spent", [False, True])
 def test_no_program_for_the_most_tasks_is_begun_when_all_is_drawn(spent):
     program = _program_of(5, offers=[L4], may=True)

@@ -333,6 +333,7 @@ def bound(counted: Counted, limits: SolverLimits) -> float:
     """What launches cost at least, USD an hour; -inf if that is not known."""
     if counted.large or not counted.possible:
         return -math.inf
+    counted.program.most_work = counted.program.work + limits.work
     return counted.program.solve(_of_step(limits), whole=_whole(counted)).bound
 
 

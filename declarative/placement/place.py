@@ -35,9 +35,9 @@ MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
-MOST_WORK, LEAST_WORK = 120, 60
-"""What the programs that are solved for them may take: as much as those of the plan, but no more than that,
-and so much in any case…
+ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 40
+"""What the programs of the plan and those that are solved for them may take; so much for them at most, and at
+least…
 """
 
 CLOSER = 8
@@ -140,7 +140,8 @@ class Remedies:
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (_work(board) + OVERHEAD))
         self.plans = max(1, plans) * closer if about or plans > 1 else 0
         """How many more may be made. One alone finds little."""
-        self.work = known.work + min(MOST_WORK, max(LEAST_WORK, known.work / effort)) * effort * closer
+        work = max(LEAST_WORK, min(MOST_WORK, ALL_WORK - known.work / effort))
+        self.work = known.work + work * effort * closer
         """`known` may come to so much."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):

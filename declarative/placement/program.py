@@ -173,7 +173,7 @@ class Program:
         if not fractions:
             self.work += STEP * steps + a_round * rounds
         elif limits.interior:
-            self.work += INTERIOR * size
+            self.work += INTERIOR_WORK * size
         else:
             self.work += steps * (LP_STEP + COLUMN_STEP * size)
         self.work += TERM * terms + 1
@@ -205,7 +205,7 @@ TERM_ROUND, COLUMN_ROUND = 0.12, 0.9
 LP_STEP, COLUMN_STEP = 0.0034, 0.0092
 """What a simplex iteration takes if fractions will do: in any case, and for each thousand columns."""
 
-INTERIOR = 20
+INTERIOR_WORK = 20
 """What a thousand columns take then with an interior-point method."""
 
 FEASIBLE = 2

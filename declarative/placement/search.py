@@ -362,7 +362,8 @@ class Search:
         counted = self._counted(begin, free, found)
         least, others = self._by_programs(counted, jobs)
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
-            least = bound(self._counted(self.start, jobs, found).roughened(), self.cost)
+            limits = replace(self.cost, work=self._work_left)
+            least = bound(self._counted(self.start, jobs, found).roughened(), limits)
         same = [replace(other, left=found.left, proved=found.proved) for other in others]
         found = min([found, *same], key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
@@ -377,14 +378,19 @@ class Search:
         rough = rough_of(counted)
         last = rough or (counted.roughened() if counted.roughens else None)
         for program in (rough, counted, None if rough else last):
+            left = self._work_left
             fair = least * (1 + FAIR * self.cost.gap) + ROUNDED
             if program and not any(one.cost <= fair for one in found):
-                left = max(self.least_left, self.all_drawn - self.known.drawn)
                 lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
                 least, found = max(least, lower), found + more
         if not found:
             lower, found = self._by(last or counted, jobs, self.cost.work)
         return max(least, lower), found
+
+    @property
+    def _work_left(self) -> float:
+        """What programs for the cheapest launches may take."""
+        return max(self.least_left, self.all_drawn - self.known.drawn)
 
     def _by(self, program: Counted, jobs: Sequence[Job], work: float) -> tuple[float, list[Seating]]:
         """What launches cost at least by one program, and what it found."""
