@@ -359,7 +359,7 @@ def test_a_refusal_names_the_fleets_that_turned_its_task_down_and_why():
         fleet("other", offers=[offer()]),
     ]
     refusal = refused(run(ask(resources={"cpu": "4.."}, fleets=["day", "small"]), fleets=rules))
-    assert refusal.causes == {("day", "fleet-max"), ("small", "too-small"), ("other", "fleet")}
+    assert refusal.causes == (("day", "fleet-max"), ("other", "fleet"), ("small", "too-small"))
     later = replace(refusal, code="never-fits", summary="can never fit: why", changes=()).until("wait")
     assert (later.code, later.summary, later.hint) == ("no-capacity", "does not fit now: why", "wait")
     assert later.changes is None

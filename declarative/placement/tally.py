@@ -91,7 +91,7 @@ class Tally:
             self._nodes()
             self._options()
         self.rejections = self._listing()
-        self.causes = frozenset({*self._by_code, *self._offers})
+        self.causes = tuple(sorted({*self._by_code, *self._offers}))
         """Fleet and code of all of them."""
 
     def _nodes(self) -> None:

@@ -173,7 +173,7 @@ class Refusal:
     """Single changes that would make it fit, as `with …` or `without …`; None if not all were tried."""
     proved: bool = True
     """Whether it was proved that it does not fit beside all tasks of at least its priority."""
-    causes: frozenset[tuple[str, str]] = frozenset()
+    causes: tuple[tuple[str, str], ...] = ()
     """The fleets that turned its rank down, each with the code of its reason: (fleet, code)."""
 
     def until(self, hint: str) -> Refusal:
