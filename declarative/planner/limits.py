@@ -24,7 +24,7 @@ from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers
-from declarative.planner.preview import held_price, total_price
+from declarative.planner.preview import total_price
 from declarative.planner.types import Action, Fallback, Op, Plan, Spare
 
 MOST_NAMED = 5
@@ -58,47 +58,38 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     if limit is None:
         return
     name, most = limit
-    after, unknown = _cost_after(plan, desired)
+    after, unknown = _cost_after(plan)
     if after > most + ROUNDING:
         factor, unit = (HOURS_A_MONTH, "USD a month") if name == "cost_per_month" else (1, "USD/h")
         cost = f"{'at least ' if unknown else ''}{after * factor:,.2f} {unit}"
         summary = f"all nodes would cost {cost}; the limit is {most * factor:,.2f}"
         hint = f"declare less, or raise `limits.{name}`"
-        yield _beyond(desired, name, summary, hint, error=_grows(plan, desired, after))
+        yield _beyond(desired, name, summary, hint, error=_grows(plan, after))
     elif unknown:
         yield _unpriced(plan, desired, name, unknown)
 
 
-def _cost_after(plan: Plan, desired: Desired) -> tuple[float, list[str]]:
-    """The cost of all nodes with a known price, USD an hour, and the names of the others (`node/gpu-0`). Of a
-    partition's nodes it is that of the blocks which this project holds.
-    """
-    prices = {
-        n.name: held_price(n.price, n.holders, n.total) if _is_shared(desired, n.fleet) else n.price
-        for n in plan.preview.nodes
-        if n.stays
-    }
-    known = (price for price in prices.values() if price is not None)
-    return total_price(known) or 0.0, [f"node/{name}" for name, price in prices.items() if price is None]
+def _cost_after(plan: Plan) -> tuple[float, list[str]]:
+    """The cost of all nodes with a known price, USD an hour, and the names of the others (`node/gpu-0`)."""
+    staying = [n for n in plan.preview.nodes if n.stays]
+    known = (n.cost for n in staying if n.cost is not None)
+    return total_price(known) or 0.0, [f"node/{n.name}" for n in staying if n.cost is None]
 
 
-def _is_shared(desired: Desired, fleet: str) -> bool:
-    """Whether the nodes of a fleet are a partition's: they exist anyway, and others use them, too."""
-    return fleet in desired.fleets and desired.fleets[fleet].partition is not None
+def adding(plan: Plan) -> list[Action]:
+    """The actions that make nodes, or hold more of a partition's nodes."""
+    shared = {n.name for n in plan.preview.nodes if n.shared}
+    held = plan.of(Op.CREATE, "reservation") if shared else ()
+    return [
+        *plan.of(Op.CREATE, "node"),
+        *(a for a in held if isinstance(a.typed, ReservationInputs) and a.typed.node in shared),
+    ]
 
 
-def _added(plan: Plan, desired: Desired) -> set[str]:
-    """The nodes that are made, and a partition's nodes of which more is held."""
-    shared = {n.name for n in plan.preview.nodes if _is_shared(desired, n.fleet)}
-    made = {a.address.name for a in plan.of(Op.CREATE, "node")} - shared
-    held = {a.typed.node for a in plan.of(Op.CREATE, "reservation") if isinstance(a.typed, ReservationInputs)}
-    return {f"node/{name}" for name in made | (held & shared)}
-
-
-def _grows(plan: Plan, desired: Desired, after: float) -> bool:
-    """Whether all nodes cost more than before, for those that are added."""
+def _grows(plan: Plan, after: float) -> bool:
+    """Whether nodes are made or held, and all of them cost more than before."""
     before = plan.preview.cost.before
-    return bool(_added(plan, desired)) and (before is None or after > before + ROUNDING)
+    return bool(adding(plan)) and (before is None or after > before + ROUNDING)
 
 
 def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
@@ -106,7 +97,9 @@ def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> 
     named = and_more(sorted(nodes, key=natural), MOST_NAMED)
     summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
     hint = "write the prices into the backend's catalog, or use offers whose prices are known"
-    return _beyond(desired, name, summary, hint, error=not _added(plan, desired).isdisjoint(nodes))
+    typed = ((a.address, a.typed) for a in adding(plan))
+    added = {f"node/{t.node}" if isinstance(t, ReservationInputs) else str(address) for address, t in typed}
+    return _beyond(desired, name, summary, hint, error=not added.isdisjoint(nodes))
 
 
 def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
@@ -116,7 +109,7 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     most, spent = desired.project.limits.cost_per_month, plan.preview.cost.spent
     if most is None or spent is None:
         return
-    hourly, _ = _cost_after(plan, desired)
+    hourly, _ = _cost_after(plan)
     left = max(0.0, HOURS_A_MONTH - spent.hours)
     if spent.dollars + hourly * left <= most + ROUNDING * HOURS_A_MONTH:
         return
@@ -124,7 +117,7 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     summary += f"the limit of {most:,.2f} USD"
     hint = "wait for the next month, declare less, or raise `limits.cost_per_month`; `fleetform status` says "
     hint += "what was spent"
-    error = bool(_added(plan, desired))
+    error = bool(adding(plan))
     yield _beyond(desired, "cost_per_month", summary, hint, error=error)
 
 

@@ -117,7 +117,7 @@ def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str
 def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...]) -> Preview:
     """The preview after the chosen actions only."""
     made = {a.address.name for a in plan.of(Op.CREATE, "node") if group_of(a) in chosen}
-    after = total_price(n.price for n in nodes if n.stays)
+    after = total_price(n.cost for n in nodes if n.stays)
     return replace(
         plan.preview,
         nodes=nodes,

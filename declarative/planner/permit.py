@@ -16,7 +16,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State, natural
-from declarative.planner.limits import over_limit
+from declarative.planner.limits import adding, over_limit
 from declarative.planner.partial import closure, group_of, needs_of, without
 from declarative.planner.tasks import UNFIT
 from declarative.planner.types import Action, Op, Plan, Reason
@@ -347,14 +347,14 @@ def _over_budget(
 def _over_limit(
     part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
 ) -> dict[str, Held]:
-    """The nodes that would exceed a limit of the project: the last ones by name. Nodes that need each other
-    are launched together or not at all.
+    """The nodes that would exceed a limit of the project, and the tasks on a partition's nodes: the last ones
+    by name. What needs each other is done together or not at all.
     """
     desired = given.desired
     found = over_limit(part, desired) if desired else None
     if desired is None or found is None:
         return {}
-    made = {group_of(a) for a in part.of(Op.CREATE, "node")}
+    made = {group_of(a) for a in adding(part)}
     launches = [members & made for members in components(part, causes.keys()) if members & made]
 
     def held(kept: int) -> set[str]:

@@ -15,7 +15,7 @@ from declarative.planner.actions import attached
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, node_of
 from declarative.planner.tasks import Course
-from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus
+from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus, held_price
 from declarative.planner.volumes import VolumeDecision
 
 if TYPE_CHECKING:
@@ -118,12 +118,6 @@ def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
     return held_price(price, held, decision.node.total) if decision.shared else price
 
 
-def held_price(price: float | None, holders: Mapping[int, str], total: int) -> float | None:
-    """The price of the blocks that this project holds of a partition's node."""
-    mine = sum(holder.startswith("rank/") for holder in holders.values())
-    return price if mine and price is None else (price or 0.0) * mine / total
-
-
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:
     """Whether there is, or will be, a volume that costs money."""
     inputs = decision.record.volume if decision.record else None if decision.waits else decision.after
@@ -205,4 +199,5 @@ def _kept_or_not(decision: NodeDecision, holders: Mapping[str, Mapping[int, str]
         state=node.readiness.state.value,
         price=node.price,
         spot=node.spot,
+        shared=decision.shared,
     )

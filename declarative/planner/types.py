@@ -154,6 +154,12 @@ class Drift:
     detail: str
 
 
+def held_price(price: float | None, holders: Mapping[int, str], total: int) -> float | None:
+    """The price of the blocks that this project holds of a partition's node."""
+    mine = sum(holder.startswith("rank/") for holder in holders.values())
+    return price if mine and price is None else (price or 0.0) * mine / total
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePreview:
     """One line of the block map: a node as it will be, and who holds which of its blocks."""
@@ -168,6 +174,13 @@ class NodePreview:
     price: float | None = 0.0
     """USD an hour for the whole node; None if unknown."""
     spot: bool = False
+    shared: bool = False
+    """Whether it is a partition's: it exists anyway, and others use it, too."""
+
+    @property
+    def cost(self) -> float | None:
+        """What it costs this project, USD an hour; None if unknown."""
+        return held_price(self.price, self.holders, self.total) if self.shared else self.price
 
     @property
     def stays(self) -> bool:

@@ -28,7 +28,8 @@ def test_limits_count_what_tasks_hold_of_a_partition(project: Cluster) -> None:
     """Its nodes are there anyway: they cost nothing, and the first task on them does."""
 
     def declare(limit: int, *tasks: dict[str, Any]) -> None:
-        rules = {"type": "project", "limits": {"cost_per_hour": limit}}
+        allow = {"allow": ["create"]}
+        rules = {"type": "project", "name": "lab", "limits": {"cost_per_hour": limit}, "reconcile": allow}
         project.declare(rules, {**project.backend(), "catalog": PRICES}, project.fleet(), *tasks)
 
     gang = half("gang", hold(project.path / "gang"))
@@ -38,7 +39,13 @@ def test_limits_count_what_tasks_hold_of_a_partition(project: Cluster) -> None:
     for command in (["plan"], ["apply", "--auto-approve"]):
         done = project.run(*command, code=1)
         assert "error[over-limit]: all nodes would cost 20.00 USD/h; the limit is 10.00" in done.err
+    left = project.run("reconcile", "--once", "--json", code=None).events
+    assert [(e["event"], e["address"]) for e in left] == [("wait", "task/gang")]
+    assert left[0]["why"].startswith("would go beyond `limits`: all nodes would cost 20.00 USD/h")
+    assert project.jobs("RUNNING", "PENDING") == []
     declare(30, gang)
+    part = project.run("plan", "--target", "task/gang", "--json").json["cost"]
+    assert (part["hourly_before"], part["hourly_after"]) == (0.0, 20.0)
     project.apply()
     until(lambda: ran(project, "gang") == 2)
     assert project.run("explain", "node/gpu-0", "--json").json["idle_price"] is None
