@@ -44,16 +44,16 @@ class WorkingCopy(Sqlite):
 
     def connect(self) -> sqlite3.Connection:
         """See `Database`: all that the server has now."""
-        made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        tables.create(Connection(self, made))
         with self._server.reading() as there:
             found = there.raw.execute("; ".join((*COPIED.values(), journal.LAST_ID)))  # one round trip
-            for table in COPIED:
-                made.execute(f"DELETE FROM {table}")
-                marks = ", ".join("?" * len(tables.COLUMNS[table]))
-                made.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
-                found.nextset()
-            self._last_id = found.fetchone()[0] or 0
+        made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        tables.create(Connection(self, made))
+        for table in COPIED:
+            made.execute(f"DELETE FROM {table}")
+            marks = ", ".join("?" * len(tables.COLUMNS[table]))
+            made.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+            found.nextset()
+        self._last_id = found.fetchone()[0] or 0
         made.execute("PRAGMA foreign_keys=ON")
         return made
 
