@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import event, given
@@ -515,6 +515,23 @@ def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch)
     assert run(asks, [], rules).bound == pytest.approx(1.209)
     monkeypatch.setattr(search, "COST", replace(search.COST, work=0))
     assert run(asks, [], rules).bound is None
+
+
+@pytest.mark.parametrize(("far", "again"), [(0.5, True), (1.5, False)])
+def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, again):
+    """Here they cost twice the bound."""
+    work = []
+
+    def by(_search, _program, _jobs, most):
+        work.append(most)
+        return 1.0, [Mock(cost=2.0)]
+
+    monkeypatch.setattr(search.Search, "_by", by)
+    monkeypatch.setattr(search, "FAR", far)
+    program = _program_of(5)
+    search.Search(program.board)._by_programs(program, program.jobs)
+    assert work[0] < search.COST.work
+    assert work[1:] == [search.COST.work] * again
 
 
 def test_the_bound_of_what_stays_where_it_is_ends_when_its_work_is_done():

@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from declarative.placement.gangs import Seating
 
 SMALL = 30
-"""A program that has so many times fewer columns than it might have is solved in one step."""
+"""A program with so many times fewer columns than allowed is solved in one step."""
 
 PROVED = 8
-"""One that has so many times fewer is solved as a whole if its whole nodes do not prove the answer."""
+"""A program with so many times fewer is solved with all columns if whole nodes do not prove its answer."""
 
 LESS, HALF = 2, 2
-"""What is solved roughly: a program that has so many times fewer columns then; and one for the most of many
-tasks, that has more columns than that part of those that it may have.
+"""A program is solved roughly if it has so many times fewer columns then. One for the most of many tasks is
+solved roughly if it has more than this part of the columns that are allowed.
 """
 
 TURNS, MOST_TURNS, GOOD = 2, 4, 12
-"""A rough program is solved so often at most, or so often until all tasks find a place; not again if
-launches cost no more than so many gaps too much.
+"""A rough program is solved up to `TURNS` times, or up to `MOST_TURNS` times until all tasks find a place. It
+is not solved again if launches cost at most `GOOD` gaps too much.
 """
 
 NEARLY = 1e-4
-"""A number that is so near a whole one is that."""
+"""A number that is this close to a whole number counts as that."""
 
 INTERIOR = 3_000
-"""A program of costs that has more columns is solved by an interior-point method, if fractions will do."""
+"""A program of costs with more columns is solved by an interior-point method where fractions will do."""
 
 LONGER = 5
-"""How many times as many nodes of the tree are looked at if there is no solution in a few."""
+"""HiGHS looks at so many times as many nodes of the tree if it found no solution."""
 
 
 class Few(NamedTuple):
-    """Which columns may be more than 0 beside those that are so in a solution of fractions: one has a few
-    hundred of thousands then, and HiGHS finds in hundredths of a second what else takes it seconds.
+    """The columns that may be more than 0, beside those that are so in a solution of fractions. Of thousands
+    a few hundred are left, and HiGHS needs hundredths of a second instead of seconds.
     """
 
     many: int
@@ -58,50 +58,50 @@ class Few(NamedTuple):
     used: bool
     """…and all for ranks on nodes that are in use."""
     gaps: int
-    """What is found is taken if it costs no more than so many gaps above the bound."""
+    """A solution is taken if it costs at most so many gaps more than the bound."""
 
 
 FEW_COST = (Few(1, False, 1), Few(2, False, 2), Few(1, True, 3))
 FEW_SEATS = (Few(1, False, 1), Few(4, False, 1))
 LAST = (Few(8, True, 3),)
-"""Looked at one after the other; the last one if nothing is found else."""
+"""They are tried one after the other, and `LAST` if the others found nothing."""
 
 FAR = 5
-"""Launches that cost so many gaps too much are looked at once more, with all columns."""
+"""Launches that cost so many gaps too much are looked for once more, with all columns."""
 
 AT_LEAST = 0.4
 """The part of the work that is left for launches with few columns, whatever fractions took."""
 
 FEW_NODES = 12
-"""Nodes of the tree then."""
+"""Nodes of the tree with few columns."""
 
 QUICK = 0.2
-"""The part of the work that is spent on the proof if seats are looked for quickly, and some were found."""
+"""The part of the work that a proof may take after a quick search has found seats."""
 
 NEARLY_ALL = 0.01
-"""Seats that are looked for quickly are enough if no more than this part of them could be added."""
+"""A quick search has enough seats if at most this part of them could be added."""
 
 EXACT = 100
-"""Launches for so few tasks may cost one gap too much, and no more."""
+"""For up to so many tasks, launches may cost one gap too much."""
 
 FEW_BOUGHT, FEW_ARCS = 8, 4
-"""How many times as many offers there may be, and arcs of one class, as columns of other sorts."""
+"""So many times as many offers may stay, and arcs of one class, as columns of other sorts."""
 
 
 @dataclass(slots=True)
 class Known:
-    """Programs that were solved: plans that differ in one task or limit have many that are the same."""
+    """Programs that were solved. Plans that differ in one task or limit have many programs in common."""
 
     solutions: dict[object, Solution] = field(default_factory=dict)
     work: float = 0.0
-    """What all of them took."""
+    """The work of all of them."""
     drawn: float = 0.0
-    """What it would be if each had been solved again whenever it was asked for."""
+    """Their work, counted again each time that one was asked for."""
 
 
 def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:
-    """What launches cost at least, USD an hour, or minus the weight that is seated at most; -inf if that
-    is not known. And the best ledger that was found.
+    """The least that launches cost, USD an hour, or minus the most weight that can be seated; -inf if it is
+    not known. And the best ledger that was found.
     """
     if counted.large or not counted.possible:
         return -math.inf, None
@@ -127,9 +127,10 @@ def rough_of(counted: Counted) -> Counted | None:
 def most(
     counted: Counted, limits: SolverLimits, known: Known, until: float, *, many: bool
 ) -> tuple[float, Ledger | None]:
-    """Minus the weight that is seated at most, and the best ledger that was found. What can be solved roughly
-    is not solved exactly if there are `many` tasks, or if that cannot be better. None is begun if `until` is
-    drawn.
+    """Minus the most weight that can be seated, and the best ledger that was found.
+
+    The rough program comes first. The exact one follows if it could be better; with `many` tasks, only if the
+    rough one found nothing better than what is seated. No program begins once the work comes to `until`.
     """
     large = many and len(counted.program.costs) * HALF > limits.columns
     rough = counted.roughened() if large else rough_of(counted)
@@ -156,8 +157,8 @@ def most(
 def roughly(
     counted: Counted, limits: SolverLimits, known: Known, whole: Callable[[Ledger], Seating]
 ) -> tuple[float, list[Seating]]:
-    """What launches cost at least, by a rough program; and what was found with the launches that it names, if
-    tasks that found no place on them are seated by `whole`.
+    """The least that launches cost, by a rough program, and outcomes with the launches that it names. `whole`
+    seats the tasks that found no place on them.
     """
     least = -math.inf
     found: list[Seating] = []
@@ -181,8 +182,8 @@ def roughly(
 
 
 def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
-    """Let launched nodes hold less that are cut roughly, and might have held a task that has no place: by so
-    many times the part of their blocks that stayed idle. Whether there are such nodes.
+    """Let launched nodes that are cut roughly hold less if they might have held a task that has no place:
+    `times` the part of their blocks that stayed idle. Whether there are such nodes.
     """
     lost = [job for job in (*counted.jobs, *counted.may) if job.index in counted.lost]
     first, tightened = len(counted.base.free), False
@@ -200,7 +201,7 @@ def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
 
 
 def _solve(counted: Counted, limits: SolverLimits) -> Solution:
-    """First with fractions of all, then with few columns, and then with all if that was not good enough."""
+    """First with fractions, then with few columns, and with all if those were not good enough."""
     program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
     few_tasks = len(counted.jobs) + len(counted.may) <= EXACT
     limits = replace(limits, brief=not few_tasks) if small else _of_step(limits)
@@ -309,7 +310,7 @@ def _left_out(counted: Counted, first: Solution, few: Few) -> list[int]:
 def _step(
     counted: Counted, limits: SolverLimits, *, whole: Collection[int] | None, start: Sequence[float] = ()
 ) -> Solution:
-    """A step's solution. Where limits are tight, what is left out for brevity may find the only one."""
+    """A step's solution. If there is none, it looks longer, and leaves nothing out for brevity."""
     found = counted.program.solve(limits, whole=whole, start=start)
     if found.values or not math.isfinite(found.bound):
         return found
@@ -318,7 +319,7 @@ def _step(
 
 
 def _enough(counted: Counted, limits: SolverLimits, least: float, gaps: float = 1) -> float:
-    """What a solution may cost that is taken, if none costs less than `least`."""
+    """The cost up to which a solution is taken, if none costs less than `least`."""
     if counted.worth:  # so that no more weight can be seated; which of equals are, matters less
         return max((least + counted.step) / (1 - SKEW), least * (1 - SLACK))
     return least + max(limits.absolute, gaps * limits.gap * least)

@@ -1,10 +1,11 @@
 """Placing: which rank goes to which blocks of which node, and which nodes are launched for it.
 
-And what would make refused tasks fit, shown only if the plan was made again with it and that was so.
+It also finds changes that make refused tasks fit. A change is shown only if another plan was made with it.
 
-A change is a remedy if all tasks find a place that did before, and with them those that it is for. One that
-several tasks share, the most nodes of a fleet or the limit of an offer, is a remedy for all of them together:
-each by itself would be told of a node that another one takes. None does more than it has to.
+A change is a remedy if all tasks that had a place have one, and the tasks that it is for get one. Several
+tasks may share a change: the most nodes of a fleet, or the limit of an offer. It is a remedy for all of them
+together then, since else each would be told of a node that another one takes. No remedy changes more than it
+has to.
 """
 
 from __future__ import annotations
@@ -26,19 +27,17 @@ from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, 
 from declarative.placement.whatif import Change, Changes, Limit
 
 MOST_REFUSALS = 50
-"""Refusals for which changes are looked for; tasks that are alike count once."""
+"""Changes are looked for of so many refusals. Tasks that are alike count once."""
 
 NAMED = 4
-"""Changes that are named of one task."""
+"""So many changes are named of one task."""
 
 MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
 ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 40
-"""What the programs of the plan and those that are solved for them may take; so much for them at most, and at
-least…
-"""
+"""The work of the plan's programs and of those for hints; of hints alone at most, and at least…"""
 
 CLOSER = 8
 """…and how many times as often if it is about one task."""

@@ -27,7 +27,7 @@ class SolverLimits:
     columns: int
     """Of a program that is solved at all."""
     work: float = math.inf
-    """What one program may take, all its steps together, in units of `Program.work`."""
+    """The most work of one program, all its steps together, in units of `Program.work`."""
     gap: float = 0.0
     absolute: float = 1e-6
     brief: bool = False
@@ -35,7 +35,7 @@ class SolverLimits:
     quick: bool = False
     """Give up where no solution is found at once."""
     interior: bool = False
-    """Solve fractions by an interior-point method: far fewer steps where a program is large."""
+    """Solve fractions by an interior-point method, which takes far fewer steps in a large program."""
     enough: float = -math.inf
     """Stop at the first solution that costs no more."""
 
@@ -72,9 +72,9 @@ class Program:
     columns: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
     work: float = 0.0
-    """What it took so far: about as many milliseconds of CPU, but counted and never measured."""
+    """Its work so far, in about as many milliseconds of CPU; it is counted and never measured."""
     most_work: float = math.inf
-    """What it may take: with less left a search ends early, and with nothing left none begins."""
+    """The most work. A search ends early once that is done, and none begins after that."""
 
     def column(self, cost: float, most: float = math.inf) -> int:
         """Add a column; its number."""
@@ -154,8 +154,8 @@ class Program:
         return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
 
     def _run(self, highspy: Any, highs: Any, limits: SolverLimits, columns: int, *, fractions: bool) -> None:
-        """Let HiGHS solve it, and add what that takes. A search for whole numbers ends when `most_work` is
-        done. `columns`: how many may be more than 0.
+        """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done.
+        `columns`: how many may be more than 0.
         """
         terms = len(self.columns) / 1000
         a_round = TERM_ROUND * terms + COLUMN_ROUND * (columns + 1) / 1000
@@ -197,16 +197,16 @@ SLACK = 1e-6
 """A value that is so near a whole number is one."""
 
 STEP, TERM = 0.05, 0.6
-"""What a simplex iteration takes in a search for whole numbers; and a thousand factors, each time."""
+"""The work of a simplex iteration in a search for whole numbers; of a thousand factors, in each search."""
 
 TERM_ROUND, COLUMN_ROUND = 0.12, 0.9
-"""What a round of cuts, or a node, takes for each thousand factors, and columns that may be more than 0."""
+"""The work of a round of cuts, or a node, for a thousand factors, and for a thousand columns above 0."""
 
 LP_STEP, COLUMN_STEP = 0.0034, 0.0092
-"""What a simplex iteration takes if fractions will do: in any case, and for each thousand columns."""
+"""The work of a simplex iteration where fractions will do: in any case, and for a thousand columns."""
 
 INTERIOR_WORK = 20
-"""What a thousand columns take then with an interior-point method."""
+"""The work of an interior-point method for a thousand columns."""
 
 FEASIBLE = 2
 """HiGHS's `kSolutionStatusFeasible`."""
@@ -241,7 +241,7 @@ def _options(limits: SolverLimits) -> dict[str, Any]:
 
 
 def _interior(limits: SolverLimits, whole: Collection[int] | None) -> dict[str, Any]:
-    """Not where all have to be whole: that took twenty times as long once."""
+    """Options for an interior-point method; none where all have to be whole, which took 20 times as long."""
     return {"solver": "ipm", "mip_lp_solver": "ipm"} if limits.interior and whole is not None else {}
 
 

@@ -215,7 +215,7 @@ def lies_together(task: Task) -> bool:
 def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:
     """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want.
 
-    The `hopeless`, by their index, find no place anyway, and leave their volumes to others.
+    The `hopeless`, by their index, find no place anyway and leave their volumes to others.
     """
     every, others = _wanted(jobs), _wanted(job for job in jobs if job.index not in hopeless)
     return [job for job in jobs if job.roams and _has_own(job, every if job.index in hopeless else others)]

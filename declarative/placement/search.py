@@ -1,8 +1,8 @@
 """The search: tasks are seated one after the other, and an integer program says what is better than that.
 
-Which tasks are left out is decided before what the rest costs, and so that leaving one out changes nothing
-for the others. What the program cannot tell, where tasks are pinned or a plan is very large, is looked for by
-seating tasks in several orders; the best outcome is kept.
+First it decides which tasks are left out, so that leaving one out changes nothing for the others; then what
+the rest costs. The program cannot tell where tasks are pinned or a plan is very large. The search seats tasks
+in several orders there, and keeps the best outcome.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
 
 FEW = 200
-"""Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
+"""Up to so many tasks, each one that is left out is tried again by itself, in front of the others."""
 
 MANY = 1_000
-"""With more tasks than that, those of one priority that are seated do not make room for others of it…"""
+"""With more tasks, those that are seated make no room for others of their priority…"""
 
 MUCH = 0.02
-"""…if less than this part of what they weigh is gained."""
+"""…if that gains less than this part of their weight."""
 
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
 COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=600)
-"""For the cheapest launches, where less work had no answer…"""
+"""For the cheapest launches; so much work if less had no answer…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4, work=150)
 """…and for the most tasks."""
 
 WORK, FEW_WORK, MOST_WORK = 0.5, 640, 2_000
-"""What all programs of one plan may take for each task, in units of `Program.work`; for how many tasks at
-least, and at most.
-"""
+"""The work of all programs of one plan for each task; for at least so many tasks, and for at most so many."""
 
 SEATING, ROUGHLY = 0.6, 0.5
-"""The part of it that programs for the most tasks may take, and what a rough program may take of the rest."""
+"""The part of it for programs for the most tasks, and the part of the rest for a rough program."""
 
 FAIR = 12
 """What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound."""
+
+FAR = 0.08
+"""Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
@@ -68,7 +69,7 @@ ROUNDS = 3
 
 
 class TooMuchWorkError(Exception):
-    """The programs took more than they may: what would be found is not known."""
+    """A search stopped since its programs took too much. What it would find is not known."""
 
 
 class Search:
@@ -83,9 +84,9 @@ class Search:
         *,
         until: float = math.inf,
     ) -> None:
-        """`known` are programs that were solved for other boards; what is solved for this one is added.
-        `start` is what is there, if it is not as the board has it. With `until`, `TooMuchWorkError` is raised
-        if the work of `known` comes to that, or if a plan would have to do without a program.
+        """`known` are programs that were solved for other boards; this one adds its own. `start` is what is
+        there, if it is not as the board has it. With `until`, the search raises `TooMuchWorkError` once the
+        work of `known` comes to that, or where it would go on without a program.
         """
         self.board = board
         self.known = known or Known()
@@ -295,7 +296,7 @@ class Search:
         return None
 
     def _beside(self, best: Seating, job: Job, others: Sequence[Job]) -> Seating | None:
-        """An outcome that a program finds where tasks that are left out, too, want the task's volumes."""
+        """An outcome by a program, for a task whose volumes only tasks without a place want, too."""
         free = movable([*others, job]) if any(job.ask.want.mounts) else []
         return self._most(best, others, free, [job], None)[0] if job in free else None
 
@@ -371,8 +372,8 @@ class Search:
         return found, bool(others)
 
     def _by_programs(self, counted: Counted, jobs: Sequence[Job]) -> tuple[float, list[Seating]]:
-        """What launches cost at least, and what was found. The rough program is the first if it is much
-        smaller, else the last resort. If none had an answer, one may take more.
+        """The least that launches cost, and the outcomes that were found. The rough program comes first if it
+        is much smaller, else last. If no program had a good answer, one may take more work.
         """
         least, found = -math.inf, list[Seating]()
         rough = rough_of(counted)
@@ -383,17 +384,18 @@ class Search:
             if program and not any(one.cost <= fair for one in found):
                 lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
                 least, found = max(least, lower), found + more
-        if not found:
-            lower, found = self._by(last or counted, jobs, self.cost.work)
-        return max(least, lower), found
+        if all(one.cost > least * (1 + FAR) + ROUNDED for one in found):
+            lower, more = self._by(last or counted, jobs, self.cost.work)
+            least, found = max(least, lower), found + more
+        return least, found
 
     @property
     def _work_left(self) -> float:
-        """What programs for the cheapest launches may take."""
+        """The work for the cheapest launches."""
         return max(self.least_left, self.all_drawn - self.known.drawn)
 
     def _by(self, program: Counted, jobs: Sequence[Job], work: float) -> tuple[float, list[Seating]]:
-        """What launches cost at least by one program, and what it found."""
+        """The least that launches cost by one program, and the outcomes that it found."""
         limits = replace(self.cost, work=work)
         if program.rough:
             return roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
