@@ -70,7 +70,7 @@ FAR = 5
 """Launches that cost so many gaps too much are looked for once more, with all columns."""
 
 AT_LEAST = 0.4
-"""The part of the work that is left for launches with few columns, whatever fractions took."""
+"""The part of the work that is left for few columns, whatever fractions took."""
 
 FEW_NODES = 12
 """Nodes of the tree with few columns."""
@@ -273,8 +273,7 @@ def _with_few(
     """The best solution of whole numbers with few columns, or what is `found` already."""
     program = counted.program
     limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=True)
-    if not counted.worth:
-        program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
+    program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
         if program.cost(found.values) <= enough or (limits.quick and found.values):

@@ -46,14 +46,16 @@ MOST_EFFORT = 30_000
 COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=600)
 """For the cheapest launches; so much work if less had no answer…"""
 
-SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4, work=150)
+SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
-WORK, FEW_WORK, MOST_WORK = 0.5, 640, 2_000
+WORK, FEW_WORK, MOST_WORK = 0.7, 460, 2_000
 """The work of all programs of one plan for each task; for at least so many tasks, and for at most so many."""
 
-SEATING, ROUGHLY = 0.6, 0.5
-"""The part of it for programs for the most tasks, and the part of the rest for a rough program."""
+SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
+"""The part of it for programs for the most tasks, and for one of these; and the part of the rest for a rough
+program.
+"""
 
 FAIR = 12
 """What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound."""
@@ -92,6 +94,7 @@ class Search:
         self.known = known or Known()
         self.cost, self.seats = COST.times(effort), SEATS.times(effort)
         work = WORK * min(max(len(board.jobs), FEW_WORK), MOST_WORK) * effort
+        self.seats = replace(self.seats, work=SEATED * work)
         self.until, self.all_drawn = until, self.known.drawn + work
         self.seats_drawn = self.known.drawn + SEATING * work
         self.least_left = (1 - SEATING) * work
