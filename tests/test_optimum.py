@@ -534,6 +534,35 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     assert work[1:] == [search.COST.work] * again
 
 
+@pytest.mark.parametrize(("work", "exactly"), [(0.0, True), (1e9, False)])
+def test_a_fair_answer_by_a_rough_program_is_enough_if_the_exact_one_is_dear(monkeypatch, work, exactly):
+    """Here it is 5 % above the bound, and 3 % is fair."""
+    asked = []
+
+    def by(_search, program, _jobs, _most):
+        asked.append(program.rough)
+        return 1.0, [Mock(cost=1.05)]
+
+    program = _program_of(5)
+    monkeypatch.setattr(search.Search, "_by", by)
+    monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
+    monkeypatch.setattr(search, "least_work", lambda _: work)
+    search.Search(program.board)._by_programs(program, program.jobs)
+    assert asked == [True, False][: 1 + exactly]
+
+
+@pytest.mark.parametrize(("few", "tried"), [(2, 1), (3, 2)])
+def test_of_many_tasks_one_that_finds_no_place_is_enough_to_keep_what_was_found(monkeypatch, few, tried):
+    """Those that had places are planned again without the others, to find the same whoever else asks."""
+    seen = []
+    monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(search.Search, "_with", lambda _self, job, _keep: seen.append(job))
+    board = _program_of(3).board
+    found = search.Search(board)
+    found._admit(Seating(found.start, board.jobs), board.jobs, board.jobs[:2])
+    assert len(seen) == tried
+
+
 def test_the_bound_of_what_stays_where_it_is_ends_when_its_work_is_done():
     """That program is solved beside those of the plan, and has its part of the work."""
     assert optimum.bound(_program_of(5), search.COST) > 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from declarative.model.record import dataclass
 from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import NONE, SLACK, Solution, SolverLimits, pack, weigh
+from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits, pack, weigh
 from declarative.placement.volumes import hold, serves
 
 if TYPE_CHECKING:
@@ -335,6 +335,12 @@ def bound(counted: Counted, limits: SolverLimits) -> float:
         return -math.inf
     counted.program.most_work = counted.program.work + limits.work
     return counted.program.solve(_of_step(limits), whole=_whole(counted)).bound
+
+
+def least_work(counted: Counted) -> float:
+    """The work of the fractions of a large program; 0 if it is small. Twice that if fleets have to begin."""
+    columns = len(counted.program.costs)
+    return INTERIOR_WORK * columns / 1000 * (2 if counted.homes else 1) if columns > INTERIOR else 0.0
 
 
 def _whole(counted: Counted) -> set[int]:

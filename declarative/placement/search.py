@@ -26,7 +26,7 @@ from declarative.placement.gangs import (
 )
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known, bound, most, rough_of, roughly, solve
+from declarative.placement.optimum import Known, bound, least_work, most, rough_of, roughly, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
@@ -57,8 +57,10 @@ SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
 program.
 """
 
-FAIR = 12
-"""What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound."""
+FAIR, DEAR = 12, 2
+"""What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound; or
+so many times as many if that takes more work than is left.
+"""
 
 FAR = 0.08
 """Launches that cost more than this part above the bound are looked for once more, with more work."""
@@ -270,6 +272,8 @@ class Search:
             if effort > MOST_EFFORT:
                 break
             found = self._with(job, keep) or self._beside(best, job, keep)
+            if found is None and len(self.board.jobs) > FEW:
+                break  # this is about tasks that all had places: without one of them it is of no use
             if found is None:
                 failed.add(key)
             else:
@@ -383,7 +387,8 @@ class Search:
         last = rough or (counted.roughened() if counted.roughens else None)
         for program in (rough, counted, None if rough else last):
             left = self._work_left
-            fair = least * (1 + FAIR * self.cost.gap) + ROUNDED
+            dear = program is counted and least_work(counted) > left
+            fair = least * (1 + (DEAR if dear else 1) * FAIR * self.cost.gap) + ROUNDED
             if program and not any(one.cost <= fair for one in found):
                 lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
                 least, found = max(least, lower), found + more
