@@ -203,16 +203,11 @@ def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
 def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions, then with few columns, and with all if those were not good enough."""
     program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
-    few_tasks = len(counted.jobs) + len(counted.may) <= EXACT
-    limits = replace(limits, brief=not few_tasks) if small else _of_step(limits)
-    limits = replace(limits, interior=not counted.worth and len(program.costs) > INTERIOR)
+    limits = _adapted(counted, limits, small=small)
     first = _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
-    steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
-    if len(counted.jobs) <= EXACT:
-        steps = [few._replace(gaps=1) for few in steps]
-    steps = steps[:1] if small and (counted.worth or len(counted.jobs) <= EXACT) else steps
+    steps = _steps(counted, small=small)
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
     if counted.rough and not counted.worth and len(counted.jobs) > EXACT and found.values:
@@ -229,6 +224,22 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     anew = counted.rough and not counted.worth and len(counted.jobs) <= EXACT
     last = _step(counted, aim, whole=None, start=() if anew else found.values)
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
+
+
+def _adapted(counted: Counted, limits: SolverLimits, *, small: bool) -> SolverLimits:
+    """The limits for a program: it is solved less carefully if it is large, or for many tasks."""
+    few_tasks = len(counted.jobs) + len(counted.may) <= EXACT
+    limits = replace(limits, brief=not few_tasks) if small else _of_step(limits)
+    return replace(limits, interior=not counted.worth and len(counted.program.costs) > INTERIOR)
+
+
+def _steps(counted: Counted, *, small: bool) -> Sequence[Few]:
+    """The few columns that are tried, one after the other."""
+    steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
+    exact = len(counted.jobs) <= EXACT
+    if exact:
+        steps = [few._replace(gaps=1) for few in steps]
+    return steps[:1] if small and (counted.worth or exact) else steps
 
 
 def _fractions(counted: Counted, limits: SolverLimits) -> Solution:
