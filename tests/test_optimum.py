@@ -489,6 +489,16 @@ def test_a_plan_does_without_programs_that_would_take_too_much(monkeypatch):
     assert proved == {"t4": False, "u4": False}
 
 
+def test_programs_for_each_priority_may_take_some_work(monkeypatch):
+    """Even if those for the priorities above it took all: else dozens of its tasks would be refused."""
+    nodes = [node("gpu-0", shape=gpus("H100", 8, cpu=8), total=8)]
+    monkeypatch.setattr(search, "SEATING", 0)
+    (refusal,) = run(_three(), nodes).refusals
+    assert (refusal.task, refusal.proved) == ("t5", True)
+    monkeypatch.setattr(search, "LEAST_SEATING", 0)
+    assert len(run(_three(), nodes).refusals) == 2
+
+
 @pytest.mark.parametrize(("work", "until"), [(search.WORK, -1.0), (0, 1e9)])
 def test_no_hint_comes_of_a_plan_that_would_do_without_programs(monkeypatch, work, until):
     """The plan that is made for a hint stops where another one might differ from it."""

@@ -57,6 +57,9 @@ SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
 program.
 """
 
+LEAST_SEATING = 0.25
+"""The part of it that programs for the tasks of one priority may take, whatever those before them took."""
+
 FAIR, DEAR = 12, 2
 """What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound; or
 so many times as many if that takes more work than is left.
@@ -99,6 +102,7 @@ class Search:
         self.seats = replace(self.seats, work=SEATED * work)
         self.until, self.all_drawn = until, self.known.drawn + work
         self.seats_drawn = self.known.drawn + SEATING * work
+        self.least_seating = LEAST_SEATING * work
         self.least_left = (1 - SEATING) * work
         self.start = start.copy() if start else Ledger.start(board)
         keep_baselines(self.start)
@@ -220,8 +224,6 @@ class Search:
         drawn = self.known.drawn >= self.seats_drawn
         if self.known.work >= self.until or (drawn and self.until < math.inf):
             raise TooMuchWorkError
-        if drawn:
-            return None, False, False
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
@@ -231,7 +233,8 @@ class Search:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
         limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
-        least, ledger = most(counted, limits, self.known, self.seats_drawn, many=many)
+        until = max(self.seats_drawn, self.known.drawn + self.least_seating)
+        least, ledger = most(counted, limits, self.known, until, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
