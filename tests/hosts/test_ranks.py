@@ -379,6 +379,7 @@ def test_sixteen_hosts_at_once(allowed, tmp_path):
             list(pool.map(lambda n: nodes.start(n, "train-0.1", ONCE), made))
             polls = list(pool.map(lambda n: nodes.poll(n, "train-0.1"), made))
             assert [status and status.state for status in polls] == [RankState.RUNNING] * 16
+            until(lambda: all(m.sh("cat /var/tmp/ran || true") for m in machines))
             stops = list(pool.map(lambda n: nodes.provider.stop(n, "train-0.1", 5), made))
         assert [status and status.state for status in stops] == [RankState.STOPPED] * 16
         assert [m.sh("cat /var/tmp/ran") for m in machines] == ["x\n"] * 16
