@@ -1307,6 +1307,16 @@ def test_a_new_state_is_made_and_copied_in_few_round_trips(postgres_url, monkeyp
     assert len(sent) < 20
 
 
+def test_a_connection_that_was_lost_before_its_last_answer_can_be_closed(server_store) -> None:
+    with server_store._writable().reading() as connection:
+        raw = connection.raw
+        connection.execute("SELECT 1")
+    assert raw.ending
+    raw.pgconn.finish()
+    raw.close()
+    assert raw.closed
+
+
 def test_a_read_on_a_server_is_one_message_and_a_second_one_waits_for_the_first(server_store) -> None:
     """The answer to its COMMIT is read with the next use."""
     database = server_store._writable()

@@ -76,8 +76,8 @@ class ServerConnection(psycopg.Connection[Any]):
 
     def close(self) -> None:
         """Close it. PgBouncer gives up its own connection if a client goes before the answer to a COMMIT."""
-        if self.ending and self._has_input(LAST_WAIT):
-            with suppress(psycopg.OperationalError):
+        with suppress(psycopg.OperationalError):  # it may be lost by now
+            if self.ending and self._has_input(LAST_WAIT):
                 self.settle()
         super().close()
 
