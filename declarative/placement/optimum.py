@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from declarative.model.record import dataclass
 from declarative.placement.counted import SKEW, Class, Counted, Seat
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits, pack, weigh
+from declarative.placement.program import (
+    INTERIOR_WORK,
+    NONE,
+    SLACK,
+    Solution,
+    SolverLimits,
+    cut_off,
+    pack,
+    weigh,
+)
 from declarative.placement.volumes import hold, serves
 
 if TYPE_CHECKING:
@@ -81,6 +90,9 @@ QUICK = 0.2
 NEARLY_ALL = 0.01
 """A quick search has enough seats if at most this part of them could be added."""
 
+THOROUGHLY = 0.6
+"""The part of the work that a thorough search of a rough program may take, whatever was before it."""
+
 EXACT = 100
 """For up to so many tasks, launches may cost one gap too much."""
 
@@ -105,7 +117,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     """
     if counted.large or not counted.possible:
         return -math.inf, None
-    key = (limits, counted.worth, counted.rough, counted.program.key, *sorted(_whole(counted)))
+    key = (limits, counted.worth, counted.bound, counted.rough, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
         before = counted.program.work
         counted.program.most_work = before + limits.work
@@ -169,6 +181,7 @@ def roughly(
         least = least if turn else lower
         if ledger is None:
             break
+        counted.bound, counted.reach = least, min(counted.reach, counted.program.cost(counted.values))
         tightened = _tighten(counted, ledger, turn + 1)
         seating = whole(ledger)
         if not seating.left:
@@ -182,17 +195,20 @@ def roughly(
 
 
 def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
-    """Let launched nodes that are cut roughly hold less if they might have held a task that has no place:
-    `times` the part of their blocks that stayed idle. Whether there are such nodes.
+    """Leave out what made a rough solution leave ranks without a place: by rows that hold however nodes are
+    cut, or else by letting nodes hold less, `times` the part of their blocks that stayed idle. Whether it was
+    left out.
     """
-    lost = [job for job in (*counted.jobs, *counted.may) if job.index in counted.lost]
-    first, tightened = len(counted.base.free), False
-    for one in counted.classes:
-        kinds = {counted.stocks[i].kind for i in one.stocks}
-        if one.arcs or not any(job.request.fit.get(kind) for job in lost for kind in kinds):
+    base, board, tightened = counted.base, counted.board, False
+    first = len(base.free)
+    for index in sorted({index for _, index in counted.lost}):
+        one = counted.classes[index]
+        if cut_off(counted.program, one.sizes, one.ends, counted.values):
+            tightened = True
             continue
-        nodes = [node for node in range(first, len(ledger.free)) if ledger.kind_of[node] in kinds]
-        total = sum(ledger.board.kinds[ledger.kind_of[node]].total for node in nodes)
+        kinds = {counted.stocks[i].kind for i in one.stocks}
+        nodes = [node for node, kind in enumerate(ledger.kind_of) if kind in kinds]
+        total = sum(base.free[n] if n < first else board.kinds[ledger.kind_of[n]].total for n in nodes)
         if idle := sum(ledger.free[node] for node in nodes):
             held = {at: at * (1 - min(1.0, times * idle / total)) for at in one.ends}
             weigh(counted.program, one.sizes, one.ends, {size: size for size in one.sizes}, held)
@@ -208,10 +224,11 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps = _steps(counted, small=small)
+    if counted.rough and not counted.worth and len(counted.jobs) > EXACT:
+        # Which of its ranks find a place is not known anyway.
+        return _solve_roughly(counted, limits, first, steps)
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
-    if counted.rough and not counted.worth and len(counted.jobs) > EXACT and found.values:
-        return Solution(first.bound, found.values)  # which of its ranks find a place is not known anyway
     if limits.quick and found.values:
         program.most_work = min(program.most_work, program.work + QUICK * limits.work)
         enough = max(enough, first.bound * (1 - NEARLY_ALL))
@@ -223,6 +240,22 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     # HiGHS proves less of a rough program that has a start, which would then be solved exactly as well.
     anew = counted.rough and not counted.worth and len(counted.jobs) <= EXACT
     last = _step(counted, aim, whole=None, start=() if anew else found.values)
+    return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
+
+
+def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, steps: Sequence[Few]) -> Solution:
+    """Few columns, and if what they launch costs far more than the bound, a thorough search: fractions may be
+    a fifth below what whole nodes cost, and few columns do not show whether they are.
+    """
+    program = counted.program
+    first = replace(first, bound=max(first.bound, counted.bound))
+    found = _with_few(counted, limits, first, steps)
+    good = first.bound * (1 + GOOD * limits.gap)
+    if program.cost(found.values) <= good or counted.bound > -math.inf:
+        return Solution(first.bound, found.values)
+    program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
+    # Without the solution as a start, of which HiGHS proves less.
+    last = program.solve(replace(limits, brief=False, interior=False))
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 
@@ -369,7 +402,7 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
     of_run = _of_runs(counted, values)
     seats: list[tuple[Seat, int]] = []
-    lost: set[int] = set()
+    lost: set[tuple[int, int]] = set()
     for number, index, column, run in counted.placed:
         count = round(values[column])
         if abs(values[column] - count) > NEARLY:
@@ -379,14 +412,15 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
             if here := slots[index][counted.classes[index].takes[number]]:
                 seats.append((seat, here.pop()))
             else:
-                lost.add(seat[0].index)
+                lost.add((seat[0].index, index))
     if any(next(queue, None) for queue in (*queues.values(), *of_run.values())) or (
         lost and not counted.rough
     ):
         return None
-    counted.lost = lost
+    counted.lost, counted.values = lost, values
+    without = {job for job, _ in lost}
     for seat, node in seats:
-        if seat[0].index not in lost:
+        if seat[0].index not in without:
             _sit(ledger, seat, node)
     return ledger
 

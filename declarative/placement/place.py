@@ -36,7 +36,7 @@ MOST_PLANS = 8
 MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
-ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 40
+ALL_WORK, MOST_WORK, LEAST_WORK = 220, 90, 30
 """The work of the plan's programs and of those for hints; of hints alone at most, and at least…"""
 
 CLOSER = 8

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 from declarative.model.record import dataclass
 
@@ -140,7 +140,8 @@ class Program:
             known.col_value = list(map(round, start))
             highs.setSolution(known)
         fractions = whole is not None and not whole
-        self._run(highspy, highs, limits, int(np.count_nonzero(most)), fractions=fractions)
+        columns, some = int(np.count_nonzero(most)), whole is not None
+        self._run(highspy, highs, limits, columns, fractions=fractions, some=some)
         info, status = highs.getInfo(), highs.getModelStatus()
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
@@ -153,13 +154,24 @@ class Program:
         bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
         return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
 
-    def _run(self, highspy: Any, highs: Any, limits: SolverLimits, columns: int, *, fractions: bool) -> None:
+    def _run(
+        self,
+        highspy: Any,
+        highs: Any,
+        limits: SolverLimits,
+        columns: int,
+        *,
+        fractions: bool,
+        some: bool,
+    ) -> None:
         """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done.
-        `columns`: how many may be more than 0.
+        `columns`: how many may be more than 0; `some`: whether only some have to be whole.
         """
-        terms = len(self.columns) / 1000
-        a_round = TERM_ROUND * terms + COLUMN_ROUND * (columns + 1) / 1000
-        most, rounds = (self.most_work - self.work) / a_round, 0
+        one = FRACTIONS if fractions else SOME if some else EVERY if limits.brief else THOROUGH
+        thousands = columns / 1000
+        a_round = one.round + one.column_round * thousands
+        self.work += 1 + one.term * len(self.columns) / 1000
+        most, rounds = (self.most_work - self.work) / a_round if a_round else math.inf, 0
 
         def look(_kind: int, _message: str, _found: object, answer: Any, _data: object) -> None:
             nonlocal rounds
@@ -169,14 +181,11 @@ class Program:
         highs.setCallback(look, None)
         highs.startCallback(highspy.cb.kCallbackMipInterrupt)
         highs.run()
-        steps, size = max(0, highs.getInfo().simplex_iteration_count), len(self.costs) / 1000
-        if not fractions:
-            self.work += STEP * steps + a_round * rounds
-        elif limits.interior:
-            self.work += INTERIOR_WORK * size
-        else:
-            self.work += steps * (LP_STEP + COLUMN_STEP * size)
-        self.work += TERM * terms + 1
+        steps = max(0, highs.getInfo().simplex_iteration_count)
+        if limits.interior and (fractions or some):
+            self.work += INTERIOR_WORK * len(self.costs) / 1000
+        if not (limits.interior and fractions):
+            self.work += steps * (one.step + one.column_step * thousands) + a_round * rounds
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
         """The program as HiGHS takes it, but for what its columns may be."""
@@ -196,16 +205,27 @@ class Program:
 SLACK = 1e-6
 """A value that is so near a whole number is one."""
 
-STEP, TERM = 0.05, 0.6
-"""The work of a simplex iteration in a search for whole numbers; of a thousand factors, in each search."""
 
-TERM_ROUND, COLUMN_ROUND = 0.12, 0.9
-"""The work of a round of cuts, or a node, for a thousand factors, and for a thousand columns above 0."""
+class Work(NamedTuple):
+    """The work of one solve: about as many milliseconds of CPU, by what those of 240 plans took."""
 
-LP_STEP, COLUMN_STEP = 0.0034, 0.0092
-"""The work of a simplex iteration where fractions will do: in any case, and for a thousand columns."""
+    term: float
+    """For a thousand factors."""
+    step: float
+    column_step: float
+    """For each simplex iteration: in any case, and for a thousand columns above 0."""
+    round: float = 0.0
+    column_round: float = 0.0
+    """For each round of cuts, or node: in any case, and for a thousand columns above 0."""
 
-INTERIOR_WORK = 20
+
+FRACTIONS = Work(0.6, 0.0066, 0.0039)
+SOME = Work(0.35, 0.0094, 0.0107, 0.17, 0.63)
+EVERY = Work(0.1, 0.06, 0.055, 0.0, 1.5)
+THOROUGH = Work(0.2, 0.12, 0.11, 0.0, 3.0)
+"""Where no column has to be a whole number, some have to, and all: if brief, and if not."""
+
+INTERIOR_WORK = 15
 """The work of an interior-point method for a thousand columns."""
 
 FEASIBLE = 2
@@ -312,6 +332,14 @@ def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]
 MOST_ROWS = 6
 """Rows of one kind for nodes that are cut roughly."""
 
+MOST_TIMES, MOST_CUTS, TOO_MUCH = 6, 2, 1e-4
+"""Weights of a size that are tried for rows that a solution does not keep to; how many of them are added; by
+which part it has to be above one.
+"""
+
+Weights = Mapping[int, float]
+"""Blocks → what they weigh, or hold."""
+
 
 def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
     """Add rows that hold however nodes are cut. Not all that keeps to them can be cut, but nearly all."""
@@ -323,8 +351,7 @@ def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
     above = [next((size for size in ranks if size > end), 0) for end in nodes[:-1]]
     least = [next((size for size in ranks if last // size == count), 0) for count in range(MOST_ROWS)]
     for size in sorted({*above, *least} - {0})[-2 * MOST_ROWS :]:  # so many lie on a node at most
-        one = dict.fromkeys((other for other in ranks if other >= size), 1)
-        weigh(program, sizes, ends, one, {at: at // size for at in nodes})
+        weigh(program, sizes, ends, *_rounded(sizes, ends, 1, size))
     # Beside a rank that leaves less room lies none that takes as much (Martello, Toth 1990: bound L2).
     small = [size for size in ranks if 2 * size <= last]
     for room in small[:: max(1, math.ceil(len(small) / MOST_ROWS))]:
@@ -332,11 +359,33 @@ def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
         weigh(program, sizes, ends, whole, {at: last if at > last - room else at for at in nodes})
 
 
-def weigh(
-    program: Program, sizes: Sizes, ends: Ends, weights: Mapping[int, float], held: Mapping[int, float]
-) -> None:
+def _rounded(sizes: Iterable[int], ends: Iterable[int], times: int, size: int) -> tuple[Weights, Weights]:
+    """What ranks weigh, and what nodes hold, where a rank of one size weighs `times`, and all others as many
+    blocks in proportion, rounded down: what is rounded in parts is no more than the whole (Chvátal, Gomory).
+    """
+    return {one: one * times // size for one in sizes}, {at: at * times // size for at in ends}
+
+
+def cut_off(program: Program, sizes: Sizes, ends: Ends, values: Sequence[float]) -> bool:
+    """Add rows that hold however nodes are cut, and that a solution does not keep to. Return whether any."""
+    ranks = {size: sum(values[i] for i in own) for size, own in sizes.items()}
+    nodes = {at: sum(values[i] for i in own) for at, own in ends.items()}
+    found: list[tuple[float, int, int]] = []
+    for size in sorted(size for size, count in ranks.items() if count > SLACK):
+        for times in range(1, min(size, MOST_TIMES + 1)):
+            weights, held = _rounded(ranks, nodes, times, size)
+            holds = 1 + sum(held[at] * count for at, count in nodes.items())
+            above = 1 + sum(weights[one] * count for one, count in ranks.items()) - holds
+            if above > TOO_MUCH * holds:
+                found.append((-above / holds, size, times))
+    for _, size, times in sorted(found)[:MOST_CUTS]:
+        weigh(program, sizes, ends, *_rounded(sizes, ends, times, size))
+    return bool(found)
+
+
+def weigh(program: Program, sizes: Sizes, ends: Ends, weights: Weights, held: Weights) -> None:
     """Add a row: what ranks weigh, by their blocks, is at most what nodes hold, by their idle blocks."""
-    terms = {column: float(weight) for size, weight in weights.items() for column in sizes[size]}
+    terms = {column: float(weight) for size, weight in weights.items() for column in sizes[size] if weight}
     terms |= {node: -float(most) for at, most in held.items() if most for node in ends[at]}
     program.row(-math.inf, 0, terms)
 

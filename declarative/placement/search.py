@@ -43,13 +43,13 @@ MUCH = 0.02
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=600)
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=350)
 """For the cheapest launches; so much work if less had no answer…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
-WORK, FEW_WORK, MOST_WORK = 0.7, 460, 2_000
+WORK, FEW_WORK, MOST_WORK = 0.55, 460, 2_000
 """The work of all programs of one plan for each task; for at least so many tasks, and for at most so many."""
 
 SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
@@ -57,12 +57,12 @@ SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
 program.
 """
 
-LEAST_SEATING = 0.25
+LEAST_SEATING = 0.15
 """The part of it that programs for the tasks of one priority may take, whatever those before them took."""
 
-FAIR, DEAR = 12, 2
-"""What is solved roughly is solved exactly too if the answer costs more than so many gaps above the bound; or
-so many times as many if that takes more work than is left.
+FAIR = 12
+"""What is solved roughly is solved exactly too if the outcome costs more than so many gaps above the bound.
+Where that takes much work, it has to cost so much more than the rough solution that it came from.
 """
 
 FAR = 0.08
@@ -127,7 +127,7 @@ class Search:
     def run(self) -> Seating:
         """The best outcome that was found."""
         found = self._fullest(self.board.jobs)
-        if found.left and len(found.ledger.seats) <= FEW:
+        if found.left and len(found.ledger.seats) <= FEW and self.known.drawn < self.seats_drawn:
             # Those that are left out change nothing for the others.
             alone = self._fullest(self._seated(found))
             if not alone.left:
@@ -151,9 +151,10 @@ class Search:
         for level in self.board.levels:
             if needed and self._is_settled(found, needed, level):
                 break
-            found, done, answered = self._more(found, jobs, level)
+            until = max(self.seats_drawn, self.known.drawn + self.least_seating)
+            found, done, answered = self._more(found, jobs, level, until)
             if orders and not answered:
-                found, done, _ = self._more(self._rounds(found, jobs), jobs, level)
+                found, done, _ = self._more(self._rounds(found, jobs), jobs, level, until)
                 orders = False
             proved |= done
             left = [job for job in self._left(found, level) if job.index not in done]
@@ -182,9 +183,11 @@ class Search:
         """The tasks of a priority that have no place, and fit some node."""
         return [job for job in found.left if job.task.priority == level and job.request.fit]
 
-    def _more(self, found: Seating, jobs: Sequence[Job], level: int) -> tuple[Seating, set[int], bool]:
-        """Seat what the program can of tasks of one priority; of which it was proved that none can be added;
-        and whether the program had an answer for all of them.
+    def _more(
+        self, found: Seating, jobs: Sequence[Job], level: int, until: float
+    ) -> tuple[Seating, set[int], bool]:
+        """Seat what the program can of tasks of one priority, and begin none once the work comes to `until`;
+        of which it was proved that none can be added; and whether the program had an answer for all of them.
         """
         proved = answered = False
         gain = MUCH if len(jobs) > MANY else 0.0
@@ -198,7 +201,9 @@ class Search:
             if proved or all(map(found.seats, free)):
                 break
             may = [j for j in free if not found.seats(j) or (exchange and self._may_go(j, level))]
-            new, proved, answered = self._most(found, keep, free, may, gain if exchange else None)
+            new, proved, answered = self._most(
+                found, keep, free, may, gain=gain if exchange else None, until=until
+            )
             found = found if new is None else self._rest(new, jobs, found)
         out = {job.index for job in self._left(found, level)}
         told = out & {job.index for job in free}
@@ -214,12 +219,15 @@ class Search:
         keep: Sequence[Job],
         free: Sequence[Job],
         may: Sequence[Job],
+        *,
         gain: float | None,
+        until: float,
     ) -> tuple[Seating | None, bool, bool]:
         """More of the tasks that `may` be left out, beside those to `keep`; whether it was proved that none
         can be added to them; and whether there was an answer. The `free` can move.
 
-        With `gain` only what is found quickly is taken, and only if it adds this part of what is seated.
+        With `gain` only what is found quickly is taken, and only if it adds this part of what is seated. No
+        program begins once the work comes to `until`.
         """
         drawn = self.known.drawn >= self.seats_drawn
         if self.known.work >= self.until or (drawn and self.until < math.inf):
@@ -233,7 +241,6 @@ class Search:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
         limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
-        until = max(self.seats_drawn, self.known.drawn + self.least_seating)
         least, ledger = most(counted, limits, self.known, until, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
@@ -308,7 +315,8 @@ class Search:
     def _beside(self, best: Seating, job: Job, others: Sequence[Job]) -> Seating | None:
         """An outcome by a program, for a task whose volumes only tasks without a place want, too."""
         free = movable([*others, job]) if any(job.ask.want.mounts) else []
-        return self._most(best, others, free, [job], None)[0] if job in free else None
+        until = self.known.drawn + self.least_seating
+        return self._most(best, others, free, [job], gain=None, until=until)[0] if job in free else None
 
     def _beginning(self, start: Ledger, home: tuple[str, Home]) -> Ledger:
         """A ledger of which one cluster fleet begins at one place."""
@@ -390,13 +398,15 @@ class Search:
         last = rough or (counted.roughened() if counted.roughens else None)
         for program in (rough, counted, None if rough else last):
             left = self._work_left
-            dear = program is counted and least_work(counted) > left
-            fair = least * (1 + (DEAR if dear else 1) * FAIR * self.cost.gap) + ROUNDED
+            reach = rough.reach if rough and program is counted and least_work(counted) else 0.0
+            fair = max(least, reach) * (1 + FAIR * self.cost.gap) + ROUNDED
             if program and not any(one.cost <= fair for one in found):
                 lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
                 least, found = max(least, lower), found + more
         if all(one.cost > least * (1 + FAR) + ROUNDED for one in found):
-            lower, more = self._by(last or counted, jobs, self.cost.work)
+            # By a new rough program: what the other one was tightened by is not true of all plans.
+            again = counted.roughened() if last else counted
+            lower, more = self._by(again, jobs, self.cost.work)
             least, found = max(least, lower), found + more
         return least, found
 
