@@ -19,18 +19,10 @@ from hypothesis.strategies import dictionaries, integers, lists
 from benchmarks.placement.check import violations
 from declarative.placement import counted, optimum, search
 from declarative.placement.board import Board
+from declarative.placement.cutting import arcs_of, cut_off, cut_roughly, pack, weigh
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
-from declarative.placement.program import (
-    NONE,
-    Program,
-    SolverLimits,
-    arcs_of,
-    cut_off,
-    cut_roughly,
-    pack,
-    weigh,
-)
+from declarative.placement.program import NONE, Program, SolverLimits
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line

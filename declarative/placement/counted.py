@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from declarative.model.record import dataclass
 from declarative.placement.board import Option
+from declarative.placement.cutting import cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Program, cut, cut_roughly
+from declarative.placement.program import Program
 from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
 from declarative.placement.types import Place
 from declarative.placement.volumes import free_volumes, serves
