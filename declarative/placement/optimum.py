@@ -243,7 +243,7 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, step
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
     # Without the solution as a start, of which HiGHS proves less.
-    last = program.solve(replace(limits, brief=False, interior=False))
+    last = program.solve(replace(limits, brief=False, interior=False, restart=False))
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 

@@ -29,6 +29,10 @@ class SolverLimits:
     absolute: float = 1e-6
     brief: bool = False
     """Leave out what takes HiGHS seconds at the root of a large program, and finds little."""
+    restart: bool = True
+    """Begin again with what was learnt at the root: of a small program, this proves more. Of a large one it
+    takes most of the time, and adds next to nothing. A brief search never does.
+    """
     quick: bool = False
     """Give up where no solution is found at once."""
     interior: bool = False
@@ -129,7 +133,7 @@ class Program:
         most[list(zero)] = 0.0
         lp.col_lower_, lp.col_upper_ = np.zeros(len(most)), most
         highs = highspy._Highs()  # noqa: SLF001
-        for name, value in (_options(limits) | _interior(limits, whole)).items():
+        for name, value in (_options(limits, started=bool(start)) | _interior(limits, whole)).items():
             highs.setOptionValue(name, value)
         highs.passModel(lp)
         if start:
@@ -167,7 +171,7 @@ class Program:
         one = FRACTIONS if fractions else SOME if some else EVERY if limits.brief else THOROUGH
         thousands = columns / 1000
         a_round = one.round + one.column_round * thousands
-        self.work += 1 + one.term * len(self.columns) / 1000
+        self.work += 0.4 + one.term * len(self.columns) / 1000
         most, rounds = (self.most_work - self.work) / a_round if a_round else math.inf, 0
 
         def look(_kind: int, _message: str, _found: object, answer: Any, _data: object) -> None:
@@ -216,10 +220,10 @@ class Work(NamedTuple):
     """For each round of cuts, or node: in any case, and for a thousand columns above 0."""
 
 
-FRACTIONS = Work(0.6, 0.0066, 0.0039)
-SOME = Work(0.35, 0.0094, 0.0107, 0.17, 0.63)
-EVERY = Work(0.1, 0.06, 0.055, 0.0, 1.5)
-THOROUGH = Work(0.2, 0.12, 0.11, 0.0, 3.0)
+FRACTIONS = Work(0.7, 0.0066, 0.003)
+SOME = Work(0.15, 0.014, 0.008, 0.3, 0.63)
+EVERY = Work(0.15, 0.028, 0.11, 0.08, 1.0)
+THOROUGH = Work(0.2, 0.06, 0.11, 0.0, 3.0)
 """Where no column has to be a whole number, some have to, and all: if brief, and if not."""
 
 INTERIOR_WORK = 15
@@ -230,10 +234,7 @@ FEASIBLE = 2
 
 
 BRIEF: dict[str, Any] = {
-    "mip_allow_restart": False,
     "mip_heuristic_run_feasibility_jump": False,
-    "mip_heuristic_run_rens": False,
-    "mip_heuristic_run_root_reduced_cost": False,
     # Each search near a solution is a program of its own: its presolve takes longer than it saves.
     "mip_root_presolve_only": True,
     "mip_heuristic_effort": 0.0,
@@ -243,13 +244,18 @@ BRIEF: dict[str, Any] = {
 }
 
 
-def _options(limits: SolverLimits) -> dict[str, Any]:
+def _options(limits: SolverLimits, *, started: bool) -> dict[str, Any]:
+    """HiGHS's options. In a brief search, solutions are looked for near the one that is known (RINS), or near
+    fractions (RENS); the other of the two takes as long and finds less.
+    """
     return {
         "output_flag": False,
         "threads": 1,
         "parallel": "off",
         "random_seed": 0,
-        **(BRIEF if limits.brief else {}),
+        "mip_allow_restart": limits.restart and not limits.brief,
+        "mip_heuristic_run_root_reduced_cost": limits.restart and not limits.brief,
+        **(BRIEF | {f"mip_heuristic_run_{'rens' if started else 'rins'}": False} if limits.brief else {}),
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
