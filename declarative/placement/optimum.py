@@ -78,6 +78,9 @@ QUICK = 0.2
 NEARLY_ALL = 0.01
 """A quick search has enough seats if at most this part of them could be added."""
 
+SURE = 0.03
+"""A rough program is solved thoroughly if its solution costs more than this part above the bound."""
+
 THOROUGHLY = 0.6
 """The part of the work that a thorough search of a rough program may take, whatever was before it."""
 
@@ -238,8 +241,7 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, step
     program = counted.program
     first = replace(first, bound=max(first.bound, counted.bound))
     found = _with_few(counted, limits, first, steps)
-    good = first.bound * (1 + GOOD * limits.gap)
-    if program.cost(found.values) <= good or counted.bound > -math.inf:
+    if program.cost(found.values) <= first.bound * (1 + SURE) or counted.bound > -math.inf:
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
     # Without the solution as a start, of which HiGHS proves less.
