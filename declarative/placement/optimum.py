@@ -81,7 +81,7 @@ NEARLY_ALL = 0.01
 SURE = 0.03
 """A rough program is solved thoroughly if its solution costs more than this part above the bound."""
 
-THOROUGHLY = 0.6
+THOROUGHLY = 0.4
 """The part of the work that a thorough search of a rough program may take, whatever was before it."""
 
 EXACT = 100

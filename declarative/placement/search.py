@@ -43,7 +43,7 @@ MUCH = 0.02
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=350)
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
 """For the cheapest launches; so much work if less had no answer…"""
 
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
