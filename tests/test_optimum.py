@@ -426,10 +426,13 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     assert len(answers) == 1
 
 
-@pytest.mark.parametrize(("few", "quick"), [(1, False), (0, True)])
-def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick):
-    """And by a program that is exact, however large it is."""
+@pytest.mark.parametrize(
+    ("few", "columns", "quick"), [(1, 0, (False, False)), (0, 0, (True, True)), (0, 99, (False, True))]
+)
+def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, columns, quick):
+    """And by a program that is exact, however large it is; or where the program is small."""
     monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(search, "FEW_COLUMNS", columns)
     monkeypatch.setattr(optimum, "HALF", 10**6)
     seen = []
 
@@ -442,7 +445,24 @@ def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, quick
     found = search.Search(board)
     (job,) = board.jobs
     found._most(Seating(found.start, [job]), [], [job], [job], gain=None, until=math.inf)
-    assert seen == [(quick, quick)]
+    assert seen == [quick]
+
+
+@pytest.mark.parametrize(("columns", "roughly"), [(99, False), (0, True)])
+def test_a_small_program_is_solved_exactly_at_once(monkeypatch, columns, roughly):
+    """A rough one takes as long, and leaves ranks without a place."""
+    monkeypatch.setattr(optimum, "FEW_COLUMNS", columns)
+    monkeypatch.setattr(optimum, "LESS", 1)
+    offers = [offer(9.6, cpu=96)]
+    board = Board(
+        [ask(resources={"cpu": "9.."}), ask("other", resources={"cpu": "13.."})],
+        [],
+        {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)},
+        {},
+    )
+    program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    assert program.roughens
+    assert bool(optimum.rough_of(program)) == roughly
 
 
 def test_a_program_is_solved_once(monkeypatch):

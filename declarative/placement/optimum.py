@@ -33,6 +33,9 @@ LESS, HALF = 2, 2
 solved roughly if it has more than this part of the columns that are allowed.
 """
 
+FEW_COLUMNS = 1000
+"""A program with no more is solved exactly at once."""
+
 TURNS, MOST_TURNS, GOOD = 2, 4, 12
 """A rough program is solved up to `TURNS` times, or up to `MOST_TURNS` times until all tasks find a place. It
 is not solved again if launches cost at most `GOOD` gaps too much.
@@ -122,8 +125,10 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
 
 def rough_of(counted: Counted) -> Counted | None:
     """The rough program for the same, if it is much smaller."""
-    rough = counted.roughened() if counted.roughens else None
-    smaller = rough and len(rough.program.costs) * LESS <= len(counted.program.costs)
+    if not counted.roughens or not (counted.large or len(counted.program.costs) > FEW_COLUMNS):
+        return None
+    rough = counted.roughened()
+    smaller = len(rough.program.costs) * LESS <= len(counted.program.costs)
     return rough if counted.large or smaller else None
 
 

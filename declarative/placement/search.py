@@ -26,7 +26,16 @@ from declarative.placement.gangs import (
 )
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known, bound, least_work, most, rough_of, roughly, solve
+from declarative.placement.optimum import (
+    FEW_COLUMNS,
+    Known,
+    bound,
+    least_work,
+    most,
+    rough_of,
+    roughly,
+    solve,
+)
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders, quotas
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
@@ -195,6 +204,8 @@ class Search:
         pays = _weight(self._left(found, level)) > gain * _weight(held)
         # First in the stead of tasks that had no places before, then beside all.
         for exchange in (True, False) if pays else (False,):
+            if not exchange:  # this takes less work, and shows that no refusal is needless
+                until = max(until, self.known.drawn + self.least_seating)
             left = self._left(found, level)
             keep = self._kept(jobs, level, found)
             free = movable([*keep, *left], {job.index for job in left if self._is_hopeless(job)})
@@ -240,7 +251,9 @@ class Search:
         if seated:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
-        limits = replace(self.seats, quick=gain is not None or many)  # of many it need not be proved
+        few = not counted.large and len(counted.program.costs) <= FEW_COLUMNS
+        # Of many it need not be proved, unless that is easy.
+        limits = replace(self.seats, quick=gain is not None or (many and not few))
         least, ledger = most(counted, limits, self.known, until, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
