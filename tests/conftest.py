@@ -8,10 +8,14 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 
+from declarative.model.spec.reconcile import EVENT_TYPES
+from declarative.store import events
+from declarative.store.database import Connection
 from tests.cli import Project
 
 # No deadline: how long an example takes says more about the machine than about the code. In CI, the same
@@ -40,6 +44,19 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_events() -> Iterator[None]:
+    """Whoever tells of something, it is of a type that `notify.events` and `events --type` know."""
+    real = events.write
+
+    def write(connection: Connection, now: float, type: str, *more: Any) -> None:
+        assert type in EVENT_TYPES
+        real(connection, now, type, *more)
+
+    with patch.object(events, "write", write):
+        yield
 
 
 @pytest.fixture

@@ -111,11 +111,11 @@ def test_what_users_do_is_told(store):
     with store.lock("stop") as writer:
         writer.log("stop", Address("task", "train"))
     store.note("exec", Address("rank", "train-0"), "exec")
-    store.write_event("reconcile.over_budget", "project/lab", {"summary": "410 of 400 USD/h", "none": None})
+    store.write_event("reconcile.failed", "project/lab", {"summary": "410 of 400 USD/h", "none": None})
     assert types(store) == [
         ("task.stop_requested", "task/train"),
         ("rank.exec", "rank/train-0"),
-        ("reconcile.over_budget", "project/lab"),
+        ("reconcile.failed", "project/lab"),
     ]
     assert store.events(2)[0].detail == {"summary": "410 of 400 USD/h"}
 
@@ -128,7 +128,7 @@ def test_numbers_grow_whoever_writes(store):
         def write_event(name):
             begin.wait()
             for i in range(10):
-                store.write_event("x.y", f"{name}/{i}", {})
+                store.write_event("node.ready", f"{name}/{i}", {})
 
         threads = [threading.Thread(target=write_event, args=(name,)) for name in ("a", "b")]
         for thread in threads:
@@ -146,7 +146,7 @@ def test_old_events_are_dropped_unless_somebody_waits_for_them(store, monkeypatc
 
     def more(count):
         for _ in range(count):
-            store.write_event("x.y", "a/b", {})
+            store.write_event("node.ready", "a/b", {})
         with store.lock("apply"):
             pass
         return store.event_bounds()

@@ -574,9 +574,9 @@ def test_a_node_is_idle_from_its_last_block_on(store, writer) -> None:
 
 def test_two_connections_racing_for_a_block_never_both_have_it(store, writer) -> None:
     """Even without the lock and our own look beforehand: the key of the row refuses the second."""
-    node(writer, blocks=1)
-    for name in ("a-0", "b-0"):
-        make(writer, Address("reservation", name))
+    node(writer, blocks=3)
+    for block, name in ((1, "a-0"), (2, "b-0")):
+        reserve(writer, name, "gpu-0", block)
     # All the 10,000 of the issue: FLEETFORM_RACES=10000.
     tries, barrier = int(os.environ.get("FLEETFORM_RACES", "300")), threading.Barrier(2)
     wins: list[list[int]] = [[], []]
@@ -596,7 +596,7 @@ def test_two_connections_racing_for_a_block_never_both_have_it(store, writer) ->
                 barrier.wait()
                 if me == 0:
                     with engine(mine).writing() as connection:
-                        connection.execute("DELETE FROM reserved_blocks")
+                        connection.execute("DELETE FROM reserved_blocks WHERE block = 0")
 
     threads = [threading.Thread(target=race, args=(i, name)) for i, name in enumerate(("a-0", "b-0"))]
     for thread in threads:
@@ -1048,11 +1048,11 @@ def test_a_group_waits_for_as_many_steps_as_came_before(store, writer, monkeypat
 def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monkeypatch) -> None:
     """A thread that is alone, or whose fellows wait for their backends, commits at once."""
     groups = writer._groups
-    assert queued(writer, partial(writer.log, "exec", NODE)) == [None]
+    assert queued(writer, partial(writer.log, "forget", NODE)) == [None]
     groups._patience = 0
-    writer.log("exec", NODE)
+    writer.log("forget", NODE)
     monkeypatch.setattr(groups._queue, "wait", Mock(side_effect=AssertionError))
-    writer.log("exec", NODE)
+    writer.log("forget", NODE)
 
 
 def test_an_end_that_is_left_is_committed_with_the_next_step(store, writer, monkeypatch) -> None:
@@ -1114,7 +1114,7 @@ def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer,
                 groups.on_commit(step, told)
 
     monkeypatch.setattr(groups, "_queue", Turn(real._lock))
-    writer.log("exec", NODE)
+    writer.log("forget", NODE)
     told.assert_called_once_with()
 
 
@@ -1199,13 +1199,13 @@ def test_what_a_failed_step_has_read_is_read_again(store, writer) -> None:
 
     found = queued(
         writer,
-        partial(writer.log, "exec", NODE),
+        partial(writer.log, "forget", NODE),
         partial(writer._write, fails),
         partial(writer.begin, "create", VOLUME, "local", {}),
     )
     assert [str(error or "") for error in found] == ["", "it is not to be", ""]
     assert store.read().lineage not in (*lost, None)
-    assert [operation.op for operation in store.history()] == ["create", "exec"]
+    assert [operation.op for operation in store.history()] == ["create", "forget"]
     assert store.check() == []
 
 
@@ -1363,16 +1363,16 @@ def test_a_connection_that_was_lost_while_idle_is_replaced(server_store, monkeyp
 
 def test_an_entry_of_a_command_without_the_lock_keeps_its_number(server_store) -> None:
     with server_store.lock("test") as writer:
-        writer.log("exec", NODE)
+        writer.log("forget", NODE)
         with open_store(server_store.url) as other:
             other.note("shell", NODE, "fleetform exec")
         with pytest.raises(UnreachableError):
-            writer.log("exec", VOLUME)
-        writer.log("exec", VOLUME)
+            writer.log("forget", VOLUME)
+        writer.log("forget", VOLUME)
     assert [(entry.id, entry.op) for entry in server_store.history()] == [
-        (3, "exec"),
+        (3, "forget"),
         (2, "shell"),
-        (1, "exec"),
+        (1, "forget"),
     ]
 
 

@@ -177,13 +177,13 @@ def test_nothing_hostile_is_a_link_or_a_mention_in_slack():
 
 def test_a_new_hook_is_told_of_what_comes_and_of_each_event_once(store, receiver):
     there = receiver()
-    ops = target(there, events=("rank.*", "node.lost"))
-    tell(store, "rank.before")
+    ops = target(there, events=("rank.*", "node.unreachable"))
+    tell(store, "rank.failed")
     start(store, ops)
-    tell(store, "rank.failed", "node.ready", "node.lost", "volume.created")
+    tell(store, "rank.failed", "node.ready", "node.unreachable", "volume.created")
     for _ in range(2):
         assert deliver(store, ops, clock) is None
-    assert [event["type"] for event in there.taken()] == ["rank.failed", "node.lost"]
+    assert [event["type"] for event in there.taken()] == ["rank.failed", "node.unreachable"]
     assert pending(store, [ops]) == []
     (kept,) = store.hooks()
     assert (kept.cursor, kept.failures, kept.error) == (5, 0, None)
@@ -204,7 +204,7 @@ def test_a_receiver_that_fails_is_asked_again_and_misses_nothing(store, receiver
     there = receiver(204, answer, answer)
     ops = target(there)
     start(store, ops)
-    tell(store, "a.one", "a.two", "a.three")
+    tell(store, "node.ready", "node.unreachable", "node.created")
     told = str(deliver(store, ops, clock))
     assert why in told
     assert ops.url not in told
@@ -215,7 +215,7 @@ def test_a_receiver_that_fails_is_asked_again_and_misses_nothing(store, receiver
     assert len(there.got) == 2
     assert why in str(deliver(store, ops, clock, at_once=True))
     assert deliver(store, ops, clock, at_once=True) is None
-    assert [event["type"] for event in there.taken()] == ["a.one", "a.two", "a.three"]
+    assert [event["type"] for event in there.taken()] == ["node.ready", "node.unreachable", "node.created"]
     assert len({event["id"] for event in there.taken()}) == 3
     assert [path for _, _, _, path in there.got if "elsewhere" in path] == []
 
@@ -232,7 +232,7 @@ def test_answers_that_drip_end_too(store, receiver, monkeypatch):
     there = receiver("hang")
     ops = target(there)
     start(store, ops)
-    tell(store, "a.one")
+    tell(store, "node.ready")
     assert deliver(store, ops, clock) is not None
 
 
@@ -240,7 +240,7 @@ def test_one_process_tells_a_hook_and_a_dead_ones_claim_lapses(store, receiver):
     there = receiver()
     ops = target(there)
     start(store, ops)
-    tell(store, "a.one")
+    tell(store, "node.ready")
     assert store.claim_hook("ops", 60.0) is not None
     assert deliver(store, ops, clock, at_once=True) is None, "it is another one's"
     assert there.got == []
@@ -258,7 +258,7 @@ def test_a_hook_that_hangs_holds_up_no_other(store, receiver, monkeypatch):
     said: list[str] = []
     url = store.url
     deliveries = Deliveries(lambda: open_store(url), clock, said.append)
-    tell(store, "a.one")
+    tell(store, "node.ready")
     names = {"bad", "good"}
 
     def until(done):
@@ -272,7 +272,7 @@ def test_a_hook_that_hangs_holds_up_no_other(store, receiver, monkeypatch):
     until(lambda: good.taken() and bad.got)
     assert bad.taken() == []
     good.down()
-    tell(store, "a.two", "a.three")
+    tell(store, "node.unreachable", "node.created")
     until(lambda: any("good does not get events" in line for line in said))
     good.up()
     until(lambda: len(good.taken()) == 3)
@@ -280,7 +280,7 @@ def test_a_hook_that_hangs_holds_up_no_other(store, receiver, monkeypatch):
     until(lambda: len(bad.taken()) == 3)
     deliveries.close()
     for one in (good, bad):
-        assert [event["type"] for event in one.taken()] == ["a.one", "a.two", "a.three"]
+        assert [event["type"] for event in one.taken()] == ["node.ready", "node.unreachable", "node.created"]
     assert "notify good gets events again" in said
     assert not [line for line in said if "http" in line.lower().replace("http 5", "")]
 
