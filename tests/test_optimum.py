@@ -448,6 +448,42 @@ def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, colum
     assert seen == [quick]
 
 
+def test_what_fits_beside_all_is_looked_for_whatever_was_drawn(monkeypatch):
+    """The search in the stead of others may have taken all the work: a refusal would be needless."""
+    left = []
+
+    def most(its, *_args, until, **_how):
+        left.append(until - its.known.drawn)
+        its.known.drawn += 1000
+        return None, False, False
+
+    monkeypatch.setattr(search.Search, "_most", most)
+    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(board)
+    found._more(Seating(found.start, list(board.jobs)), board.jobs, board.levels[0], 7.0)
+    assert left == pytest.approx([7.0, found.least_seating])
+
+
+@pytest.mark.parametrize(("drawn", "times"), [(0, 2), (10**6, 1)])
+def test_those_with_places_are_seated_without_the_others_while_there_is_work(monkeypatch, drawn, times):
+    """So that a task that is left out changes nothing for the others."""
+    asked = []
+    asks = [ask(resources={"gpu": 1}), ask("big", resources={"gpu": 9})]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(board)
+    real = search.Search._fullest
+
+    def fullest(its, jobs, *more):
+        asked.append(len(jobs))
+        out = real(its, jobs, *more)
+        its.known.drawn += drawn
+        return out
+
+    monkeypatch.setattr(search.Search, "_fullest", fullest)
+    assert len(found.run().ledger.seats) == 1
+    assert asked == [2, 1][:times]
+
+
 @pytest.mark.parametrize(("columns", "roughly"), [(99, False), (0, True)])
 def test_a_small_program_is_solved_exactly_at_once(monkeypatch, columns, roughly):
     """A rough one takes as long, and leaves ranks without a place."""

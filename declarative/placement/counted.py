@@ -101,6 +101,15 @@ class Class:
 class Counted:
     """One board with the tasks that are to be seated on `base`, where all others have their places."""
 
+    values: Sequence[float] = ()
+    """The last solution of which a ledger was made."""
+    lost: Collection[tuple[int, int]] = ()
+    """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
+    bound = -math.inf
+    """What launches cost at least, if a rough program was solved before."""
+    reach = math.inf
+    """What they cost in its best solution, with the ranks that found no place."""
+
     def __init__(
         self,
         base: Ledger,
@@ -131,20 +140,12 @@ class Counted:
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
         self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.weighed = 0
-        self.values: Sequence[float] = ()
-        """The last solution of which a ledger was made."""
-        self.lost: Collection[tuple[int, int]] = ()
-        """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
         self.homes: set[int] = set()
         """Columns that say where cluster fleets begin."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
         """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
         self.step = 0.99 * math.gcd(*(job.weight for job in may))
         """Two sums of their weights differ by more than that, or not at all."""
-        self.bound = -math.inf
-        """What launches cost at least, if a rough program was solved before."""
-        self.reach = math.inf
-        """What they cost in its best solution, with the ranks that found no place."""
         self.bought: list[int] = []
         self.possible, self.is_demanded = True, False
         self.uncut = self.program
