@@ -256,6 +256,7 @@ def _options(limits: SolverLimits, *, started: bool) -> dict[str, Any]:
         "mip_allow_restart": limits.restart and not limits.brief,
         "mip_heuristic_run_root_reduced_cost": limits.restart and not limits.brief,
         **(BRIEF | {f"mip_heuristic_run_{'rens' if started else 'rins'}": False} if limits.brief else {}),
+        **({"mip_heuristic_run_rins": False} if limits.quick else {}),
         "mip_max_nodes": limits.nodes,
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
