@@ -228,6 +228,7 @@ def test_ranks_of_one_block_sit_where_nothing_else_does():
     rule = fleet(nodes="0..", blocks="auto", offers=[H100])
     board = Board(asks, [], {"gpu": rule}, {})
     program = counted.Counted(Ledger.start(board), board.jobs, {}, 100)
+    assert len(program.program.costs) == program.size
     assert [len(one.arcs) for one in program.classes] == [3]  # 0 to 3, and what is left before and behind 3
     out = run(asks, fleets=[rule])
     assert cost(out) == pytest.approx(2 * 60.0)
@@ -498,6 +499,8 @@ def test_a_small_program_is_solved_exactly_at_once(monkeypatch, columns, roughly
     )
     program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
     assert program.roughens
+    for one in (program, program.roughened()):
+        assert len(one.program.costs) == one.size
     assert bool(optimum.rough_of(program)) == roughly
 
 

@@ -8,6 +8,7 @@ Valério de Carvalho 1999). Tasks that ask for the same are counted, too: the pr
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from declarative.model.record import dataclass
 from declarative.placement.board import Option
-from declarative.placement.cutting import cut, cut_roughly
+from declarative.placement.cutting import columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
 from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
@@ -127,7 +128,8 @@ class Counted:
         """
         self.jobs, self.may, self.columns, self.rough = jobs, may, columns, rough
         self.base, self.board, self.least = base, base.board, least
-        self.program = Program()
+        self.uncut = Program()
+        """The program without how nodes are cut."""
         self.pieces: list[Piece] = []
         self.gangs: dict[object, GangGroup] = {}
         self._numbers: dict[object, int] = {}
@@ -148,8 +150,6 @@ class Counted:
         """Two sums of their weights differ by more than that, or not at all."""
         self.bought: list[int] = []
         self.possible, self.is_demanded = True, False
-        self.uncut = self.program
-        """The program before it said how nodes are cut."""
         requests = {id(job.request) for job in (*jobs, *may)}
         self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
@@ -164,11 +164,31 @@ class Counted:
     def roughened(self) -> Counted:
         """The rough program for the same tasks."""
         rough = copy.copy(self)
-        rough.rough, rough.program, rough.homes = True, self.uncut.copy(), set()
-        rough.classes = [replace(one, arcs={}) for one in self.classes]
-        if self.is_demanded:
-            rough.cut_all()
+        for cached in ("program", "size"):
+            rough.__dict__.pop(cached, None)
+        rough.rough, rough.classes = True, [replace(one, arcs={}) for one in self.classes]
+        rough.large = not self.is_demanded or rough.size > self.columns
         return rough
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The whole program. It is made where it is solved: how nodes are cut are most of its columns."""
+        program = self.uncut.copy()
+        for one in self.classes:
+            if self._is_rough(one):
+                cut_roughly(program, one.sizes, one.ends)
+            else:
+                one.arcs = cut(program, one.sizes, one.ends)
+        return program
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many columns the program has."""
+        exact = (one for one in self.classes if not self._is_rough(one))
+        return len(self.uncut.costs) + sum(columns_of(self.uncut, one.sizes, one.ends) for one in exact)
+
+    def _is_rough(self, one: Class) -> bool:
+        return self.rough and max(one.ends) > ROUGH
 
     def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
         for job in jobs:
@@ -185,9 +205,8 @@ class Counted:
         self.is_demanded = self._demand_all(columns)
         for one, i in ((each, i) for each in self.classes for i in each.stocks):
             one.ends[self.stocks[i].idle].append(self.bought[i])
-        self.uncut, self.large = self.program.copy(), True
-        if self.is_demanded:
-            self.cut_all()
+        self._limits()
+        self.large = not self.is_demanded or self.size > columns
 
     def _buy(self, most: float, *, free: bool) -> None:
         """A column for the nodes of each stock; launches have a price if they are not `free`."""
@@ -196,7 +215,7 @@ class Counted:
         for stock in self.stocks:
             paid = stock.option and not free
             price = min(self.board.kinds[stock.kind].cost, dear) if paid else 0.0
-            self.bought.append(self.program.column(price, min(stock.most, most)))
+            self.bought.append(self.uncut.column(price, min(stock.most, most)))
 
     def _demand_all(self, columns: int) -> bool:
         """Seat everyone; whether the columns were enough for that."""
@@ -204,23 +223,10 @@ class Counted:
         seated = [self._demand(i, piece) for i, piece in enumerate(self.pieces) if piece.seats]
         for gang in self.gangs.values():
             seated.append(self._demand_gang(gang))
-            if len(self.program.costs) > columns:
+            if len(self.uncut.costs) > columns:
                 return False
         self.possible = all(seated)
         return True
-
-    def cut_all(self) -> None:
-        """Cut the nodes of all classes, and say what may be launched, unless columns are too few."""
-        self.large = True
-        for one in self.classes:
-            if self.rough and max(one.ends) > ROUGH:
-                cut_roughly(self.program, one.sizes, one.ends)
-            else:
-                one.arcs = cut(self.program, one.sizes, one.ends)
-            if len(self.program.costs) > self.columns:
-                return
-        self.large = False
-        self._limits()
 
     # What there is
 
@@ -336,7 +342,7 @@ class Counted:
         for index in self._of_domain(domain):
             one = self.classes[index]
             if need := one.takes.get(number):
-                column = self.program.column(0.0, most)
+                column = self.uncut.column(0.0, most)
                 terms[column] = one.sizes[need][column] = 1.0
                 self.placed.append((number, index, column, run))
         return terms
@@ -350,7 +356,7 @@ class Counted:
         count = len(piece.seats)
         terms = self._seats(number, count, ANYWHERE, -1)
         if terms:
-            self.program.row(count, count, terms)
+            self.uncut.row(count, count, terms)
         return bool(terms)
 
     def _demand_gang(self, gang: GangGroup) -> bool:
@@ -361,14 +367,14 @@ class Counted:
             here = [self.classes[i].takes for i in self._of_domain(domain)]
             if not all(any(number in takes for takes in here) for number in gang.parts):
                 continue
-            column = self.program.column(-value, len(gang.jobs))
+            column = self.uncut.column(-value, len(gang.jobs))
             runs[column] = 1.0
             self.runs.append((gang, domain, column))
             for number, ranks in gang.parts.items():
                 terms = self._seats(number, len(gang.jobs) * ranks, domain, len(self.runs) - 1)
-                self.program.row(0, 0, {column: -float(ranks), **terms})
+                self.uncut.row(0, 0, {column: -float(ranks), **terms})
         if runs:
-            self.program.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
+            self.uncut.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
         return bool(runs or gang.value)
 
     # What may be launched
@@ -386,11 +392,11 @@ class Counted:
         for quota, terms in quotas.items():
             left = base.left[quota]  # type: ignore[index]
             if left is not None:
-                self.program.row(0, left, terms)
+                self.uncut.row(0, left, terms)
         for fleet, terms in fleets.items():
             least, room = self.least.get(fleet, 0), _or_inf(base.room[fleet])
             if least or room < math.inf:
-                self.program.row(least, room, terms)
+                self.uncut.row(least, room, terms)
             if not base.bound.get(fleet, True) and len(homes[fleet]) > 1:
                 self._one_home(homes[fleet].values(), min(room, self.most))
 
@@ -398,11 +404,11 @@ class Counted:
         """Launch the nodes of a cluster fleet, of which there are none yet, in one of its homes."""
         chosen: dict[int, float] = {}
         for own in homes:
-            here = self.program.column(0.0, 1.0)
+            here = self.uncut.column(0.0, 1.0)
             self.homes.add(here)
             chosen[here] = 1.0
-            self.program.row(-math.inf, 0, {**own, here: -float(most)})
-        self.program.row(0, 1, chosen)
+            self.uncut.row(-math.inf, 0, {**own, here: -float(most)})
+        self.uncut.row(0, 1, chosen)
 
 
 def _or_inf(limit: int | None) -> float:

@@ -5,6 +5,7 @@ however they are cut; and in a solution, with each rank on its node. Pure.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -43,13 +44,33 @@ Ends = Mapping[int, Sequence[int]]
 """Idle blocks of a node → the columns that count such nodes."""
 
 
+def _counts(program: Program, sizes: Sizes, last: int) -> dict[int, float]:
+    """Blocks of a rank → how many such ranks there may be. One of a single block needs no arc of its own: it
+    goes where nothing else does.
+    """
+    return {size: sum(program.most[i] for i in own) for size, own in sizes.items() if 1 < size <= last}
+
+
+def columns_of(program: Program, sizes: Sizes, ends: Ends) -> int:
+    """How many columns `cut` adds."""
+    last = max(ends)
+    arcs, stops = _extent(tuple(sorted(_counts(program, sizes, last).items())), last)
+    return arcs + len(stops.union(ends, (0,))) - 1
+
+
+@functools.lru_cache(maxsize=1024)
+def _extent(counts: tuple[tuple[int, float], ...], last: int) -> tuple[int, frozenset[int]]:
+    """How many arcs there are, and where they end. Plans that differ in one task have most arcs in common."""
+    arcs = arcs_of(dict(counts), last)
+    return len(arcs), frozenset(start + size for start, size in arcs)
+
+
 def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]]:
     """Say how nodes are cut, as a flow along their blocks: column → where its arc begins and ends, the end
     negative if it is no rank of several blocks.
     """
-    last, most = max(ends), program.most
-    # A rank of one block goes where nothing else does: it needs no arc of its own.
-    counts = {size: sum(most[i] for i in own) for size, own in sizes.items() if 1 < size <= last}
+    last = max(ends)
+    counts = _counts(program, sizes, last)
     arcs = arcs_of(counts, last)
     stops = sorted({0, *ends, *(start + size for start, size in arcs)})
     balance: Balance = {at: {} for at in stops}

@@ -125,10 +125,10 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
 
 def rough_of(counted: Counted) -> Counted | None:
     """The rough program for the same, if it is much smaller."""
-    if not counted.roughens or not (counted.large or len(counted.program.costs) > FEW_COLUMNS):
+    if not counted.roughens or not (counted.large or counted.size > FEW_COLUMNS):
         return None
     rough = counted.roughened()
-    smaller = len(rough.program.costs) * LESS <= len(counted.program.costs)
+    smaller = rough.size * LESS <= counted.size
     return rough if counted.large or smaller else None
 
 
@@ -140,7 +140,7 @@ def most(
     The rough program comes first. The exact one follows if it could be better; with `many` tasks, only if the
     rough one found nothing better than what is seated. No program begins once the work comes to `until`.
     """
-    large = many and len(counted.program.costs) * HALF > limits.columns
+    large = many and counted.size * HALF > limits.columns
     rough = counted.roughened() if large else rough_of(counted)
     least, best, weight = -math.inf, None, 0
     for program in filter(None, (rough, None if large else counted)):
@@ -214,7 +214,7 @@ def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
 
 def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions, then with few columns, and with all if those were not good enough."""
-    program, small = counted.program, len(counted.program.costs) * SMALL <= limits.columns
+    program, small = counted.program, counted.size * SMALL <= limits.columns
     limits = _adapted(counted, limits, small=small)
     first = _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
@@ -258,7 +258,7 @@ def _adapted(counted: Counted, limits: SolverLimits, *, small: bool) -> SolverLi
     """The limits for a program: it is solved less carefully if it is large, or for many tasks."""
     few_tasks = len(counted.jobs) + len(counted.may) <= EXACT
     limits = replace(limits, brief=not few_tasks) if small else _of_step(limits)
-    return replace(limits, interior=not counted.worth and len(counted.program.costs) > INTERIOR)
+    return replace(limits, interior=not counted.worth and counted.size > INTERIOR)
 
 
 def _steps(counted: Counted, *, small: bool) -> Sequence[Few]:
@@ -378,7 +378,7 @@ def bound(counted: Counted, limits: SolverLimits) -> float:
 
 def least_work(counted: Counted) -> float:
     """The work of the fractions of a large program; 0 if it is small. Twice that if fleets have to begin."""
-    columns = len(counted.program.costs)
+    columns = counted.size
     return INTERIOR_WORK * columns / 1000 * (2 if counted.homes else 1) if columns > INTERIOR else 0.0
 
 

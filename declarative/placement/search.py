@@ -251,7 +251,7 @@ class Search:
         if seated:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
         many = len(self.board.jobs) > FEW
-        few = not counted.large and len(counted.program.costs) <= FEW_COLUMNS
+        few = not counted.large and counted.size <= FEW_COLUMNS
         # Of many it need not be proved, unless that is easy.
         limits = replace(self.seats, quick=gain is not None or (many and not few))
         least, ledger = most(counted, limits, self.known, until, many=many)
