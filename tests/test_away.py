@@ -288,7 +288,8 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
 
     def note(op: str, about: Mapping[str, str], seconds: float, _: object) -> None:
         """A call that ends: it may have begun rounds ago. Calls of tests before this one may still be
-        repeated: no other has a backend of that name."""
+        repeated: no other has a backend of that name.
+        """
         if about.get("backend") == "hangs":
             asked.append((op, perf_counter() - seconds))
 

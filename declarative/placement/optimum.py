@@ -103,6 +103,13 @@ class Known:
     """The work of all of them."""
     drawn: float = 0.0
     """Their work, counted again each time that one was asked for."""
+    seating: float = 0.0
+    """The work of seating tasks one after the other, in the same unit."""
+
+    @property
+    def total(self) -> float:
+        """All work."""
+        return self.work + self.seating
 
 
 def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:

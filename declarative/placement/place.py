@@ -22,7 +22,7 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
-from declarative.placement.search import Search, TooMuchWorkError
+from declarative.placement.search import SEAT_WORK, Search, TooMuchWorkError
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 
@@ -32,24 +32,22 @@ MOST_REFUSALS = 50
 NAMED = 4
 """So many changes are named of one task."""
 
-MOST_PLANS = 8
-MOST_PLANNED = 480
-"""How often a plan is made again for all of them, and the tasks in all of these plans together…"""
+LEAST_PLANS, MOST_PLANS, MOST_PLANNED = 5, 20, 1_500
+"""How often a plan is made again for all of them, at least and at most; and the tasks in these plans, if they
+are more than the least.
+"""
 
-ALL_WORK, MOST_WORK, LEAST_WORK = 220, 90, 30
-"""The work of the plan's programs and of those for hints; of hints alone at most, and at least…"""
+PASSES = 3
+"""So many times a plan seats all tasks at least."""
 
 CLOSER = 8
-"""…and how many times as often if it is about one task."""
+"""How many times as often, and as long, if it is about one task."""
 
-ALIKE = 8
-"""Tasks that are alike and count as one more."""
+ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 25
+"""The work of a plan and its hints together; of hints alone at most, and at least. This is for up to…"""
 
-DOMAINS = 8
-"""Places where a cluster may lie that count as one more task."""
-
-OVERHEAD = 40
-"""Tasks that a plan counts for besides its own."""
+MANY, TIMES = 300, 1.5
+"""…so many tasks. With more it grows in proportion, up to so many times as much."""
 
 
 def place(
@@ -136,11 +134,12 @@ class Remedies:
         left = found.left
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
         closer = CLOSER if about else 1
-        plans = min(MOST_PLANS, MOST_PLANNED * effort // (_work(board) + OVERHEAD))
-        self.plans = max(1, plans) * closer if about or plans > 1 else 0
-        """How many more may be made. One alone finds little."""
-        work = max(LEAST_WORK, min(MOST_WORK, ALL_WORK - known.work / effort))
-        self.work = known.work + work * effort * closer
+        scale = effort * min(TIMES, max(1.0, len(board.jobs) / MANY))
+        work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
+        self.work = known.total + work * closer
+        plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(board.jobs)))
+        self.plans = plans * closer if PASSES * SEAT_WORK * len(board.jobs) <= work * closer else 0
+        """How many more may be made: none if there is no time for one."""
         """`known` may come to so much."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
@@ -179,7 +178,7 @@ class Remedies:
 
         With `needed`, only whether it seats all of these tasks is right.
         """
-        self.plans = self.plans - 1 if self.known.work <= self.work else -1
+        self.plans = self.plans - 1 if self.known.total <= self.work else -1
         if self.plans < 0:
             return None
         changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
@@ -282,12 +281,6 @@ class Remedies:
         needed = self.placed | {job.index}
         seated = self._seated({job.index: change.ask}, self.board.fleets, needed)
         return seated is not None and needed <= seated
-
-
-def _work(board: Board) -> int:
-    """What one more plan takes, in tasks."""
-    asked = {job.likeness: job.request for job in board.jobs}
-    return len(board.jobs) // ALIKE + sum(1 + len(board.domains(r)) // DOMAINS for r in asked.values())
 
 
 def _key(job: Job) -> object:

@@ -66,6 +66,9 @@ SEATING, SEATED, ROUGHLY = 0.6, 0.45, 0.5
 program.
 """
 
+SEAT_WORK, DOMAIN_WORK = 0.025, 0.033
+"""The work of seating a task in one pass, and of each place where tasks that ask for the same may lie."""
+
 LEAST_SEATING = 0.15
 """The part of it that programs for the tasks of one priority may take, whatever those before them took."""
 
@@ -117,6 +120,9 @@ class Search:
         keep_baselines(self.start)
         self.orders = Orders(self.start)
         self._hopeless: dict[int, bool] = {}
+        requests = {id(job.request): job.request for job in board.jobs}
+        domains = sum(len(board.domains(request)) for request in requests.values())
+        self._seat_work = SEAT_WORK + DOMAIN_WORK * domains / max(1, len(board.jobs))
 
     @functools.cached_property
     def _ideal(self) -> Ledger:
@@ -241,7 +247,7 @@ class Search:
         program begins once the work comes to `until`.
         """
         drawn = self.known.drawn >= self.seats_drawn
-        if self.known.work >= self.until or (drawn and self.until < math.inf):
+        if self.known.total >= self.until or (drawn and self.until < math.inf):
             raise TooMuchWorkError
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
@@ -492,6 +498,7 @@ class Search:
         """Seat tasks one after the other; those that are alike and have one rank, all at once."""
         ledger = (first or self.start).copy()
         todo = [j for j in jobs if j.index not in ledger.seats]
+        self.known.seating += self._seat_work * len(todo)
         ledger.roomy = order == "roomy"
         todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
         left: list[Job] = []
