@@ -604,6 +604,29 @@ def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch)
     assert run(asks, [], rules).bound is None
 
 
+@pytest.mark.parametrize(
+    ("above", "work", "thoroughly"),
+    [(1.02, 100, False), (1.05, 100, True), (1.05, 50, True), (1.2, 100, True), (1.2, 50, False)],
+)
+def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(monkeypatch, above, work, thoroughly):
+    """But not with next to no work, if they will be looked for once more anyway."""
+    asked = []
+
+    def solve(_program, limits, **_how):
+        asked.append(limits.brief)
+        return NONE
+
+    program = _program_of(5).roughened()
+    first = program.program.solve(search.COST)
+    program.program.most_work = program.program.work
+    monkeypatch.setattr(optimum, "_with_few", lambda *_: first)
+    monkeypatch.setattr(Program, "solve", solve)
+    limits = replace(search.COST, work=work)
+    bound = program.program.cost(first.values) / above
+    optimum._solve_roughly(program, limits, replace(first, bound=bound), optimum.FEW_COST)
+    assert asked == [False] * thoroughly
+
+
 @pytest.mark.parametrize(("far", "again"), [(0.5, True), (1.5, False)])
 def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, again):
     """Here they cost twice the bound."""
@@ -614,7 +637,7 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
         return 1.0, [Mock(cost=2.0)]
 
     monkeypatch.setattr(search.Search, "_by", by)
-    monkeypatch.setattr(search, "FAR", far)
+    monkeypatch.setattr(search, "FAR_ABOVE", far)
     program = _program_of(5)
     search.Search(program.board)._by_programs(program, program.jobs)
     assert work[0] < search.COST.work
@@ -622,11 +645,12 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
 
 
 @pytest.mark.parametrize(
-    ("work", "reach", "exactly"), [(0.0, 1.05, True), (1e9, 1.05, False), (1e9, 1.0, True)]
+    ("work", "reach", "exactly"), [(0, 1.05, True), (1, 1.05, False), (1, 1.0, True), (1e9, 1.0, False)]
 )
 def test_what_a_rough_program_found_is_enough_if_the_exact_one_is_dear(monkeypatch, work, reach, exactly):
     """Here it is 5 % above the bound, and 3 % is fair. The exact program has the same bound: it is solved if
-    it takes little work, or if ranks found no place in the rough solution, which costs less than the outcome.
+    it takes little work, or if ranks found no place in the rough solution, which costs less than the outcome;
+    and never if its fractions alone take all work that is left.
     """
     asked = []
 

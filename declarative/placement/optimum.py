@@ -87,6 +87,11 @@ SURE = 0.03
 THOROUGHLY = 0.4
 """The part of the work that a thorough search of a rough program may take, whatever was before it."""
 
+FAR_ABOVE, LEAST_THOROUGH = 0.08, 30
+"""Launches that cost more than this part above the bound are looked for once more, with more work. A thorough
+search that has less than so much work waits for that.
+"""
+
 EXACT = 100
 """For up to so many tasks, launches may cost one gap too much."""
 
@@ -256,6 +261,9 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, step
     if program.cost(found.values) <= first.bound * (1 + SURE) or counted.bound > -math.inf:
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
+    far = program.cost(found.values) > first.bound * (1 + FAR_ABOVE)
+    if far and program.most_work - program.work < LEAST_THOROUGH:
+        return Solution(first.bound, found.values)
     # Without the solution as a start, of which HiGHS proves less.
     last = program.solve(replace(limits, brief=False, interior=False, restart=False))
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))

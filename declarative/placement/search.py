@@ -27,6 +27,7 @@ from declarative.placement.gangs import (
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import (
+    FAR_ABOVE,
     FEW_COLUMNS,
     Known,
     bound,
@@ -76,9 +77,6 @@ FAIR = 12
 """What is solved roughly is solved exactly too if the outcome costs more than so many gaps above the bound.
 Where that takes much work, it has to cost so much more than the rough solution that it came from.
 """
-
-FAR = 0.08
-"""Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
@@ -410,19 +408,21 @@ class Search:
 
     def _by_programs(self, counted: Counted, jobs: Sequence[Job]) -> tuple[float, list[Seating]]:
         """The least that launches cost, and the outcomes that were found. The rough program comes first if it
-        is much smaller, else last. If no program had a good answer, one may take more work.
+        is much smaller, else last; the exact one where its fractions do not take all work that is left. If no
+        program had a good answer, one may take more work.
         """
         least, found = -math.inf, list[Seating]()
         rough = rough_of(counted)
         last = rough or (counted.roughened() if counted.roughens else None)
         for program in (rough, counted, None if rough else last):
             left = self._work_left
-            reach = rough.reach if rough and program is counted and least_work(counted) else 0.0
+            dear = least_work(counted) if rough and program is counted else 0.0
+            reach = rough.reach if rough and dear else 0.0
             fair = max(least, reach) * (1 + FAIR * self.cost.gap) + ROUNDED
-            if program and not any(one.cost <= fair for one in found):
+            if program and dear <= left and not any(one.cost <= fair for one in found):
                 lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
                 least, found = max(least, lower), found + more
-        if all(one.cost > least * (1 + FAR) + ROUNDED for one in found):
+        if all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             # By a new rough program: what the other one was tightened by is not true of all plans.
             again = counted.roughened() if last else counted
             lower, more = self._by(again, jobs, self.cost.work)
