@@ -465,6 +465,24 @@ def test_what_fits_beside_all_is_looked_for_whatever_was_drawn(monkeypatch):
     assert left == pytest.approx([7.0, found.least_seating])
 
 
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_program_gets_less_work_once_that_for_seats_is_drawn(monkeypatch, drawn):
+    seen = []
+
+    def most(_counted, limits, *_args, **_how):
+        seen.append(limits.work)
+        return -math.inf, None
+
+    monkeypatch.setattr(search, "most", most)
+    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(board)
+    found.known.drawn = found.seats_drawn if drawn else 0.0
+    (job,) = board.jobs
+    found._most(Seating(found.start, [job]), [], [job], [job], gain=None, until=math.inf)
+    assert seen == [found.least_seating if drawn else found.seats.work]
+    assert found.least_seating < found.seats.work
+
+
 @pytest.mark.parametrize(("drawn", "times"), [(0, 2), (10**6, 1)])
 def test_those_with_places_are_seated_without_the_others_while_there_is_work(monkeypatch, drawn, times):
     """So that a task that is left out changes nothing for the others."""

@@ -71,7 +71,9 @@ SEAT_WORK, DOMAIN_WORK = 0.025, 0.033
 """The work of seating a task in one pass, and of each place where tasks that ask for the same may lie."""
 
 LEAST_SEATING = 0.15
-"""The part of it that programs for the tasks of one priority may take, whatever those before them took."""
+"""The part of it that programs for the tasks of one priority may take, and one of them, whatever those before
+them took.
+"""
 
 FAIR = 12
 """What is solved roughly is solved exactly too if the outcome costs more than so many gaps above the bound.
@@ -257,7 +259,8 @@ class Search:
         many = len(self.board.jobs) > FEW
         few = not counted.large and counted.size <= FEW_COLUMNS
         # Of many it need not be proved, unless that is easy.
-        limits = replace(self.seats, quick=gain is not None or (many and not few))
+        work = self.least_seating if drawn else self.seats.work
+        limits = replace(self.seats, work=work, quick=gain is not None or (many and not few))
         least, ledger = most(counted, limits, self.known, until, many=many)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
