@@ -81,9 +81,9 @@ def lines() -> Iterator[set[bytes]]:
 
     def watch() -> None:
         while not over.wait(0.005):
-            for file in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in Path("/proc").iterdir():  # a glob fails where a process has just ended
                 try:
-                    line = file.read_bytes()
+                    line = (process / "cmdline").read_bytes()
                 except OSError:
                     continue
                 if MARK.encode() in line:
