@@ -172,7 +172,7 @@ class Counted:
 
     @functools.cached_property
     def program(self) -> Program:
-        """The whole program. It is made where it is solved: how nodes are cut are most of its columns."""
+        """The whole program. It is made only if it is solved: most of its columns say how nodes are cut."""
         program = self.uncut.copy()
         for one in self.classes:
             if self._is_rough(one):
@@ -183,9 +183,14 @@ class Counted:
 
     @functools.cached_property
     def size(self) -> int:
-        """How many columns the program has."""
-        exact = (one for one in self.classes if not self._is_rough(one))
-        return len(self.uncut.costs) + sum(columns_of(self.uncut, one.sizes, one.ends) for one in exact)
+        """How many columns the program has; if they are too many, no more than that is known of them."""
+        found = len(self.uncut.costs)
+        for one in self.classes:
+            if found > self.columns:
+                break
+            if not self._is_rough(one):
+                found += columns_of(self.uncut, one.sizes, one.ends)
+        return found
 
     def _is_rough(self, one: Class) -> bool:
         return self.rough and max(one.ends) > ROUGH

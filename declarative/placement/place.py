@@ -37,6 +37,9 @@ LEAST_PLANS, MOST_PLANS, MOST_PLANNED = 5, 20, 1_500
 are more than the least.
 """
 
+SHARED = 0.75
+"""The part of the work that may go into changes that tasks share."""
+
 PASSES = 3
 """So many times a plan seats all tasks at least."""
 
@@ -137,10 +140,10 @@ class Remedies:
         scale = effort * min(TIMES, max(1.0, len(board.jobs) / MANY))
         work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
         self.work = known.total + work * closer
+        """`known` may come to so much."""
         plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(board.jobs)))
         self.plans = plans * closer if PASSES * SEAT_WORK * len(board.jobs) <= work * closer else 0
         """How many more may be made: none if there is no time for one."""
-        """`known` may come to so much."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
             kinds.setdefault(_key(job), []).append(job)
@@ -152,7 +155,10 @@ class Remedies:
         self._unknown: set[object] = set()
         """Tasks of which not all changes were tried."""
         if self.plans:
+            plans, until = self.plans, self.work
+            self.work = known.total + SHARED * (until - known.total)
             self._find_shared(every)
+            self.plans, self.work = max(self.plans, plans // 2), until
             self._find_own()
         else:
             self._unknown.update(self.kinds)
