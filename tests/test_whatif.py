@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
 from declarative.placement import place as placing
-from declarative.placement import whatif
+from declarative.placement import search, whatif
 from declarative.placement.place import place
 from declarative.placement.types import VolumeAt
 from tests.model import World
@@ -303,6 +303,29 @@ def test_one_task_is_looked_into_more_closely(monkeypatch, about):
     found = {r.task: r.changes for r in out.refusals}
     assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
     assert found["t2"] is None
+
+
+@pytest.mark.parametrize("about", [None, "t1"])
+def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
+    """All tasks of a very large one are not: there is no time for one more plan."""
+    monkeypatch.setattr(placing, "PASSES", 10**6)
+    tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(3)]
+    out = place(tasks, [node("gpu-0")], {"gpu": fleet()}, {}, about=about)
+    found = {r.task: r.changes for r in out.refusals}
+    assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
+
+
+@pytest.mark.parametrize("work", [0.0, search.SEAT_WORK])
+def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, work):
+    """Without more work than the plan took, one plan is made: the second task is not looked into."""
+    for name in ("MOST_WORK", "LEAST_WORK", "PASSES"):
+        monkeypatch.setattr(placing, name, 0)
+    monkeypatch.setattr(search, "SEAT_WORK", work)
+    monkeypatch.setattr(search, "DOMAIN_WORK", 0.0)
+    tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(2)]
+    found = {r.task: r.changes for r in run(tasks, [node("gpu-0")]).refusals}
+    assert found["t0"]
+    assert bool(found["t1"]) == (not work)
 
 
 def test_no_more_is_looked_for_where_programs_took_long(monkeypatch):

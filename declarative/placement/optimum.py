@@ -258,10 +258,11 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, step
     program = counted.program
     first = replace(first, bound=max(first.bound, counted.bound))
     found = _with_few(counted, limits, first, steps)
-    if program.cost(found.values) <= first.bound * (1 + SURE) or counted.bound > -math.inf:
+    cost = program.cost(found.values)
+    if cost <= first.bound * (1 + SURE) or counted.bound > -math.inf:
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
-    far = program.cost(found.values) > first.bound * (1 + FAR_ABOVE)
+    far = cost > first.bound * (1 + FAR_ABOVE)
     if far and program.most_work - program.work < LEAST_THOROUGH:
         return Solution(first.bound, found.values)
     # Without the solution as a start, of which HiGHS proves less.

@@ -139,11 +139,13 @@ class Remedies:
         closer = CLOSER if about else 1
         scale = effort * min(TIMES, max(1.0, len(board.jobs) / MANY))
         work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
+        one_plan = PASSES * SEAT_WORK * len(board.jobs)
+        work = max(work, one_plan) if about else work
         self.work = known.total + work * closer
         """`known` may come to so much."""
         plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(board.jobs)))
-        self.plans = plans * closer if PASSES * SEAT_WORK * len(board.jobs) <= work * closer else 0
-        """How many more may be made: none if there is no time for one."""
+        self.plans = plans * closer if one_plan <= work else 0
+        """How many more may be made: none if there is no time for one, unless it is about one task."""
         kinds: dict[object, list[Job]] = {}
         for job in sorted(left, key=lambda job: job.task.name != about):
             kinds.setdefault(_key(job), []).append(job)

@@ -246,7 +246,8 @@ BRIEF: dict[str, Any] = {
 
 def _options(limits: SolverLimits, *, started: bool) -> dict[str, Any]:
     """HiGHS's options. In a brief search, solutions are looked for near the one that is known (RINS), or near
-    fractions (RENS); the other of the two takes as long and finds less.
+    fractions (RENS); the other of the two takes as long and finds less. A quick one has a start only to
+    prove that little more can be had, and does not look near it.
     """
     return {
         "output_flag": False,
