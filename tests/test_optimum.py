@@ -17,7 +17,7 @@ from hypothesis import event, given
 from hypothesis.strategies import dictionaries, integers, lists
 
 from benchmarks.placement.check import violations
-from declarative.placement import counted, optimum, search
+from declarative.placement import admission, counted, optimum, passes, search
 from declarative.placement.board import Board
 from declarative.placement.cutting import arcs_of, cut_off, cut_roughly, pack, weigh
 from declarative.placement.gangs import Seating
@@ -34,7 +34,7 @@ from tests.worlds import cases
 
 ROOT = Path(__file__).parents[1]
 EXACT = 2e-3
-"""What a solution may be dearer by than the best: `search.COST`."""
+"""What a solution may be dearer by than the best: `passes.COST`."""
 
 
 def gpu(name, model, count, price, **more):
@@ -88,7 +88,7 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
         assert outcome.bound <= least + 1e-6
         if free:
             event("free to go")
-            assert cost(outcome) <= least * (1 + 4 * search.COST.gap) + 1e-6
+            assert cost(outcome) <= least * (1 + 4 * passes.COST.gap) + 1e-6
 
 
 @LAW
@@ -104,7 +104,7 @@ def test_what_is_solved_roughly_keeps_to_the_rules(case):
         assert outcome.bound <= least + 1e-6
         if free:
             event("free to go")
-            assert cost(outcome) <= least * (1 + search.FAIR * search.COST.gap) + 1e-6
+            assert cost(outcome) <= least * (1 + search.FAIR * passes.COST.gap) + 1e-6
 
 
 @given(lists(lists(integers(1, 9), max_size=6), min_size=1, max_size=4), lists(integers(0, 5), min_size=4))
@@ -163,7 +163,7 @@ def test_what_no_node_holds_is_cut_off():
 
 def test_nodes_with_many_blocks_do_not_make_a_program_too_large(monkeypatch):
     """How each of them is cut takes thousands of columns."""
-    monkeypatch.setattr(search, "COST", replace(search.COST, columns=400))
+    monkeypatch.setattr(passes, "COST", replace(passes.COST, columns=400))
     asks = [ask(f"t{i}", resources={"cpu": f"{i}.."}) for i in range(20, 50)]
     rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96), offer(7.0, cpu=64)])
     out = run(asks, fleets=[rule])
@@ -252,7 +252,7 @@ def test_seats_are_enough_if_none_could_be_added():
     )
     program = counted.Counted(Ledger.start(board), [], {}, 100, board.jobs)
     for bound, weight in ((-17.9, 16), (-17.99, 18), (-18, 18), (-19.9, 18)):
-        enough = optimum._enough(program, search.SEATS, bound)
+        enough = optimum._enough(program, passes.SEATS, bound)
         assert -weight * (1 - counted.SKEW) <= enough < 2 - weight
 
 
@@ -279,21 +279,21 @@ def test_few_columns_are_looked_at_first(monkeypatch, small):
 
     monkeypatch.setattr(Program, "solve", solve)
     known = optimum.Known()
-    least, ledger = optimum.solve(_program_of(5, offers=[L4, replace(H100, price=9.0)]), search.COST, known)
+    least, ledger = optimum.solve(_program_of(5, offers=[L4, replace(H100, price=9.0)]), passes.COST, known)
     assert seen[0] == ((), False)
     assert len(seen) > 1
     assert set(seen[1:]) == {(None, True)}
     assert ledger
-    assert least <= Seating(ledger, []).cost <= least * (1 + 12 * search.COST.gap)
+    assert least <= Seating(ledger, []).cost <= least * (1 + 12 * passes.COST.gap)
 
 
 def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch):
     """None may be used of which no fraction is, and the bound is not reached: all of them prove it."""
     monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 0),))
     program = _program_of(5, offers=[H100, replace(L4, price=3.0)])
-    least, ledger = optimum.solve(program, search.COST, optimum.Known())
+    least, ledger = optimum.solve(program, passes.COST, optimum.Known())
     assert ledger
-    assert least == pytest.approx(Seating(ledger, []).cost, rel=search.COST.gap)
+    assert least == pytest.approx(Seating(ledger, []).cost, rel=passes.COST.gap)
 
 
 @pytest.mark.parametrize("last", [0, 8])
@@ -304,10 +304,10 @@ def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last):
     monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 1),))
     monkeypatch.setattr(optimum, "LAST", (optimum.Few(last, False, 1),))
     program = _program_of(1)
-    fractions = program.program.solve(search.COST, whole=())
+    fractions = program.program.solve(passes.COST, whole=())
     values = [0.0] * len(fractions.values)
     monkeypatch.setattr(optimum, "_step", lambda *_args, **_how: replace(fractions, values=values))
-    _, ledger = optimum.solve(program, search.COST, optimum.Known())
+    _, ledger = optimum.solve(program, passes.COST, optimum.Known())
     assert bool(ledger) == bool(last)
 
 
@@ -320,8 +320,8 @@ def test_a_fleet_begins_at_one_place_where_all_else_is_fractions():
     program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
     assert len(program.homes) == 2
     weight = board.jobs[0].weight
-    fractions = program.program.solve(search.SEATS, whole=())
-    found = optimum._fractions(program, search.SEATS)
+    fractions = program.program.solve(passes.SEATS, whole=())
+    found = optimum._fractions(program, passes.SEATS)
     assert fractions.bound < -1.9 * weight < -1.1 * weight < found.bound
     assert {round(found.values[i], 6) for i in program.homes} == {0, 1}
     assert len(found.duals) == len(found.values)
@@ -349,14 +349,14 @@ def test_seats_that_are_nearly_all_are_enough_if_looked_for_quickly(monkeypatch,
         return NONE
 
     monkeypatch.setattr(optimum, "_in_steps", in_steps)
-    optimum.solve(program, replace(search.SEATS, quick=quick), optimum.Known())
+    optimum.solve(program, replace(passes.SEATS, quick=quick), optimum.Known())
     assert bool(seen) == (not (quick and part))
 
 
 def test_the_best_of_each_sort_stay():
     """By what one more of them adds to the cost; and all for ranks on nodes that are in use."""
     program = _program_of(5, offers=[offer(1.0 + n, cpu=n, limit=9) for n in range(4, 30)])
-    fractions = program.program.solve(search.COST, whole=())
+    fractions = program.program.solve(passes.COST, whole=())
     out = {
         many: set(optimum._left_out(program, fractions, optimum.Few(many, False, 1))) for many in (0, 1, 99)
     }
@@ -401,7 +401,7 @@ def test_launches_are_looked_for_again_while_tasks_find_no_place(monkeypatch, se
         seen.append(Seating(ledger, [] if next(left) else list(board.jobs)))
         return seen[-1]
 
-    least, found = optimum.roughly(rough, search.COST, optimum.Known(), whole)
+    least, found = optimum.roughly(rough, passes.COST, optimum.Known(), whole)
     assert least == 9.6
     assert len(seen) == turns
     assert strengths == [1, 2, 3, 4][:turns]
@@ -422,7 +422,7 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     answers = [(-11.0, empty), (-10.0, seated), (-9.0, empty)]
     monkeypatch.setattr(optimum, "solve", lambda *_: answers.pop(0))
     monkeypatch.setattr(optimum, "rough_of", lambda _: rough)
-    assert optimum.most(rough, search.SEATS, optimum.Known(), math.inf, many=True) == (-11.0, seated)
+    assert optimum.most(rough, passes.SEATS, optimum.Known(), math.inf, many=True) == (-11.0, seated)
     assert len(rough.program.low) == rows + 1
     assert len(answers) == 1
 
@@ -432,8 +432,8 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
 )
 def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, columns, quick):
     """And by a program that is exact, however large it is; or where the program is small."""
-    monkeypatch.setattr(search, "FEW", few)
-    monkeypatch.setattr(search, "FEW_COLUMNS", columns)
+    monkeypatch.setattr(passes.Passes, "few", few)
+    monkeypatch.setattr(admission, "FEW_COLUMNS", columns)
     monkeypatch.setattr(optimum, "HALF", 10**6)
     seen = []
 
@@ -445,7 +445,7 @@ def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, colum
     board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
     found = search.Search(board)
     (job,) = board.jobs
-    found._most(Seating(found.start, [job]), [], [job], [job], gain=None, until=math.inf)
+    found.admission._most(Seating(found.passes.start, [job]), [], [job], [job], gain=None, until=math.inf)
     assert seen == [quick]
 
 
@@ -458,11 +458,11 @@ def test_what_fits_beside_all_is_looked_for_whatever_was_drawn(monkeypatch):
         its.known.drawn += 1000
         return None, False, False
 
-    monkeypatch.setattr(search.Search, "_most", most)
+    monkeypatch.setattr(admission.Admission, "_most", most)
     board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
     found = search.Search(board)
-    found._more(Seating(found.start, list(board.jobs)), board.jobs, board.levels[0], 7.0)
-    assert left == pytest.approx([7.0, found.least_seating])
+    found.admission._more(Seating(found.passes.start, list(board.jobs)), board.jobs, board.levels[0], 7.0)
+    assert left == pytest.approx([7.0, found.passes.least_seating])
 
 
 @pytest.mark.parametrize("drawn", [False, True])
@@ -473,14 +473,14 @@ def test_a_program_gets_less_work_once_that_for_seats_is_drawn(monkeypatch, draw
         seen.append(limits.work)
         return -math.inf, None
 
-    monkeypatch.setattr(search, "most", most)
+    monkeypatch.setattr(admission, "most", most)
     board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
     found = search.Search(board)
-    found.known.drawn = found.seats_drawn if drawn else 0.0
+    found.known.drawn = found.passes.seats_drawn if drawn else 0.0
     (job,) = board.jobs
-    found._most(Seating(found.start, [job]), [], [job], [job], gain=None, until=math.inf)
-    assert seen == [found.least_seating if drawn else found.seats.work]
-    assert found.least_seating < found.seats.work
+    found.admission._most(Seating(found.passes.start, [job]), [], [job], [job], gain=None, until=math.inf)
+    assert seen == [found.passes.least_seating if drawn else found.passes.seats.work]
+    assert found.passes.least_seating < found.passes.seats.work
 
 
 @pytest.mark.parametrize(("drawn", "times"), [(0, 2), (10**6, 1)])
@@ -490,7 +490,7 @@ def test_those_with_places_are_seated_without_the_others_while_there_is_work(mon
     asks = [ask(resources={"gpu": 1}), ask("big", resources={"gpu": 9})]
     board = Board(asks, [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
     found = search.Search(board)
-    real = search.Search._fullest
+    real = admission.Admission.fullest
 
     def fullest(its, jobs, *more):
         asked.append(len(jobs))
@@ -498,7 +498,7 @@ def test_those_with_places_are_seated_without_the_others_while_there_is_work(mon
         its.known.drawn += drawn
         return out
 
-    monkeypatch.setattr(search.Search, "_fullest", fullest)
+    monkeypatch.setattr(admission.Admission, "fullest", fullest)
     assert len(found.run().ledger.seats) == 1
     assert asked == [2, 1][:times]
 
@@ -563,7 +563,7 @@ def test_a_search_for_whole_numbers_ends_when_its_work_is_done():
 def test_a_large_program_of_fractions_costs_the_same_by_an_interior_point_method():
     program = _program_of(5, offers=[L4, T4, H100]).program
     simplex, interior = (
-        program.solve(replace(search.COST, interior=fast), whole=()) for fast in (False, True)
+        program.solve(replace(passes.COST, interior=fast), whole=()) for fast in (False, True)
     )
     assert interior.bound == pytest.approx(simplex.bound)
     assert len(interior.duals) == len(simplex.duals)
@@ -579,7 +579,7 @@ def test_a_plan_does_without_programs_that_would_take_too_much(monkeypatch):
     nodes = [node("gpu-0", shape=gpus("H100", 8, cpu=8), total=8)]
     (refusal,) = run(_three(), nodes).refusals
     assert (refusal.task, refusal.proved) == ("t5", True)
-    monkeypatch.setattr(search, "WORK", 0)
+    monkeypatch.setattr(passes, "WORK", 0)
     proved = {refusal.task: refusal.proved for refusal in run(_three(), nodes).refusals}
     assert proved == {"t4": False, "u4": False}
 
@@ -587,27 +587,27 @@ def test_a_plan_does_without_programs_that_would_take_too_much(monkeypatch):
 def test_programs_for_each_priority_may_take_some_work(monkeypatch):
     """Even if those for the priorities above it took all: else dozens of its tasks would be refused."""
     nodes = [node("gpu-0", shape=gpus("H100", 8, cpu=8), total=8)]
-    monkeypatch.setattr(search, "SEATING", 0)
+    monkeypatch.setattr(passes, "SEATING", 0)
     (refusal,) = run(_three(), nodes).refusals
     assert (refusal.task, refusal.proved) == ("t5", True)
-    monkeypatch.setattr(search, "LEAST_SEATING", 0)
+    monkeypatch.setattr(passes, "LEAST_SEATING", 0)
     assert len(run(_three(), nodes).refusals) == 2
 
 
-@pytest.mark.parametrize(("work", "until"), [(search.WORK, -1.0), (0, 1e9)])
+@pytest.mark.parametrize(("work", "until"), [(passes.WORK, -1.0), (0, 1e9)])
 def test_no_hint_comes_of_a_plan_that_would_do_without_programs(monkeypatch, work, until):
     """The plan that is made for a hint stops where another one might differ from it."""
     board = Board(_three(), [], {"gpu": fleet(nodes="0..1", blocks="auto", offers=[H100])}, {})
     assert set(search.Search(board, until=1e9).seated()) == {0, 2}
-    monkeypatch.setattr(search, "WORK", work)
-    with pytest.raises(search.TooMuchWorkError):
+    monkeypatch.setattr(passes, "WORK", work)
+    with pytest.raises(admission.TooMuchWorkError):
         search.Search(board, until=until).seated()
 
 
 def test_a_program_that_took_all_its_work_leaves_some_for_few_columns():
     """Launches by fractions alone would be none."""
     program = _program_of(5, offers=[L4, replace(H100, price=9.0)])
-    least, ledger = optimum.solve(program, replace(search.COST, work=1e-3), optimum.Known())
+    least, ledger = optimum.solve(program, replace(passes.COST, work=1e-3), optimum.Known())
     assert ledger is not None
     assert least <= Seating(ledger, []).cost
 
@@ -616,9 +616,9 @@ def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch)
     """Else the plan would cost what its first order of tasks costs."""
     asks = [ask(name, resources={"gpu": 1, "cpu": "2.."}) for name in ("one", "two")]
     rules = [fleet(nodes="0..", blocks="auto", offers=[L4, T4, H100])]
-    monkeypatch.setattr(search, "WORK", 0)
+    monkeypatch.setattr(passes, "WORK", 0)
     assert run(asks, [], rules).bound == pytest.approx(1.209)
-    monkeypatch.setattr(search, "COST", replace(search.COST, work=0))
+    monkeypatch.setattr(passes, "COST", replace(passes.COST, work=0))
     assert run(asks, [], rules).bound is None
 
 
@@ -635,11 +635,11 @@ def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(monkeypa
         return NONE
 
     program = _program_of(5).roughened()
-    first = program.program.solve(search.COST)
+    first = program.program.solve(passes.COST)
     program.program.most_work = program.program.work
     monkeypatch.setattr(optimum, "_with_few", lambda *_: first)
     monkeypatch.setattr(Program, "solve", solve)
-    limits = replace(search.COST, work=work)
+    limits = replace(passes.COST, work=work)
     bound = program.program.cost(first.values) / above
     optimum._solve_roughly(program, limits, replace(first, bound=bound), optimum.FEW_COST)
     assert asked == [False] * thoroughly
@@ -658,8 +658,8 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     monkeypatch.setattr(search, "FAR_ABOVE", far)
     program = _program_of(5)
     search.Search(program.board)._by_programs(program, program.jobs)
-    assert work[0] < search.COST.work
-    assert work[1:] == [search.COST.work] * again
+    assert work[0] < passes.COST.work
+    assert work[1:] == [passes.COST.work] * again
 
 
 @pytest.mark.parametrize(
@@ -706,25 +706,25 @@ def test_the_bound_is_not_that_of_a_program_that_was_tightened(monkeypatch):
 def test_of_many_tasks_one_that_finds_no_place_is_enough_to_keep_what_was_found(monkeypatch, few, tried):
     """Those that had places are planned again without the others, to find the same whoever else asks."""
     seen = []
-    monkeypatch.setattr(search, "FEW", few)
-    monkeypatch.setattr(search.Search, "_with", lambda _self, job, _keep: seen.append(job))
+    monkeypatch.setattr(passes.Passes, "few", few)
+    monkeypatch.setattr(admission.Admission, "_with", lambda _self, job, _keep: seen.append(job))
     board = _program_of(3).board
     found = search.Search(board)
-    found._admit(Seating(found.start, board.jobs), board.jobs, board.jobs[:2])
+    found.admission._admit(Seating(found.passes.start, board.jobs), board.jobs, board.jobs[:2])
     assert len(seen) == tried
 
 
 def test_the_bound_of_what_stays_where_it_is_ends_when_its_work_is_done():
     """That program is solved beside those of the plan, and has its part of the work."""
-    assert optimum.bound(_program_of(5), search.COST) > 0
-    assert optimum.bound(_program_of(5), replace(search.COST, work=0)) == -math.inf
+    assert optimum.bound(_program_of(5), passes.COST) > 0
+    assert optimum.bound(_program_of(5), replace(passes.COST, work=0)) == -math.inf
 
 
 @pytest.mark.parametrize("spent", [False, True])
 def test_no_program_for_the_most_tasks_is_begun_when_all_is_drawn(spent):
     program = _program_of(5, offers=[L4], may=True)
     known = optimum.Known(drawn=10.0)
-    least, ledger = optimum.most(program, search.SEATS, known, 10.0 if spent else 11.0, many=False)
+    least, ledger = optimum.most(program, passes.SEATS, known, 10.0 if spent else 11.0, many=False)
     assert (ledger is None, least == -math.inf) == (spent, spent)
 
 
@@ -816,7 +816,7 @@ def test_without_the_exact_search_the_other_one_answers(why, monkeypatch):
     elif why == "too many pairs":
         monkeypatch.setattr(counted, "MOST_PAIRS", 0)
     else:
-        monkeypatch.setattr(search, "COST", replace(search.COST, columns=1))
+        monkeypatch.setattr(passes, "COST", replace(passes.COST, columns=1))
     asks = [ask(name, resources={"gpu": 1}) for name in ("one", "two")]
     out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4])])
     assert len(out.choices) == 2

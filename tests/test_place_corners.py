@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from declarative.placement import search
+from declarative.placement.passes import Passes
 from declarative.placement.types import VolumeAt
 from declarative.placement.volumes import Binding, Matching
 from tests.test_placement import ask, fleet, node, offer, places, refused, run
@@ -40,7 +40,7 @@ def test_a_cluster_fleet_begins_where_all_find_a_place(tasks):
 
 def test_a_cluster_fleet_begins_where_all_of_many_find_a_place(monkeypatch):
     """The same when there are too many tasks to try each that was left out by itself."""
-    monkeypatch.setattr(search, "FEW", 2)
+    monkeypatch.setattr(Passes, "few", 2)
     tasks = [ask(f"t{i}", exclusive=True, resources={"cpu": f"{i + 1}.."}) for i in range(3)]
     assert regions(run(tasks, [], [fleet(placement="cluster", offers=LIMITED)])) == ["west"] * 3
 
@@ -152,7 +152,7 @@ def test_names_that_count_alike_are_told_apart():
 
 def test_a_pinned_name_is_not_given_to_a_node_in_another_zone(monkeypatch):
     """A node that is launched anyhow gets the pinned name only where the task's volume is."""
-    monkeypatch.setattr(search, "FEW", 0)  # else the task is tried again in front of the others
+    monkeypatch.setattr(Passes, "few", 0)  # else the task is tried again in front of the others
     volumes = {"data": VolumeAt(backend="b", region="r", zone="zb")}
     offers = [offer(1.0, zone="za"), offer(2.0, zone="zb")]
     pinned = ask("pin", instances=["gpu-1"], mounts={"/d": "data"}, resources={"cpu": 1})
@@ -172,7 +172,7 @@ def test_many_tasks_are_placed_by_the_same_rules(case, seed):
     """From some number on tasks are not tried one by one; the checker accepts that too, in any order."""
     from benchmarks.placement.check import violations
 
-    few, search.FEW = search.FEW, 0
+    few, Passes.few = Passes.few, 0
     try:
         outcome = case.place()
         turned = type(case)(
@@ -183,7 +183,7 @@ def test_many_tasks_are_placed_by_the_same_rules(case, seed):
         )
         assert turned.place() == outcome
     finally:
-        search.FEW = few
+        Passes.few = few
     assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
 
 

@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
+from declarative.placement import passes, whatif
 from declarative.placement import place as placing
-from declarative.placement import search, whatif
 from declarative.placement.place import place
 from declarative.placement.types import VolumeAt
 from tests.model import World
@@ -315,13 +315,13 @@ def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
     assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
 
 
-@pytest.mark.parametrize("work", [0.0, search.SEAT_WORK])
+@pytest.mark.parametrize("work", [0.0, passes.SEAT_WORK])
 def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, work):
     """Without more work than the plan took, one plan is made: the second task is not looked into."""
     for name in ("MOST_WORK", "LEAST_WORK", "PASSES"):
         monkeypatch.setattr(placing, name, 0)
-    monkeypatch.setattr(search, "SEAT_WORK", work)
-    monkeypatch.setattr(search, "DOMAIN_WORK", 0.0)
+    monkeypatch.setattr(passes, "SEAT_WORK", work)
+    monkeypatch.setattr(passes, "DOMAIN_WORK", 0.0)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(2)]
     found = {r.task: r.changes for r in run(tasks, [node("gpu-0")]).refusals}
     assert found["t0"]

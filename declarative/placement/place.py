@@ -15,14 +15,16 @@ from dataclasses import field
 
 from declarative.model.record import dataclass
 from declarative.model.state import natural
+from declarative.placement.admission import TooMuchWorkError
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
+from declarative.placement.passes import SEAT_WORK
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
-from declarative.placement.search import SEAT_WORK, Search, TooMuchWorkError
+from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 

@@ -1,0 +1,122 @@
+"""What all parts of a search share: where it starts, the work that is left, and one pass over the tasks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from declarative.placement.board import Board
+from declarative.placement.counted import Counted
+from declarative.placement.gangs import Seating, keep_places, seat_all, seat_by_quota
+from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
+from declarative.placement.ledger import Ledger
+from declarative.placement.optimum import Known
+from declarative.placement.orders import Orders
+from declarative.placement.program import SolverLimits
+from declarative.placement.requests import Job
+
+COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
+"""For the cheapest launches; so much work if less had no answer…"""
+
+SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
+"""…and for the most tasks."""
+
+WORK, FEW_WORK, MOST_WORK = 0.55, 460, 2_000
+"""The work of all programs of one plan for each task; for at least so many tasks, and for at most so many."""
+
+SEATING, SEATED = 0.6, 0.45
+"""The part of it for programs for the most tasks, and for one of these."""
+
+LEAST_SEATING = 0.15
+"""The part of it that programs for the tasks of one priority may take, and one of them, whatever those before
+them took.
+"""
+
+SEAT_WORK, DOMAIN_WORK = 0.025, 0.033
+"""The work of seating a task in one pass, and of each place where tasks that ask for the same may lie."""
+
+
+class Passes:
+    """Passes over the tasks of one board, and what they start from."""
+
+    few = 200
+    """Up to so many tasks, more is tried: each one that is left out by itself, and more orders."""
+
+    def __init__(
+        self,
+        board: Board,
+        effort: int = 1,
+        known: Known | None = None,
+        start: Ledger | None = None,
+        *,
+        until: float = math.inf,
+    ) -> None:
+        """`known` are programs that were solved for other boards; this one adds its own. `start` is what is
+        there, if it is not as the board has it. The work of `known` may come to `until`.
+        """
+        self.board = board
+        self.known = known or Known()
+        self.cost, self.seats = COST.times(effort), SEATS.times(effort)
+        work = WORK * min(max(len(board.jobs), FEW_WORK), MOST_WORK) * effort
+        self.seats = replace(self.seats, work=SEATED * work)
+        self.until, self.all_drawn = until, self.known.drawn + work
+        self.seats_drawn = self.known.drawn + SEATING * work
+        self.least_seating = LEAST_SEATING * work
+        self.least_left = (1 - SEATING) * work
+        self.start = start.copy() if start else Ledger.start(board)
+        keep_baselines(self.start)
+        self.orders = Orders(self.start)
+        requests = {id(job.request): job.request for job in board.jobs}
+        domains = sum(len(board.domains(request)) for request in requests.values())
+        self._seat_work = SEAT_WORK + DOMAIN_WORK * domains / max(1, len(board.jobs))
+
+    def seated(self, found: Seating) -> list[Job]:
+        """The tasks that have their places."""
+        return [job for job in self.board.jobs if found.seats(job)]
+
+    def stays(self, job: Job, found: Seating) -> bool:
+        """Whether a seated task is where it was: a node that it had may be gone, or take no work."""
+        had = [self.board.index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
+        return bool(had) and had == found.ledger.seats[job.index]
+
+    @property
+    def work_left(self) -> float:
+        """The work for the cheapest launches."""
+        return max(self.least_left, self.all_drawn - self.known.drawn)
+
+    def counted(self, base: Ledger, jobs: Sequence[Job], found: Seating, may: Sequence[Job] = ()) -> Counted:
+        """A program for these tasks, in which each fleet launches for itself what can be had."""
+        least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
+        return Counted(base, jobs, least, self.cost.columns, may)
+
+    def seat(
+        self,
+        jobs: Sequence[Job],
+        order: str,
+        *,
+        wanted: Mapping[int, int],
+        front: Collection[object] = frozenset(),
+        first: Ledger | None = None,
+        by_priority: bool = True,
+        by_quota: bool = True,
+    ) -> Seating:
+        """Seat tasks one after the other; those that are alike and have one rank, all at once."""
+        ledger = (first or self.start).copy()
+        todo = [j for j in jobs if j.index not in ledger.seats]
+        self.known.seating += self._seat_work * len(todo)
+        ledger.roomy = order == "roomy"
+        todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
+        left: list[Job] = []
+        todo = keep_places(ledger, todo)
+        for _, group in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
+            level = list(group)
+            left += seat_all(ledger, seat_by_quota(ledger, level, wanted) if by_quota else level, wanted)
+        if ledger.launches:
+            Tidy(ledger).run()
+        short = launch_baselines(ledger)
+        if left and ledger.launches:
+            # What was launched since may hold those that launch nothing themselves.
+            left = seat_all(ledger, left, wanted)
+        return Seating(ledger, left, short)
