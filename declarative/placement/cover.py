@@ -221,11 +221,14 @@ class Market:
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[Any, ...], Option, int, int, int, str | None] | None = None
-        roomy = self.ledger.roomy
-        for option, need, per in self.ledger.board.options_in(self.request, self.ground.domain):
+        ledger = self.ledger
+        roomy, room, left = ledger.roomy, ledger.room, ledger.left
+        for option, need, per in ledger.board.options_in(self.request, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
             if best is not None and not roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better
+            if room[option.fleet] == 0 or left[option.quota] == 0:
+                continue  # as for most where tasks are refused
             most, price, name = self._offered(option)
             if most <= 0:
                 continue
