@@ -6,7 +6,7 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
-from declarative.placement import refusals, search
+from declarative.placement import admission, refusals
 from declarative.planner.make import make
 from declarative.render.data import plan_json
 from tests.model import World
@@ -45,8 +45,8 @@ def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority, many, m
     """Two tasks fill the node that the largest would leave half idle; unless they count less, or the plan is
     large and they are not much more.
     """
-    monkeypatch.setattr(search, "MANY", many)
-    monkeypatch.setattr(search, "MUCH", much)
+    monkeypatch.setattr(admission, "MANY", many)
+    monkeypatch.setattr(admission, "MUCH", much)
     fleet = {**GPU, "nodes": 1}
     tasks = [
         {"name": "large", "resources": {"gpu": 5}, "priority": priority},
