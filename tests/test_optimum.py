@@ -420,7 +420,12 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     seated = empty.copy()
     seated.seats[job.index] = [seated.launches[0].node]
     answers = [(-11.0, empty), (-10.0, seated), (-9.0, empty)]
-    monkeypatch.setattr(optimum, "solve", lambda *_: answers.pop(0))
+
+    def solve(program, *_):
+        program.seated = answers[0][1].seats
+        return answers.pop(0)
+
+    monkeypatch.setattr(optimum, "solve", solve)
     monkeypatch.setattr(optimum, "rough_of", lambda _: rough)
     assert optimum.most(rough, passes.SEATS, optimum.Known(), math.inf, many=True) == (-11.0, seated)
     assert len(rough.program.low) == rows + 1
@@ -645,19 +650,20 @@ def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(monkeypa
     assert asked == [False] * thoroughly
 
 
-@pytest.mark.parametrize(("far", "again"), [(0.5, True), (1.5, False)])
-def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, again):
+@pytest.mark.parametrize(("far", "quick", "again"), [(0.5, False, 1), (1.5, False, 0), (0.5, True, 0)])
+def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, quick, again):
     """Here they cost twice the bound."""
     work = []
 
-    def by(_search, _program, _jobs, most):
-        work.append(most)
+    def by(_search, _program, _jobs, limits):
+        work.append(limits.work)
+        assert limits.quick is quick
         return 1.0, [Mock(cost=2.0)]
 
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "FAR_ABOVE", far)
     program = _program_of(5)
-    search.Search(program.board)._by_programs(program, program.jobs)
+    search.Search(program.board)._by_programs(program, program.jobs, quick=quick)
     assert work[0] < passes.COST.work
     assert work[1:] == [passes.COST.work] * again
 

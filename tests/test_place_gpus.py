@@ -258,3 +258,26 @@ def test_a_task_whose_node_is_gone_makes_room_for_another():
     ]
     out = run(asks, fleets=[fleet(nodes="0..1", blocks=4, offers=[small, large])])
     assert places(out) == {"one-0": ("gpu-0", (2,)), "two-0": ("gpu-0", (0, 1))}
+
+
+def test_a_task_that_launches_nothing_makes_nothing_dearer():
+    """In the first pass it sits on a node that others need not have."""
+    offers = [
+        offer(price, backend=backend, region=backend, shape=shape, spot=spot, limit=limit, instance_type=name)
+        for name, backend, shape, limit, prices in (
+            ("h8", "alto", gpus("H100", 8, memory=81920, cpu=32, ram=131072), 1, (2.81, 12.48)),
+            ("m8", "bora", gpus("MI300X", 8, memory=196608, cpu=32, ram=131072), None, (2.99, 7.09)),
+            ("c4", "bora", Shape(cpu=4, memory_mib=16384), None, (0.14, 0.37)),
+        )
+        for price, spot in zip(prices, (True, False), strict=True)
+    ]
+    rules = [fleet("aa", "0..2", offers, blocks=4, placement="cluster", spot_policy="auto")]
+    asks = [
+        ask("t1", nodes=3, placement="any", priority=50),
+        ask("t5", resources={"gpu": "H100,MI300X:4.."}, priority=50),
+    ]
+    rider = ask("t4", resources={"memory": "20GB.."}, creation_policy="reuse")
+    alone, out = run(asks, fleets=rules), run([*asks, rider], fleets=rules)
+    assert (alone.refusals, out.refusals) == ((), ())
+    assert sum(n.price for n in alone.launches) == pytest.approx(3.13)
+    assert sum(n.price for n in out.launches) == pytest.approx(3.13)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from declarative.model.inputs import VolumeInputs
-from declarative.model.resource import VolumeWant
-from declarative.placement.volumes import MOST_STEPS, Binding, Matching
+from declarative.model.resource import RankMount, VolumeWant
+from declarative.placement.types import VolumeAt
+from declarative.placement.volumes import MOST_OPTIONS, MOST_STEPS, Binding, Matching, bindings
 from declarative.planner.types import Plan
 from declarative.render.data import plan_json
 from tests.model import World
@@ -257,3 +258,30 @@ def test_a_new_volume_of_a_gang_in_one_zone():
     found = look(World(), [CLUSTER], [task], [{"name": "data", "count": 2}], catalog, **ZONES)
     assert [r["zone"] for r in found["reservations"]] == [fresh(found, f"data-{i}") for i in range(2)]
     bring(World(), [CLUSTER], [task], [{"name": "data", "count": 2}], catalog, **ZONES)
+
+
+def test_alternatives_are_combined_however_many_lead_nowhere():
+    """Of 64 and more combinations all that come first use a volume twice."""
+    mounts = [RankMount(variable="", path="/a", names=("va", "vb"))]
+    mounts += [
+        RankMount(variable="", path=f"/{i}", names=tuple(f"v{i}-{k}" for k in range(8))) for i in range(2)
+    ]
+    mounts += [RankMount(variable="", path="/d", names=("va",))]
+    place = ("b", "r", "z")
+    volumes = {name: VolumeAt(backend="b", region="r", zone="z") for m in mounts for name in m.names}
+    found = bindings(mounts, [place], volumes, {})
+    assert len(found) == MOST_OPTIONS
+    assert {(b.volumes["/a"], b.volumes["/d"]) for b in found} == {("vb", "va")}
+
+
+def test_many_alternatives_that_lead_nowhere_are_given_up_soon():
+    """The last mount wants a volume that all others may have, too: few of the combinations leave it."""
+    names = [f"v{i}" for i in range(12)]
+    mounts = [RankMount(variable="", path=f"/{i}", names=tuple(names[:11])) for i in range(11)]
+    place = ("b", "r", "z")
+    volumes = {name: VolumeAt(backend="b", region="r", zone="z") for name in names}
+    last = RankMount(variable="", path="/last", names=("v0",))
+    assert bindings([*mounts, last], [place], volumes, {}) == []  # 12 mounts, 11 volumes
+    (first, *_) = bindings([*mounts[:10], last], [place], volumes, {})
+    assert first.volumes["/last"] == "v0"
+    assert len(set(first.volumes.values())) == 11

@@ -12,7 +12,7 @@ from declarative.model.spec.values import Topology
 from declarative.placement.place import place
 from declarative.placement.types import Ask, VolumeAt
 from tests.model import World, rank_mounts, spec
-from tests.test_placement import fleet, node, offer
+from tests.test_placement import SHAPE, fleet, node, offer
 from tests.test_plan_hosts import bring, declared
 from tests.test_plan_hosts import rack as rack_fleet
 
@@ -165,6 +165,45 @@ def test_ranks_that_cannot_be_kept_apart_are_refused():
     cause = next(v for v in refusal.ranks if v.verdict.value == "cause")
     assert {r.target: r.code for r in cause.rejections}["node/gpu-0"] == "spread"
     assert "without `spread`" in refusal.changes
+
+
+def test_the_cheapest_place_of_a_rank_is_left_where_another_one_needs_it():
+    """In `za` the first fleet's node is the cheaper one, but in `zb` there is no other."""
+    cheap = [offer(1.0, zone=zone, instance_type="small") for zone in ("za", "zb")]
+    fleets = [fleet("aa", "0..1", cheap), fleet("bb", "0..1", [offer(2.0, zone="za", instance_type="big")])]
+    out = run(ask(2, placement="any", spread="zone"), fleets=fleets)
+    assert sorted((n.fleet, n.zone) for n in out.launches) == [("aa", "zb"), ("bb", "za")]
+    assert out.bound == pytest.approx(3.0)
+
+
+def test_ranks_apart_are_planned_together_with_what_is_beside_them():
+    """The gang needs all nodes that are there, so the small task gets a new one; not the gang three."""
+    nodes = [node(f"own-{i}", total=1, shape=replace(SHAPE, cpu=cpu)) for i, cpu in enumerate((16, 8, 8))]
+    fleets = [cluster("own", "0..3", existing=3), cluster("gpu", "0..3", [offer(0.72)])]
+    gang = ask(3, name="gang", exclusive=False, spread="node")
+    small = ask(1, name="small", resources={"cpu": "3.."})
+    out = run([gang, small], nodes, fleets)
+    assert {c.node for c in out.choices if c.task == "gang"} == {"own-0", "own-1", "own-2"}
+    assert [n.name for n in out.launches] == ["gpu-0"]
+
+
+def test_ranks_apart_share_no_node_though_others_fill_it():
+    """Two ranks and six small tasks fill two nodes of four blocks: each node takes one of the ranks."""
+    asks = [ask(2, name="gang", placement="any", spread="node", resources={"cpu": "1.."})]
+    asks += [ask(1, name=f"t{i}", resources={"cpu": "1.."}) for i in range(6)]
+    out = run(asks, fleets=[fleet(nodes="0..2", offers=[offer(cpu=4)], blocks=4)])
+    assert len({c.node for c in out.choices if c.task == "gang"}) == 2
+    assert (len(out.launches), out.refusals) == (2, ())
+
+
+@pytest.mark.parametrize(("offers", "code"), [(ZONES, "no-capacity"), (ZONES[:1], "never-fits")])
+def test_it_is_said_that_ranks_never_lie_apart_only_if_that_is_proved(offers, code, monkeypatch):
+    """Where the search does not find what there is, the task may fit all the same."""
+    monkeypatch.setattr("declarative.placement.solved.ledger_of", lambda *_: None)
+    monkeypatch.setattr("declarative.placement.optimum.ledger_of", lambda *_: None)
+    monkeypatch.setattr("declarative.placement.constrained.Special._near", lambda *_: True)
+    (refusal,) = run(ask(2, placement="any", spread="zone"), fleets=[fleet(offers=offers)]).refusals
+    assert (refusal.code, refusal.proved) == (code, code == "never-fits")
 
 
 def test_spread_goes_with_volumes_in_zones():

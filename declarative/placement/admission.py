@@ -20,6 +20,7 @@ from declarative.placement.optimum import FEW_COLUMNS, most
 from declarative.placement.orders import LAST_RESORTS, ORDERS, quotas
 from declarative.placement.passes import Passes
 from declarative.placement.requests import Job, movable
+from declarative.placement.volumes import are_too_few
 
 MANY = 1_000
 """Of more tasks, those that are seated make no room for others of their priority…"""
@@ -68,7 +69,8 @@ class Admission:
             proved |= done
             left = [job for job in self._left(found, level) if job.index not in done]
             if left and len(jobs) <= self.passes.few:
-                found = self._admit(found, jobs, left)
+                found, done = self._admit(found, jobs, left)
+                proved |= done
         return replace(found, proved=frozenset(proved))
 
     def _is_settled(self, found: Seating, needed: Collection[int], level: int) -> bool:
@@ -175,13 +177,14 @@ class Admission:
         """Whether a seated task keeps its place though others of a priority have none."""
         return job.task.priority >= level or self.passes.stays(job, found)
 
-    def _admit(self, best: Seating, jobs: Sequence[Job], left: Sequence[Job]) -> Seating:
-        """Add each task that can be had beside all that is seated.
+    def _admit(self, best: Seating, jobs: Sequence[Job], left: Sequence[Job]) -> tuple[Seating, set[int]]:
+        """Add each task that can be had beside all that is seated; and which were proved to have no place.
 
         What is tried for a task depends on the tasks that are seated and on no other that is left out.
         """
         effort = 0
         failed: set[object] = set()
+        none: set[object] = set()
         for job in sorted(left, key=lambda j: self.passes.orders.key(j, "size", frozenset())):
             key = job.likeness
             if key in failed or job.index in best.ledger.seats:
@@ -191,13 +194,43 @@ class Admission:
             if effort > MOST_EFFORT:
                 break
             found = self._with(job, keep) or self._beside(best, job, keep)
+            if found is None:
+                found, proved = self._loosely(best, job, keep)
+                none.update({key} if proved else ())
             if found is None and len(self.board.jobs) > self.passes.few:
                 break  # this is about tasks that all had places: without one of them it is of no use
             if found is None:
                 failed.add(key)
             else:
                 best, failed = self._rest(found, jobs, best), set()
-        return best
+        return best, {job.index for job in left if job.likeness in none}
+
+    def _loosely(self, best: Seating, job: Job, others: Sequence[Job]) -> tuple[Seating | None, bool]:
+        """An outcome that seats a task and all the others, by a program that does not know all rules of some
+        tasks, which are seated afterwards; and whether it was proved that there is none.
+        """
+        asked = [*others, job]
+        kept = {j.index for j in others if j.task.instances or self.passes.stays(j, best)}
+        loose = {j.index for j in asked} - {j.index for j in movable(asked)} - kept
+        if not loose:
+            return None, False
+        if self._lacks_volumes(job):
+            return None, True
+        base = base_for(self.passes.start, best.ledger, kept)
+        counted = self.passes.counted(base, [j for j in others if j.index not in kept], best, [job])
+        counted.loose = loose
+        limits = replace(self.passes.seats, work=self.passes.least_seating)
+        least, ledger = most(counted, limits, self.known, self.known.drawn + limits.work, many=False)
+        if ledger is None:
+            return None, -least < counted.worth
+        found = self.passes.whole(ledger, sorted(asked, key=lambda j: j.index))
+        return (None if found.left else found), False
+
+    def _lacks_volumes(self, job: Job) -> bool:
+        """Whether there are too few volumes for the ranks of a task, wherever these lie together."""
+        mounts, claims = job.ask.want.mounts, self.passes.start.claims
+        domains = [self.board.places_in(job.request, domain) for domain in self.board.domains(job.request)]
+        return all(are_too_few(mounts, places, self.board.volumes, claims) for places in domains)
 
     def _rest(self, found: Seating, jobs: Sequence[Job], before: Seating) -> Seating:
         """Seat beside `found` what else can be had, first of all what was seated before."""

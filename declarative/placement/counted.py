@@ -20,7 +20,7 @@ from declarative.placement.board import Option
 from declarative.placement.cutting import columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
-from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request
+from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request, is_spread
 from declarative.placement.types import Place
 from declarative.placement.volumes import free_volumes, serves
 
@@ -78,6 +78,11 @@ class GangGroup:
     seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
     """Piece → the ranks of each task that are of it."""
 
+    @property
+    def spread(self) -> str | None:
+        """The level of which each rank has a place of its own."""
+        return self.request.task.spread if is_spread(self.request.task) else None
+
 
 @dataclass(slots=True)
 class Class:
@@ -106,6 +111,10 @@ class Counted:
     """The last solution of which a ledger was made."""
     lost: Collection[tuple[int, int]] = ()
     """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
+    loose: Collection[int] = ()
+    """Tasks that are counted and not seated, by their index: the program does not know all of their rules."""
+    seated: Collection[int] = ()
+    """The tasks that the last solution has a place for, by their index, the loose ones too."""
     bound = -math.inf
     """What launches cost at least, if a rough program was solved before."""
     reach = math.inf
@@ -255,13 +264,14 @@ class Counted:
     def _add(self, job: Job, *, optional: bool = False) -> None:
         domains = self.board.domains(job.request)
         numbers = [self._piece(job.request, self._reach(job, rank)) for rank in range(job.ranks)]
-        if domains == [ANYWHERE] and not optional:
+        if domains == [ANYWHERE] and not optional and not is_spread(job.task):
             for rank, number in enumerate(numbers):
                 self.pieces[number].seats.append((job, rank))
             return
         parts = Counter(numbers)
         value = float(job.weight) if optional else 0.0
-        key = (tuple(domains), tuple(sorted(parts.items())), value)
+        own = job.index if is_spread(job.task) else None
+        key = (tuple(domains), tuple(sorted(parts.items())), value, own)
         gang = self.gangs.setdefault(key, GangGroup(job.request, dict(parts), value))
         gang.jobs.append(job)
         for number in parts:
@@ -314,7 +324,8 @@ class Counted:
     def _sites(self) -> dict[int, tuple[frozenset[Area | None], str | None]]:
         """Kind → where it lies, at each level at which gangs lie together, and who made its GPUs."""
         domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.request)]
-        levels = sorted({domain.area.level for domain in domains if domain.area})
+        apart = {gang.spread for gang in self.gangs.values()} - {None, "node"}
+        levels = sorted({domain.area.level for domain in domains if domain.area}.union(filter(None, apart)))
         makers = any(gang.request.apart for gang in self.gangs.values())
         areas = [self.board.areas(level) for level in levels]
         maker = self.board.maker_of if makers else [None] * len(self.board.kinds)
@@ -375,12 +386,32 @@ class Counted:
             column = self.uncut.column(-value, len(gang.jobs))
             runs[column] = 1.0
             self.runs.append((gang, domain, column))
+            first = len(self.placed)
             for number, ranks in gang.parts.items():
                 terms = self._seats(number, len(gang.jobs) * ranks, domain, len(self.runs) - 1)
                 self.uncut.row(0, 0, {column: -float(ranks), **terms})
+            if gang.spread:
+                self._keep_apart(
+                    gang.spread, [(index, column) for _, index, column, _ in self.placed[first:]]
+                )
         if runs:
             self.uncut.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
         return bool(runs or gang.value)
+
+    def _keep_apart(self, level: str, seats: Iterable[tuple[int, int]]) -> None:
+        """Seat one rank of a task at one place of a level; in a class, as many as that has nodes. `seats` are
+        classes, with the columns of ranks that sit there.
+        """
+        at: dict[object, dict[int, float]] = defaultdict(dict)
+        for index, column in seats:
+            one = self.classes[index]
+            if level == "node":
+                at[index] |= {column: 1.0, **{self.bought[i]: -1.0 for i in one.stocks}}
+            for area in one.areas:
+                if area and area.level == level:
+                    at[area[1:]][column] = 1.0
+        for terms in at.values():
+            self.uncut.row(-math.inf, 0 if level == "node" else 1, terms)
 
     # What may be launched
 

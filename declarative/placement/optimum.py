@@ -164,8 +164,8 @@ def most(
                 return least, best
             lower, ledger = solve(program, limits, known)
             least = least if turn else max(least, lower)
-            if ledger and all(job.index in ledger.seats for job in counted.jobs):
-                seated = sum(job.weight for job in counted.may if job.index in ledger.seats)
+            if ledger and all(job.index in program.seated for job in counted.jobs):
+                seated = sum(job.weight for job in counted.may if job.index in program.seated)
                 best, weight = (ledger, seated) if best is None or seated > weight else (best, weight)
             if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
                 return least, best

@@ -120,3 +120,17 @@ class Passes:
             # What was launched since may hold those that launch nothing themselves.
             left = seat_all(ledger, left, wanted)
         return Seating(ledger, left, short)
+
+    def whole(self, ledger: Ledger, jobs: Sequence[Job]) -> Seating:
+        """A ledger, tidied, with those of the tasks seated that it lacks."""
+        others = [job for job in jobs if not job.reuse]
+        if any(job.index not in ledger.seats for job in others):
+            found = self.seat(others, "size", wanted={}, first=ledger, by_priority=False)
+            if found.left:
+                return found
+            ledger = found.ledger
+        # Now nodes are gone that nobody needs. Tasks that launch nothing must not keep them.
+        Tidy(ledger).run()
+        if any(job.index not in ledger.seats for job in jobs):
+            return self.seat(jobs, "size", wanted={}, first=ledger, by_priority=False)
+        return Seating(ledger, [], launch_baselines(ledger))

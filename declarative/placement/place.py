@@ -99,7 +99,7 @@ class Placed:
         remedies: Sequence[Remedy] = ()
         if found.left:
             sought = Remedies(self.board, found, self.known, self.effort, about)
-            told = Refusals(self.board, found.ledger, finished, self._seats_alone)
+            told = Refusals(self.board, found.ledger, finished, self._may_seat_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
@@ -112,9 +112,9 @@ class Placed:
             bound=found.bound,
         )
 
-    def _seats_alone(self, start: Ledger, job: Job) -> bool:
-        """Whether a task finds a place, from a ledger on, if no other is asked for."""
-        return Search(self.board, self.effort, self.known, start).seats_alone(job)
+    def _may_seat_alone(self, start: Ledger, job: Job) -> bool:
+        """Whether a task finds a place, from a ledger on, if no other is asked for, or may do so."""
+        return Search(self.board, self.effort, self.known, start).may_seat_alone(job)
 
 
 @dataclass(slots=True)

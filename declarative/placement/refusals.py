@@ -26,7 +26,7 @@ from declarative.placement.filters import (
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.ledger import Ledger
-from declarative.placement.requests import ANYWHERE, Job, is_spread
+from declarative.placement.requests import ANYWHERE, Job
 from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
 from declarative.placement.types import (
     NEVER,
@@ -102,7 +102,7 @@ class Refusals:
         finished: Finished,
         search: Callable[[Ledger, Job], bool] = lambda _start, _job: False,
     ) -> None:
-        """`search` says whether the search finds a task a place alone, from a ledger on."""
+        """`search` says whether the search finds a task a place alone, from a ledger on, or may do so."""
         self.board, self.search = board, search
         self.ledger = ledger
         self.finished = finished
@@ -163,7 +163,7 @@ class Refusals:
 
         Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
         """
-        if job.ranks == 1 or not job.request.fit or (_are_alike(job) and job.request.together):
+        if job.ranks == 1 or not job.request.fit or (job.alike and job.request.together):
             return False
         self._searched += 1
         return self._searched > MOST_SEARCHED or self.search(self.ideal, job)
@@ -233,7 +233,7 @@ class Refusals:
 
         Nodes are counted then: nothing is chosen that could be chosen otherwise.
         """
-        if not _are_alike(job):
+        if not job.alike:
             return False
         start = self.start
         options = () if job.reuse else self.board.options_in(job.request, ANYWHERE)
@@ -282,11 +282,6 @@ class Refusals:
         if what not in self._by_shape:
             self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
         return self._by_shape[what]
-
-
-def _are_alike(job: Job) -> bool:
-    """Whether one place is as good as another for each of its ranks: none has volumes, or is to lie apart."""
-    return not (any(job.ask.want.mounts) or is_spread(job.task))
 
 
 def _not_named(task: Task, offer: Offer) -> Mismatch | None:

@@ -186,9 +186,14 @@ class Job:
         return self.key if self.plain else self.index
 
     @property
+    def alike(self) -> bool:
+        """Whether one place is as good as another for each rank: none has volumes, or has to lie apart."""
+        return not (any(self.ask.want.mounts) or is_spread(self.task))
+
+    @property
     def roams(self) -> bool:
-        """Whether nothing but its volumes says where its ranks have to be."""
-        return not (self.ask.prior or self.task.instances or self.reuse or is_spread(self.task))
+        """Whether it may launch nodes, and neither pins nor earlier places say where its ranks have to be."""
+        return not (self.ask.prior or self.task.instances or self.reuse)
 
     @property
     def weight(self) -> int:

@@ -15,11 +15,11 @@ from declarative.placement.admission import Admission
 from declarative.placement.board import Board
 from declarative.placement.counted import Counted
 from declarative.placement.gangs import Seating, base_for
-from declarative.placement.launches import Tidy, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import FAR_ABOVE, Known, bound, least_work, rough_of, roughly, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS
 from declarative.placement.passes import Passes
+from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
 
 ROUGHLY = 0.5
@@ -61,9 +61,13 @@ class Search:
         """
         return self.admission.fullest(self.board.jobs, needed).ledger.seats
 
-    def seats_alone(self, job: Job) -> bool:
-        """Whether a task finds a place if no other is asked for."""
-        return self.admission.fullest([job]).seats(job)
+    def may_seat_alone(self, job: Job) -> bool:
+        """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike, it
+        pins no nodes, and it was not proved that there is none.
+        """
+        found = self.admission.fullest([job])
+        settled = job.alike or job.task.instances or job.index in found.proved
+        return found.seats(job) or not settled
 
     def run(self) -> Seating:
         """The best outcome that was found."""
@@ -91,29 +95,56 @@ class Search:
         if searched:
             found = self._orders(found, jobs)
         found, answered = self._cheaper(found, jobs, free)
-        is_near = found.bound is not None and found.cost <= found.bound * (1 + self.passes.cost.gap) + ROUNDED
-        if not searched and not answered and not is_near:
+        if not searched and not answered and not self._is_near(found, found.bound):
             found = replace(self._orders(found, jobs), bound=found.bound)
         return found
 
     def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
-        begin = base_for(self.passes.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
-        counted = self.passes.counted(begin, free, found)
-        least, others = self._by_programs(counted, jobs)
-        if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
-            limits = replace(self.passes.cost, work=self.passes.work_left)
-            least = bound(self.passes.counted(self.passes.start, jobs, found).roughened(), limits)
+        others = list[Seating]()
+        least = -math.inf
+        if len(free) < len(jobs):
+            least, others = self._loosely(found, jobs, free)
+        if not any(self._is_near(other, least) for other in others):
+            begin = base_for(
+                self.passes.start, found.ledger, {j.index for j in jobs} - {j.index for j in free}
+            )
+            lower, more = self._by_programs(self.passes.counted(begin, free, found), jobs)
+            # With those that stay where they are it might be dearer than it has to be.
+            least, others = least if len(free) < len(jobs) else lower, others + more
         same = [replace(other, left=found.left, proved=found.proved) for other in others]
         found = min([found, *same], key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
         return found, bool(others)
 
-    def _by_programs(self, counted: Counted, jobs: Sequence[Job]) -> tuple[float, list[Seating]]:
+    def _loosely(
+        self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]
+    ) -> tuple[float, list[Seating]]:
+        """The least that launches cost, and outcomes by a program that does not know all rules of some tasks:
+        of those that have volumes in common, or launch nothing. They are seated afterwards.
+        """
+        limits = replace(self.passes.cost, work=self.passes.work_left)
+        least = bound(self.passes.counted(self.passes.start, jobs, found).roughened(), limits)
+        may_go = {job.index for job in free}
+        kept = {j.index for j in jobs if j.task.instances or self.passes.stays(j, found)} - may_go
+        if len(kept) + len(free) == len(jobs):
+            return least, []
+        asked = [job for job in jobs if job.index not in kept]
+        counted = self.passes.counted(base_for(self.passes.start, found.ledger, kept), asked, found)
+        counted.loose = {job.index for job in asked} - may_go
+        return least, self._by_programs(counted, jobs, quick=True)[1]
+
+    def _is_near(self, found: Seating, least: float | None) -> bool:
+        """Whether it costs as good as the least."""
+        return least is not None and found.cost <= least * (1 + self.passes.cost.gap) + ROUNDED
+
+    def _by_programs(
+        self, counted: Counted, jobs: Sequence[Job], *, quick: bool = False
+    ) -> tuple[float, list[Seating]]:
         """The least that launches cost, and the outcomes that were found. The rough program comes first if it
         is much smaller, else last; the exact one where its fractions do not take all work that is left. If no
-        program had a good answer, one may take more work.
+        program had a good answer, one may take more work, but if it has to be quick.
         """
         least, found = -math.inf, list[Seating]()
         rough = rough_of(counted)
@@ -124,29 +155,25 @@ class Search:
             reach = rough.reach if rough and dear else 0.0
             fair = max(least, reach) * (1 + FAIR * self.passes.cost.gap) + ROUNDED
             if program and dear <= left and not any(one.cost <= fair for one in found):
-                lower, more = self._by(program, jobs, ROUGHLY * left if program.rough else left)
+                limits = replace(
+                    self.passes.cost, work=ROUGHLY * left if program.rough else left, quick=quick
+                )
+                lower, more = self._by(program, jobs, limits)
                 least, found = max(least, lower), found + more
-        if all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
+        if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             # By a new rough program: what the other one was tightened by is not true of all plans.
             again = counted.roughened() if last else counted
-            lower, more = self._by(again, jobs, self.passes.cost.work)
+            lower, more = self._by(again, jobs, self.passes.cost)
             least, found = max(least, lower), found + more
         return least, found
 
-    def _by(self, program: Counted, jobs: Sequence[Job], work: float) -> tuple[float, list[Seating]]:
+    def _by(self, program: Counted, jobs: Sequence[Job], limits: SolverLimits) -> tuple[float, list[Seating]]:
         """The least that launches cost by one program, and the outcomes that it found."""
-        limits = replace(self.passes.cost, work=work)
         if program.rough:
-            return roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
+            return roughly(program, limits, self.known, lambda ledger: self.passes.whole(ledger, jobs))
         least, ledger = solve(program, limits, self.known)
-        return least, [self._whole(ledger)] if ledger else []
-
-    def _whole(self, ledger: Ledger, jobs: Sequence[Job] = ()) -> Seating:
-        """A ledger, tidied, with those of the tasks seated that it lacks."""
-        if any(job.index not in ledger.seats for job in jobs):
-            return self.passes.seat(jobs, "size", wanted={}, first=ledger, by_priority=False)
-        Tidy(ledger).run()
-        return Seating(ledger, [], launch_baselines(ledger))
+        seated = [self.passes.whole(ledger, jobs)] if ledger else []
+        return least, [one for one in seated if not one.left]
 
     def _orders(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""

@@ -16,8 +16,9 @@ NEARLY = 1e-4
 
 
 def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
-    """The ledger that a solution stands for; None if some of its numbers are not whole. Where the program is
-    rough, tasks are left out of which a rank finds no place.
+    """The ledger that a solution stands for; None if some of its numbers are not whole. Tasks are left out
+    whose ranks have to lie apart and would share a node; and, if the program is rough, those of which a rank
+    finds no place.
     """
     ledger = counted.base.copy()
     slots = [_slots(counted, one, values, ledger) for one in counted.classes]
@@ -25,22 +26,33 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
     of_run = _of_runs(counted, values)
     seats: list[tuple[Seat, int]] = []
     lost: set[tuple[int, int]] = set()
-    for number, index, column, run in counted.placed:
+    nodes_of: dict[int, set[int]] = defaultdict(set)
+    """Task → its nodes, if its ranks lie apart: those choose first."""
+    crowded: set[int] = set()
+    apart = {run for run, (gang, _, _) in enumerate(counted.runs) if gang.spread}
+    for number, index, column, run in sorted(counted.placed, key=lambda item: item[3] not in apart):
         count = round(values[column])
         if abs(values[column] - count) > NEARLY:
             return None
         queue = queues[number] if run < 0 else of_run[run, number]
         for seat in itertools.islice(queue, count):
-            if here := slots[index][counted.classes[index].takes[number]]:
-                seats.append((seat, here.pop()))
+            here = slots[index][counted.classes[index].takes[number]]
+            beside = nodes_of[seat[0].index] if run in apart else ()
+            place = next((i for i in range(len(here) - 1, -1, -1) if here[i] not in beside), None)
+            if place is None:
+                crowded.update([seat[0].index] if here else ())
+                lost.update(() if here else [(seat[0].index, index)])
             else:
-                lost.add((seat[0].index, index))
+                seats.append((seat, here.pop(place)))
+                nodes_of[seat[0].index].add(seats[-1][1])
     if any(next(queue, None) for queue in (*queues.values(), *of_run.values())) or (
         lost and not counted.rough
     ):
         return None
     counted.lost, counted.values = lost, values
-    without = {job for job, _ in lost}
+    without = {job for job, _ in lost} | crowded
+    counted.seated = {seat[0].index for seat, _ in seats} - without
+    without |= set(counted.loose)
     for seat, node in seats:
         if seat[0].index not in without:
             _sit(ledger, seat, node)

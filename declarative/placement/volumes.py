@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from declarative.placement.ledger import Ledger
     from declarative.placement.requests import Job
 
-MOST_OPTIONS = 64
-"""Combinations of alternatives that are looked at for one rank in one place."""
+MOST_OPTIONS, MOST_TRIED = 64, 1_000
+"""Combinations of alternatives that are looked at for one rank in one place, and tried to find these."""
 
 MOST_STEPS = 20_000
 """Ranks that are moved in search of a matching before it is given up."""
@@ -133,11 +133,47 @@ def bindings(
 def _combined(
     mounts: Sequence[RankMount], place: Place, choices: Sequence[Sequence[str]]
 ) -> Iterator[Binding]:
-    """The ways to choose one volume for each mount, none of them twice."""
+    """The ways to choose one volume for each mount, none of them twice: the first ones, or one at least."""
     paths = [mount.path for mount in mounts]
-    for names in itertools.islice(itertools.product(*choices), MOST_OPTIONS):
-        if len(set(names)) == len(names):
-            yield Binding(place, dict(zip(paths, names, strict=True)))
+    found = itertools.islice(_distinct(choices), MOST_TRIED)
+    names = [names for names in found if names][:MOST_OPTIONS] or [_one_each(choices)]
+    yield from (Binding(place, dict(zip(paths, own, strict=True))) for own in names if len(own) == len(paths))
+
+
+def _distinct(choices: Sequence[Sequence[str]], taken: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The ways to take one of each, none of them twice; an empty one for each way that leads nowhere."""
+    if len(taken) == len(choices):
+        yield taken
+        return
+    left = [name for name in choices[len(taken)] if name not in taken]
+    for name in left:
+        yield from _distinct(choices, (*taken, name))
+    if not left:
+        yield ()
+
+
+def _one_each(choices: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """One of each, none of them twice, as far as there are such."""
+    place: Place = ("", "", "")
+    options = {i: [Binding(place, {"": name}) for name in own] for i, own in enumerate(choices)}
+    matching = Matching(options, lambda _: len(choices))
+    matching.match()
+    return tuple(name for _, found in sorted(matching.given.items()) for name in found.volumes.values())
+
+
+def are_too_few(
+    mounts: Iterable[Sequence[RankMount]],
+    places: Collection[Place],
+    volumes: Mapping[str, VolumeAt],
+    claims: Mapping[str, str],
+) -> bool:
+    """Whether volumes that serve one of these places, and that nobody holds, are too few for all ranks."""
+    choices = [
+        [name for name, at in own if any(serves(at, place) for place in places)]
+        for each in mounts
+        for own in free_volumes(each, volumes, claims)
+    ]
+    return len(_one_each(choices)) < len(choices)
 
 
 class Matching:
