@@ -95,6 +95,51 @@ def test_what_is_without_a_place_elsewhere_does_not_matter(project):
     project.apply("--target", "task/small", "--wait")
 
 
+@pytest.mark.parametrize("asked", [("--target", "task/bad"), ("--exclude", "task/a*")])
+def test_what_is_left_out_takes_no_place(project, asked):
+    """Neither a task that the whole plan places first, nor another one that waits for the same node."""
+    project.declare(
+        fleet(nodes="0..1", placement="any", resources={"cpu": 1, "memory": "1GB"}),
+        task("aa", hold(project.path / "aa")),
+        task("ab", hold(project.path / "ab")),
+        task("bad", hold(project.path / "bad")),
+    )
+    plan = project.plan(*asked)
+    assert [r["task"] for r in plan["reservations"]] == ["bad"]
+    assert plan["selection"]["left_out"] == ["task/aa"]
+    assert plan["unplaced"] == []
+    project.run("plan", *asked, "--out", "bad.plan")
+    project.run("apply", "bad.plan")
+    assert project.ids(*asked) == []
+    project.run("plan", "--target", "task/aa", code=3)
+
+
+def test_what_holds_a_place_keeps_it(project):
+    """A task that is left out and recorded has its place, and is not taken out of it."""
+    project.declare(
+        fleet(nodes="0..1", placement="any", resources={"cpu": 1, "memory": "1GB"}),
+        task("aa", hold(project.path / "aa")),
+        task("bad", "true"),
+    )
+    project.apply("--target", "task/aa")
+    plan = project.plan("--target", "task/bad", code=3)
+    assert (plan["actions"], plan["selection"]["left_out"]) == ([], [])
+
+
+def test_a_volume_is_not_deleted_because_its_task_is_left_out(project):
+    """Its time is over, but the task that is left out wants it."""
+    tasks = task("aa", "true", volumes=["data:/data"]), task("bad", "true")
+    small = fleet(nodes="0..1", placement="any", resources={"cpu": 1, "memory": "1GB"}, idle_duration="off")
+    project.declare(small, volume(auto_cleanup_duration="1h"), tasks[0])
+    project.apply("--wait")
+    project.declare(small, volume(auto_cleanup_duration="1h"))
+    project.apply()
+    project.declare(small, volume(auto_cleanup_duration="0s"), *tasks)
+    plan = project.plan("--exclude", "task/aa")
+    assert [r["task"] for r in plan["reservations"]] == ["bad"]
+    assert "delete:volume/data" not in {a["id"] for a in plan["actions"]}
+
+
 def test_nothing_is_launched_for_what_is_excluded(project):
     """It would be paid for, and idle. What its fleet has for itself is launched all the same."""
     project.declare(

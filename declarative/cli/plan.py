@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -192,7 +193,6 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     from declarative.apply.preflight import foresee
     from declarative.model.diagnostic import in_order
     from declarative.planner.make import make, refreshed
-    from declarative.planner.types import Scope
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
@@ -206,12 +206,20 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
         plan = refreshed(desired, state, seen.inventory, now())
     else:
         wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
-        plan = make(
-            desired, state, seen.inventory, now(), requested=wanted, reuse=reuse, effort=effort, max_work=work
+        planned = partial(
+            make,
+            desired,
+            state,
+            seen.inventory,
+            now(),
+            requested=wanted,
+            reuse=reuse,
+            effort=effort,
+            max_work=work,
         )
-        plan = replace(plan, scope=Scope(moved=renames.moved))
         spent = None if assume_empty else session.state.open(desired, offline=offline).spent()
-        plan = part_of(plan, desired, state, seen.inventory, (targets, excludes), spent=spent)
+        plan = part_of(planned, desired, state, seen.inventory, (targets, excludes), spent=spent)
+        plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
     if not offline:
         plan = foresee(plan, backends, desired.places, state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))

@@ -127,7 +127,6 @@ class Run(RunOutput):
         from declarative.planner.inventory import effective
         from declarative.planner.launchable import may_rehearse
         from declarative.planner.make import make
-        from declarative.planner.types import Scope
         from declarative.spans import named
         from declarative.store.rename import as_declared
 
@@ -147,7 +146,8 @@ class Run(RunOutput):
             backends, recorded = self._renamed(renames)
             inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
         check_requested(requested, self.desired, recorded)
-        plan = named("plan")(make)(
+        planned = partial(
+            named("plan")(make),
             self.desired,
             recorded,
             inventory,
@@ -157,10 +157,12 @@ class Run(RunOutput):
             reuse=bool(self.options.get("reuse")),
             effort=self.options.get("effort") or 1,
         )
-        plan = replace(plan, scope=Scope(moved=renames.moved))
         parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
         among = "that is recorded" if destroy else "in this project"
-        plan = part_of(plan, self.desired, recorded, inventory, parts, spent=self.store.spent(), among=among)
+        plan = part_of(
+            planned, self.desired, recorded, inventory, parts, spent=self.store.spent(), among=among
+        )
+        plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
         plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         return foresee(plan, backends, self.desired.places, recorded)

@@ -337,7 +337,7 @@ def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
 
 
 def part_of(
-    plan: Plan,
+    planned: Callable[..., Plan],
     desired: Desired,
     state: State,
     inventory: Inventory,
@@ -347,15 +347,29 @@ def part_of(
     among: str = "in this project",
 ) -> Plan:
     """The part of a plan that `--target` and `--exclude` ask for, held against the project's limits; `Failed`
-    where one of them names nothing; `among` says of what.
+    where one of them names nothing; `among` says of what. `planned` makes the plan, without the
+    tasks `aside`.
     """
     from declarative.planner.limits import limited
 
-    plan = replace(plan, preview=replace(plan.preview, cost=replace(plan.preview.cost, spent=spent)))
-    if not any(asked):
-        return limited(plan, desired)
+    plan = planned()
+    if any(asked):
+        plan = _part(plan, planned, desired, state, inventory, asked, among)
+    cost = replace(plan.preview.cost, spent=spent)
+    return limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
+
+
+def _part(  # noqa: PLR0917  # what `part_of` was given
+    plan: Plan,
+    planned: Callable[..., Plan],
+    desired: Desired,
+    state: State,
+    inventory: Inventory,
+    asked: tuple[tuple[str, ...], tuple[str, ...]],
+    among: str,
+) -> Plan:
     from declarative.planner.inventory import effective
-    from declarative.planner.partial import addresses_of, partial
+    from declarative.planner.partial import addresses_of, partial, roomy
 
     known = {
         *addresses_of(plan),
@@ -368,7 +382,9 @@ def part_of(
     for pattern in (*targets, *excludes):
         _check_pattern(pattern, known, among)
     sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
-    return limited(partial(plan, effective(state, inventory), targets, excludes, sizes), desired)
+    seen = effective(state, inventory)
+    cut = functools.partial(partial, state=seen, targets=targets, excludes=excludes, sizes=sizes)
+    return roomy(plan, planned, cut, seen)
 
 
 def _check_pattern(pattern: str, known: set[str], among: str) -> None:

@@ -47,7 +47,8 @@ class Question:
     `now` is seconds since the epoch, for idle times and retries. `requested` holds the addresses of tasks to
     run again and of nodes to make anew, although nothing about them changed. `destroy` leaves protected
     things alone. With `reuse`, tasks launch no nodes. `effort` multiplies the search for the cheapest
-    launches. `about` is the task that the plan explains: see `place`.
+    launches. `about` is the task that the plan explains: see `place`. `aside` are tasks of which nothing is
+    recorded: they get no place now.
     """
 
     desired: Desired
@@ -59,6 +60,7 @@ class Question:
     reuse: bool = False
     effort: int = 1
     about: str | None = None
+    aside: frozenset[str] = frozenset()
     state: State = field(init=False, repr=False)
     """The records, with what was observed."""
 
@@ -114,7 +116,8 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     )
     fleets, freed = _with_cascades(asked, decisions, volumes, pinned)
     twice = _twice(state, decisions)
-    runs = [f for f in decisions.values() if f.course is Course.RUN and f.name not in twice]
+    barred = {*twice, *asked.aside}
+    runs = [f for f in decisions.values() if f.course is Course.RUN and f.name not in barred]
     board, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
     outcome = placed.outcome(asked.about)
     waiting = _may_queue(asked, decisions, outcome)
@@ -122,7 +125,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     outcome = not_now(outcome, desired, asked.inventory, asked.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
-    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
+    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now, aside=asked.aside)
     return Decisions(
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
     )

@@ -56,6 +56,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
     destroy: bool = False,
     reuse: bool = False,
     effort: int = 1,
+    aside: frozenset[str] = frozenset(),
     max_work: int | None = None,
 ) -> Plan:
     """The plan that makes `desired` true: see `Question`. Work beyond `max_work` units is refused."""
@@ -68,6 +69,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
         destroy=destroy,
         reuse=reuse,
         effort=effort,
+        aside=aside,
     )
     return decided(asked, max_work)[0]
 

@@ -2,13 +2,14 @@
 depends on that.
 
 A task goes as a whole, and so does a replacement. What is left out stays as it is recorded: nothing takes
-blocks, volumes or a place in its fleet that something left out still has.
+blocks, volumes or a place in its fleet that something left out still has. A task that is left out and not
+recorded has nothing: it takes no place from one that is asked for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -61,6 +62,32 @@ def partial(
     )
     found = _only(plan, state, chosen, tasks)
     return replace(found, scope=replace(plan.scope, part=part))
+
+
+def roomy(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], state: State) -> Plan:
+    """The part that `cut` makes of a plan. Tasks that are left out take no place from those of the part.
+
+    If a task of the part is refused, this plans `again` without the tasks that are left out and of which
+    nothing is recorded. Otherwise places are those of the whole plan.
+    """
+    part = cut(plan)
+    first = part.scope.part
+    if not part.unplaced.refusals or first is None:
+        return part
+    refused = {r.task for r in plan.unplaced.refusals} - {r.task for r in part.unplaced.refusals}
+    left_out = {g.removeprefix("task/") for g in first.left_out if g.startswith("task/")}
+    aside = (refused | left_out) - {record.task for record in state.records.values()}
+    if not aside:
+        return part
+    found = cut(again(aside=frozenset(aside)))
+    assert found.scope.part is not None
+    groups = {f"task/{name}" for name in left_out & aside}
+    both = replace(
+        found.scope.part,
+        left_out=_sorted(groups.union(found.scope.part.left_out)),
+        held_up=_sorted(groups.intersection(first.held_up).union(found.scope.part.held_up)),
+    )
+    return replace(found, scope=replace(found.scope, part=both))
 
 
 def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:

@@ -317,11 +317,14 @@ def cleaned(
     *,
     freed: Collection[str],
     now: float,
+    aside: Collection[str],
 ) -> dict[str, VolumeDecision]:
-    """The decisions of all volumes once their ranks are known; `freed` ranks give theirs back."""
+    """The decisions of all volumes once their ranks are known; `freed` ranks give theirs back, and tasks that
+    are set `aside` still want theirs.
+    """
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
-    wanted = _mounted(desired.tasks[refusal.task] for refusal in outcome.refusals)
+    wanted = _mounted(desired.tasks[name] for name in (*(r.task for r in outcome.refusals), *aside))
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:
