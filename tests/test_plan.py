@@ -210,8 +210,18 @@ def test_surplus_nodes_above_the_maximum_go_when_idle():
     assert ids(plan) == ["delete:node/pair-1", "delete:node/pair-2"]
     assert {(a.reason, a.because) for a in plan.actions} == {(Reason.SURPLUS, ("nodes",))}
     world.apply(plan)
+    plan = world.plan(smaller)
+    said = "fleet/pair keeps 1 node above its maximum of 1 for now: node/pair-0, node/pair-3 are not idle"
+    assert [(d.code, d.summary, ids(plan)) for d in plan.diagnostics] == [("node-mismatch", said, [])]
     end(world)
-    assert ids(world.plan(smaller)) == ["delete:node/pair-3"]
+    plan = world.plan(smaller)
+    assert (ids(plan), plan.diagnostics) == (["delete:node/pair-3"], ())
+
+
+def test_a_protected_node_above_the_maximum_is_not_said_to_go():
+    world = brought({**FLEET, "nodes": 2})
+    (found,) = world.plan(wanted({**FLEET, "nodes": 0, "prevent_destroy": True})).diagnostics
+    assert "remove the protection" in str(found.hint)
 
 
 SINCE = "2026-01-31T12:00:00Z"

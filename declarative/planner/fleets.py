@@ -8,11 +8,11 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from declarative.model.blocks import split
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import Desired, Host, Offer, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
-from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, drain_of, readiness_of
+from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, drain_of, natural, readiness_of
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.types import FleetRule
 from declarative.planner.health import BOOTS, unfit
@@ -21,8 +21,10 @@ from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits, unsplittable
 from declarative.planner.nodes import NodeDecision, least_useful_first, node_of, offer_of
 from declarative.planner.offers import why_nothing
-from declarative.planner.types import Reason
+from declarative.planner.types import Reason, finding
 
+MOST_NAMED = 5
+"""At most so many nodes above a maximum are named."""
 NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
 
 
@@ -293,8 +295,32 @@ class Fleets:
         staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.again]
         if most is None or len(staying) <= most:
             return
-        for decision in least_useful_first(f for f in staying if f.idle)[: len(staying) - most]:
+        above = len(staying) - most
+        going = least_useful_first(f for f in staying if f.idle)[:above]
+        for decision in going:
             decision.leave(Reason.SURPLUS, "nodes")
+        if len(going) < above:
+            self._tell_surplus(fleet, most, above - len(going), [f for f in staying if not f.idle])
+
+    def _tell_surplus(self, fleet: Fleet, most: int, above: int, busy: list[NodeDecision]) -> None:
+        """A warning that a fleet keeps nodes above its maximum until they are idle."""
+        address = f"fleet/{fleet.name}"
+        limit = (
+            "outside of its `schedule`" if address in self.desired.asleep else f"above its maximum of {most}"
+        )
+        names = and_more(sorted((f.address for f in busy), key=natural), MOST_NAMED)
+        held = fleet.prevent_destroy or any(self.desired.is_guarded(f.address, f.record.node) for f in busy)
+        hint = "`fleetform apply` deletes a node above the maximum once it is idle"
+        found = finding(
+            self.desired,
+            address,
+            "node-mismatch",
+            summary=f"{address} keeps {above} node{'s' if above > 1 else ''} {limit} for now: "
+            f"{names} {'are' if len(busy) > 1 else 'is'} not idle",
+            hint="raise `nodes`, or remove the protection: a protected node is not deleted" if held else hint,
+            severity=Severity.WARNING,
+        )
+        self.diagnostics.append(found)
 
     def rules(self) -> dict[str, FleetRule]:
         """The offers that placement may launch, for each fleet."""

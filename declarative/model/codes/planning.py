@@ -75,9 +75,10 @@ PLANNING: dict[str, Code] = {
     ),
     "node-mismatch": Code(
         Chapter.PLANNING,
-        "a node no longer keeps its fleet's limits, but is in use; a warning",
+        "a node no longer keeps its fleet's limits, or its fleet has more nodes than its maximum, but "
+        "the node is in use; a warning",
         "lowering `max_price` while a task runs",
-        "nothing: it takes no new work, and is replaced once it is idle",
+        "nothing: it is replaced once it is idle, or deleted if it is above the maximum",
     ),
     "host-not-ready": Code(
         Chapter.PLANNING,
