@@ -473,9 +473,14 @@ def test_a_volume_that_may_have_been_renamed():
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [(RankState.FAILED, "task/train failed"), (RankState.LOST, "task/train was lost")]
+    ("how", "words"),
+    [
+        (RankState.FAILED, "task/train failed"),
+        (RankState.LOST, "task/train was lost"),
+        (RankState.STOPPED, "task/train was stopped"),
+    ],
 )
-def test_a_task_that_ended_badly_is_named(how, words):
+def test_a_task_that_ended_without_success_is_named(how, words):
     """The plan changes nothing, but says how to run it again: this is not a sign that all is well."""
     three = {**FLEET, "nodes": 3}
     world, desired = brought(three, tasks=(TRAIN, SMALL)), wanted(three, tasks=(TRAIN, SMALL))
@@ -486,6 +491,7 @@ def test_a_task_that_ended_badly_is_named(how, words):
     text = plan_text(plan, color=False, width=100)
     assert f"{words}; `fleetform apply --replace task/train` runs it again" in text
     assert "No changes. Everything else is as declared." in text
+    assert plan.health == ()
     assert world.plan(desired, requested=frozenset({"task/train"})).observed.ended == ()
 
 

@@ -18,7 +18,7 @@ from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import release_ended
 from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
 from declarative.model.diagnostic import and_more
-from declarative.model.spec import Fleet, StopCriteria
+from declarative.model.spec import Fleet
 from declarative.model.state import (
     STOPPED,
     Address,
@@ -27,10 +27,10 @@ from declarative.model.state import (
     given_up,
     natural,
     silent_since,
-    task_state,
 )
 from declarative.model.status import RankState, RankStatus
 from declarative.planner.health import silence_text
+from declarative.planner.tasks import gang_state
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING
 
@@ -107,9 +107,7 @@ def ranks_of(state: State, task: str) -> list[str]:
 
 def state_of(state: State, task: str) -> RankState:
     """The state of a recorded task."""
-    records = [r for r in state.of("rank") if r.rank.task == task]
-    done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in records)
-    return task_state({r.rank.rank: state.ranks.get(r.address.name) for r in records}, done)
+    return gang_state((r for r in state.of("rank") if r.rank.task == task), state)
 
 
 def cause_of(state: State, task: str) -> str | None:

@@ -24,7 +24,7 @@ from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
-from declarative.planner.tasks import Course, bad_end, end_of
+from declarative.planner.tasks import Course, end_of, gang_state
 from declarative.planner.types import (
     Action,
     Basis,
@@ -257,10 +257,10 @@ def _unstarted(found: Decisions) -> Iterator[Action]:
 
 
 def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
-    """Tasks that failed or were lost, and are not run again."""
+    """Tasks that failed, were lost or were stopped, and are not run again."""
     kept = (decision for decision in found.tasks.values() if decision.course is Course.KEPT)
-    ends = ((decision.name, bad_end(decision.have.values(), state)) for decision in kept)
-    return tuple((name, end.value) for name, end in ends if end is not None)
+    ends = ((decision.name, gang_state(decision.have.values(), state)) for decision in kept)
+    return tuple((name, end.value) for name, end in ends if end.ended and end is not RankState.SUCCEEDED)
 
 
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:

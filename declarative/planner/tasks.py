@@ -293,11 +293,16 @@ def _event(status: RankStatus) -> RetryEvent | None:
 
 
 def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
-    """`failed` or `lost`, if that is how the task of these ranks ends; rank 0 alone may have to be done."""
+    """`failed` or `lost`, if that is how the task of these ranks ends."""
+    found = gang_state(ranks, state)
+    return found if found in (RankState.FAILED, RankState.LOST) else None
+
+
+def gang_state(ranks: Iterable[Record], state: State) -> RankState:
+    """The state of the task of these ranks; rank 0 alone may have to be done."""
     members = list(ranks)
     done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in members)
-    found = task_state({r.rank.rank: state.ranks.get(r.address.name) for r in members}, done)
-    return found if found in (RankState.FAILED, RankState.LOST) else None
+    return task_state({r.rank.rank: state.ranks.get(r.address.name) for r in members}, done)
 
 
 def _unknown(ranks: Iterable[str], state: State) -> bool:

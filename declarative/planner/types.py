@@ -288,7 +288,7 @@ class Observed:
     vanished: tuple[str, ...] = ()
     """Things of one backend of which several vanished at once: apply asks before it makes them anew."""
     ended: tuple[tuple[str, str], ...] = ()
-    """Tasks that stay failed or lost, each with its state. Only shown."""
+    """Tasks that stay failed, lost or stopped, each with its state. Only shown."""
     unfit: tuple[Health, ...] = ()
     """Nodes that stay and take no work, and declared hosts that are no nodes."""
 

@@ -45,8 +45,8 @@ LONG = 60
 OLD = 90
 """Prices older than so many days are shown with their age."""
 MOST_ENDED = 5
-"""At most so many tasks that ended in failure are named."""
-ENDS = {"failed": "failed", "lost": "was lost"}
+"""At most so many tasks that ended without success are named."""
+ENDS = {"failed": "failed", "lost": "was lost", "stopped": "was stopped"}
 
 
 def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool = False) -> str:
@@ -143,7 +143,7 @@ def _rest(plan: Plan) -> str:
 
 
 def _ended(plan: Plan, paint: Paint) -> list[str]:
-    """Tasks that ended in failure and that the plan does not run again."""
+    """Tasks that ended without success and that the plan does not run again."""
     ended = plan.observed.ended
     if not ended:
         return []
