@@ -259,10 +259,11 @@ def test_from_another_directory(project, tmp_path):
 
 def test_unplaced_as_with_every_apply(project):
     project.declare(fleet(), task("big", "true", resources={"cpu": 64}, fleets=["gpu"]))
-    save(project, code=3)
+    done = project.run("plan", "--out", "p.plan", code=3)
+    assert "saved: `fleetform apply --allow-unplaced p.plan` carries out exactly this plan\n" in done.err
     assert "--allow-unplaced" in apply(project, code=3).err
     assert project.run("state", "list").out == ""
-    apply(project, "--allow-unplaced")
+    project.run("apply", "--allow-unplaced", "p.plan")
     assert project.run("state", "list").out == "node/gpu-0\n"
 
 

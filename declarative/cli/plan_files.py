@@ -354,7 +354,9 @@ def say_saved(session: Session, name: str, result: str) -> None:
         sys.stderr.write("no plan was saved: it has errors\n")
         return
     where = "" if session.directory == Path() else f" -C {shlex.quote(str(session.directory))}"
-    sys.stderr.write(f"saved: `fleetform{where} apply {shlex.quote(name)}` carries out exactly this plan\n")
+    rest = " --allow-unplaced" if result == "unplaced" else ""
+    command = f"fleetform{where} apply{rest} {shlex.quote(name)}"
+    sys.stderr.write(f"saved: `{command}` carries out exactly this plan\n")
 
 
 def origin(saved: Saved) -> str:
