@@ -33,7 +33,9 @@ from declarative.planner.types import (
 )
 from declarative.render.data import diagnostics_json, plan_json, status_json, to_json, to_line, validate_json
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.html import plan_html
 from declarative.render.listings import state_text
+from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
 from declarative.render.progress import Progress, duration, notes_json, report_text, result_json
 from declarative.render.status import Row, health_lines, map_lines, status_text
@@ -554,6 +556,20 @@ def test_an_adopted_volume_that_is_let_go_is_not_deleted():
     assert "- volume/a  # not declared any more; vol-1 itself stays: it was adopted" in text
     assert "-/+ volume/b  # `volume_id` changed; vol-1 itself stays: it was adopted" in text
     assert [a["forget"] for a in plan_json(plan)["actions"]] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("reason", [Reason.REQUESTED, Reason.CHANGED])
+def test_a_replaced_volume_loses_its_content(reason):
+    """Every form of the plan says so. Programs see the reason alone."""
+    asked = {"because": ("zone",) if reason is Reason.CHANGED else ()}
+    actions = (
+        act(Op.DELETE, "volume/a", reason, before=volume(), **asked),
+        act(Op.CREATE, "volume/a", reason, after=volume(), **asked),
+    )
+    plan = plan_of(lineage="l", serial=1, actions=actions)
+    for text in (plan_text(plan, color=False, width=None), plan_markdown(plan, 65_536), plan_html(plan)):
+        assert "; its content is lost" in text
+    assert [a["reason"] for a in plan_json(plan)["actions"]] == [reason.value] * 2
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -123,7 +123,8 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
         changed = [pair for pair in changed if pair[0] != "files"]
     if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
         reason += f" ({FORCES})"
-    return ActionEntry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
+    rest = "; its content is lost" if action.address.kind == "volume" and not old.forgets else _left(old)
+    return ActionEntry(action.address, "replace", reason + again + rest, {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
