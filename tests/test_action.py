@@ -155,7 +155,7 @@ def test_a_pull_request_from_its_first_push_to_drift(repository):
     [comment] = hub.comments  # the same
     assert "### fleetform: 2 to create" in comment["body"]
 
-    assert "Apply complete: 2 done." in repository.merge(1)
+    assert "Apply complete: 2 created." in repository.merge(1)
     repository.run("schedule", {})
     assert hub.issues == []
 
@@ -175,7 +175,7 @@ def test_a_pull_request_from_its_first_push_to_drift(repository):
     assert issue["state"] == "open"
     assert "volume/data" in issue["body"]
     repository.request(2)
-    assert "Apply complete: 2 done." in repository.merge(2)
+    assert "Apply complete: 2 created." in repository.merge(2)
     repository.run("schedule", {})
     assert [issue["state"] for issue in hub.issues] == ["closed"]
 

@@ -84,7 +84,7 @@ def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
     (declared.path / ".event.json").write_text("{}")  # a push
     hub.merged["abc"] = 5
     merged = github(hub, declared, GITHUB_SHA="abc")
-    assert "Apply complete: 3 done." in job(declared, merged, "apply").stdout
+    assert "Apply complete: 3 created." in job(declared, merged, "apply").stdout
     assert "No changes" in job(declared, merged, "apply").stdout  # run again
 
 
@@ -232,7 +232,7 @@ def test_an_apply_keeps_no_state_in_a_jobs_folder(hub, declared):
     assert "error[runner-state]" in refused.stderr
     assert not (declared.path / ".fleetform/state.db").exists()
     named = job(declared, env, "apply", "--state", "sqlite:///.fleetform/state.db")
-    assert "Apply complete: 2 done." in named.stdout
+    assert "Apply complete: 2 created." in named.stdout
 
 
 @pytest.mark.parametrize(

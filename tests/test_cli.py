@@ -261,7 +261,7 @@ def test_terminal(small):
     assert (code, "interrupted" in screen) == (130, True)
     code, screen = on_terminal(small, "apply", "--wait", answer="yes\n")
     assert code == 0
-    assert "Apply complete: 5 done." in screen
+    assert "Apply complete: 5 created." in screen
     assert "task/job: succeeded" in screen
     code, screen = on_terminal(small, "destroy", answer="yes\n")
     assert "Destroy complete: " in screen

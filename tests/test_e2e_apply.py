@@ -24,7 +24,7 @@ def test_quickstart(project):
     assert not (project.path / ".fleetform").exists()
 
     applied = project.apply("--wait", *port)
-    assert "Apply complete: 10 done." in applied.out
+    assert "Apply complete: 10 created." in applied.out
     assert applied.out.endswith("task/bandwidth: succeeded\n")
     assert "0 | rank 0 received" in project.logs("bandwidth")
     assert "rank 1 sent" in project.logs("bandwidth/1")
@@ -36,7 +36,7 @@ def test_quickstart(project):
     assert plan.out == "No changes. Everything is as declared.\n"
 
     destroyed = project.run("destroy", "--auto-approve", *port)
-    assert "Destroy complete: 4 done." in destroyed.out
+    assert "Destroy complete: 4 deleted." in destroyed.out
     assert "Kept, because of `prevent_destroy`: volume/data-0, volume/data-1.\n" in destroyed.out
     assert list((project.local / "nodes").iterdir()) == []
     assert project.run("state", "list").out == "volume/data-0\nvolume/data-1\n"

@@ -79,7 +79,7 @@ def test_exactly_the_plan_that_was_saved(project):
     assert not (project.path / ".fleetform").exists()
     project.write("main.yaml", "type: nonsense\n")
     applied = apply(project, "--wait")
-    assert "Apply complete: 5 done." in applied.out
+    assert "Apply complete: 5 created." in applied.out
     assert applied.out.endswith("task/job: succeeded\n")
     assert "first" in project.logs("job")
     found = refused(project, "plan-outdated")

@@ -1004,8 +1004,12 @@ RESULTS = (
 
 def test_report_text():
     golden("report.txt", report_text(RESULTS, color=False))
-    assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 done.\n"
+    assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 created.\n"
     assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
+    gone = [result(f"delete:node/gpu-{i}") for i in range(3)]
+    done = (*gone, *(result(f"create:node/gpu-{i}") for i in range(1, 4)), result("update:volume/a"))
+    text = report_text(done, color=False, forgotten={"delete:node/gpu-0"})
+    assert text == "Apply complete: 1 created, 1 updated, 1 deleted (1 only forgotten), 2 replaced.\n"
     assert ESC in report_text(RESULTS, color=True)
     assert list(result_json(RESULTS[0])) == [
         "id",

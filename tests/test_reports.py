@@ -386,7 +386,7 @@ def test_what_was_approved_is_applied_and_nothing_else(volumes):
     assert "only the digest of the approved plan is known" in refused.err
     assert volumes.run("state", "list").out == ""
     volumes.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False))
-    assert "Apply complete: 2 done." in volumes.run("apply", "--expect", digest).out
+    assert "Apply complete: 2 created." in volumes.run("apply", "--expect", digest).out
     # The job may run again: nothing is left to do.
     assert "No changes" in volumes.run("apply", "--expect", "plan.json").out
 

@@ -63,7 +63,7 @@ def test_a_plan_that_is_signed_is_applied(project: Project, keys: Path) -> None:
     for nodes, (words, env) in enumerate(ways, 1):
         project.declare(fleet(nodes=nodes))
         project.run("plan", "--out", "p.plan", "--sign", str(keys / "team"))
-        assert "Apply complete: 1 done." in project.run("apply", "p.plan", *words, env=env).out
+        assert "Apply complete: 1 created." in project.run("apply", "p.plan", *words, env=env).out
 
 
 def test_openssh_signs_and_checks_as_well(project: Project, keys: Path) -> None:

@@ -264,7 +264,7 @@ def test_push_between_sqlite_and_postgresql(family, postgres_url):
     assert family.run("state", "pull", env=there).out == pulled
     family.run("state", "mv", "volume/data", "volume/store", env=there)
     family.declare(fleet(nodes=2), volume("store", count=2))
-    assert "1 done" in family.apply(env=there).out
+    assert "1 created" in family.apply(env=there).out
     family.write("state.json", family.run("state", "pull", env=there).out)
     family.run("state", "push", "state.json")
     family.no_changes()

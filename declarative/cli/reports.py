@@ -308,8 +308,9 @@ class RunOutput:
             more = {"elsewhere": notes} if notes else {}
             self.event({"event": "summary", "result": result, **counts, "health": health, **more})
         elif results:
-            title = self.doing.capitalize()
-            self.out.write(report_text(results, color=out_style()["color"], title=title))
+            title, color = self.doing.capitalize(), out_style()["color"]
+            forgotten = {action.id for action in self.plan.actions if action.forgets} if self.plan else ()
+            self.out.write(report_text(results, color=color, title=title, forgotten=forgotten))
             self.out.flush()
 
     def say(self, text: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
@@ -94,12 +94,17 @@ MOST_SKIPPED = 10
 """At most so many skipped actions with the same cause are named; the rest are counted."""
 
 
-def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
-    """The failures with their hints, the skipped actions with their causes, and the summary line."""
+def report_text(
+    results: Iterable[ActionResult], *, color: bool, title: str = "Apply", forgotten: Collection[str] = ()
+) -> str:
+    """The failures with their hints, the skipped actions with their causes, and the summary line.
+
+    `forgotten` are the ids of deletes that only forget.
+    """
     found = tuple(results)
     paint = Paint(color=color)
     lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
-    return seal([*lines, _summary(found, paint, title)], color=color)
+    return seal([*lines, _summary(found, paint, title, forgotten)], color=color)
 
 
 def result_json(item: ActionResult) -> dict[str, Any]:
@@ -168,11 +173,11 @@ def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
         yield ""
 
 
-def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
+def _summary(results: Sequence[ActionResult], paint: Paint, title: str, forgotten: Collection[str]) -> str:
     outcomes = [str(item.outcome) for item in results]
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
     if not failed and not skipped:
-        return paint("green", f"{title} complete: {done} done.")
+        return paint("green", f"{title} complete: {_counts(results, forgotten)}.")
     from declarative.apply.graph_walk import INTERRUPTED
 
     if any(item.error == INTERRUPTED for item in results):
@@ -180,6 +185,21 @@ def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
     else:
         verdict, then = "finished with problems", ""
     return paint("red", f"{title} {verdict}: {done} done, {failed} failed, {skipped} skipped.{then}")
+
+
+def _counts(results: Sequence[ActionResult], forgotten: Collection[str]) -> str:
+    """`4 created, 2 replaced`: a replacement counts once, as in the plan."""
+    made, gone, changed = (
+        {str(item.address) for item in results if item.op == op} for op in ("create", "delete", "update")
+    )
+    forgot = sum(item.id in forgotten for item in results)
+    counted = (
+        (len(made - gone), "created"),
+        (len(changed), "updated"),
+        (len(gone - made), f"deleted ({forgot} only forgotten)" if forgot else "deleted"),
+        (len(made & gone), "replaced"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counted if count) or "0 done"
 
 
 if TYPE_CHECKING:
