@@ -171,6 +171,18 @@ def test_destroy_a_part(two):
     assert two.ranks("blue")[0]["state"] == "running"
 
 
+@pytest.mark.parametrize("name", ["volume/keep", "volume/keep-1", "fleet/red", "node/red-*"])
+def test_a_target_that_is_protected(project, name):
+    """Nothing is to be destroyed, and the reason is named, also where a name means several things."""
+    project.declare(
+        fleet("red", nodes=2, placement="any", prevent_destroy=True),
+        volume("keep", count=2, prevent_destroy=True),
+    )
+    project.apply()
+    done = project.run("destroy", "--auto-approve", "--target", name)
+    assert done.out.startswith("Nothing to destroy.\nKept, because of `prevent_destroy`: ")
+
+
 def test_a_pattern_that_names_nothing(two):
     done = two.run("plan", "--target", "task/rad", code=1)
     assert "`task/rad` names nothing in this project" in done.err

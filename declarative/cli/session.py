@@ -371,11 +371,7 @@ def _part(  # noqa: PLR0917  # what `part_of` was given
     from declarative.planner.inventory import effective
     from declarative.planner.partial import addresses_of, partial, roomy
 
-    known = {
-        *addresses_of(plan),
-        *map(str, state.records),
-        *(v.declared_by for v in desired.volumes.values()),
-    }
+    known = {*addresses_of(plan, state), *(v.declared_by for v in desired.volumes.values())}
     for kind, names in (("task", desired.tasks), ("fleet", desired.fleets), ("volume", desired.volumes)):
         known |= {f"{kind}/{name}" for name in names}
     targets, excludes = asked

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.state import Address, State, natural, rank_name
+from declarative.model.state import Address, Record, State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.nodes import node_of
 from declarative.planner.preview import held_by, total_price
@@ -165,11 +165,24 @@ def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
     )
 
 
-def addresses_of(plan: Plan) -> frozenset[str]:
-    """The possible targets in a plan."""
-    groups = _groups(plan.actions)
+def addresses_of(plan: Plan, state: State | None = None) -> frozenset[str]:
+    """The possible targets in a plan, and in what is recorded."""
+    items = (*plan.actions, *(state.records.values() if state else ()))
     tasks = (f"task/{r.task}" for r in plan.unplaced.refusals)
-    return frozenset((*groups, *(name for names in groups.values() for name in names), *tasks))
+    return frozenset(tasks).union(*map(names_of, items))
+
+
+def names_of(item: Action | Record) -> set[str]:
+    """The names that mean an action or a record: its own, and those of its task, fleet or volume."""
+    out, found = {str(item.address)}, item.typed
+    if item.task is not None:
+        out.add(f"task/{item.task}")
+    if isinstance(found, NodeInputs):
+        out.add(f"fleet/{found.fleet}")
+    base, _, number = item.address.name.rpartition("-")
+    if item.address.kind == "volume" and number.isdecimal():
+        out.add(f"volume/{base}")
+    return out
 
 
 def group_of(action: Action) -> str:
@@ -185,16 +198,10 @@ def _group_of_id(action: str) -> str:
 
 
 def _groups(actions: Iterable[Action]) -> Groups:
-    """Group → other names that mean it."""
+    """Group → all names that mean it."""
     out: dict[str, set[str]] = defaultdict(set)
     for action in actions:
-        group, found = group_of(action), action.typed
-        out[group].add(str(action.address))
-        if isinstance(found, NodeInputs):
-            out[group].add(f"fleet/{found.fleet}")
-        base, _, number = action.address.name.rpartition("-")
-        if action.address.kind == "volume" and number.isdecimal():
-            out[group].add(f"volume/{base}")
+        out[group_of(action)] |= names_of(action)
     return {group: frozenset(names) for group, names in out.items()}
 
 
@@ -204,7 +211,7 @@ def _meant(groups: Groups, patterns: Iterable[str]) -> set[str]:
         group
         for pattern in patterns
         for group, names in groups.items()
-        if any(fnmatchcase(name, pattern) for name in (group, *names))
+        if any(fnmatchcase(name, pattern) for name in names)
     }
 
 
@@ -246,7 +253,8 @@ def closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
 
 def _tasks(plan: Plan, targets: tuple[str, ...], excludes: tuple[str, ...]) -> frozenset[str]:
     """The tasks without a place that are asked about."""
-    refused: Groups = {f"task/{r.task}": frozenset() for r in plan.unplaced.refusals}
+    names = [f"task/{r.task}" for r in plan.unplaced.refusals]
+    refused = {name: frozenset((name,)) for name in names}
     aimed = _meant(refused, targets) if targets else {*refused}
     return frozenset(group.removeprefix("task/") for group in aimed - _meant(refused, excludes))
 
