@@ -183,6 +183,21 @@ def test_a_target_that_is_protected(project, name):
     assert done.out.startswith("Nothing to destroy.\nKept, because of `prevent_destroy`: ")
 
 
+def test_what_is_kept_is_said_of_what_was_asked_for(project):
+    """Other protected things are none of this command's business."""
+    project.declare(
+        fleet("red", placement="any"),
+        volume("keep", prevent_destroy=True),
+        volume("more", prevent_destroy=True),
+        task("small", "true"),
+    )
+    project.apply("--wait")
+    done = project.run("destroy", "--auto-approve", "--target", "task/small")
+    assert "Kept" not in done.out
+    done = project.run("destroy", "--auto-approve", "--exclude", "volume/m*")
+    assert "Kept, because of `prevent_destroy`: volume/keep.\n" in done.out
+
+
 def test_a_pattern_that_names_nothing(two):
     done = two.run("plan", "--target", "task/rad", code=1)
     assert "`task/rad` names nothing in this project" in done.err

@@ -330,12 +330,14 @@ class RunOutput:
 
 
 def protected(run: Run) -> dict[str, bool]:
-    """What `destroy` leaves, and whether that is because of `limits.protected`."""
-    state = run.store.read()
-    left = {str(r.address): r.node for r in state.of("node")} | {
-        str(r.address): r.volume for r in state.of("volume")
+    """What `destroy` was asked to delete and leaves, and whether that is because of `limits.protected`."""
+    from declarative.planner.partial import is_meant
+
+    state, desired = run.store.read(), run.desired
+    asked = (run.options["targets"], run.options["excludes"])
+    left = {str(r.address): r.node for r in state.of("node") if is_meant(r, *asked)} | {
+        str(r.address): r.volume for r in state.of("volume") if is_meant(r, *asked)
     }
-    desired = run.desired
     return {at: desired.is_guarded(at, inputs) for at, inputs in left.items() if desired.protects(at, inputs)}
 
 

@@ -9,7 +9,7 @@ recorded has nothing: it takes no place from one that is asked for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -30,7 +30,7 @@ from declarative.planner.types import (
     Unplaced,
 )
 
-Groups = Mapping[str, frozenset[str]]
+Groups = Mapping[str, Collection[str]]
 KEPT = ReservationStatus.KEPT
 
 
@@ -195,6 +195,12 @@ def _group_of_id(action: str) -> str:
     if kind in ("node", "volume"):
         return f"{kind}/{name}"
     return f"task/{name.partition('.')[0].rpartition('-')[0]}"
+
+
+def is_meant(item: Action | Record, targets: Sequence[str], excludes: Sequence[str]) -> bool:
+    """Whether `--target` and `--exclude` ask for an action or a record by one of its names."""
+    names = {str(item.address): names_of(item)}
+    return bool(not targets or _meant(names, targets)) and not _meant(names, excludes)
 
 
 def _groups(actions: Iterable[Action]) -> Groups:
