@@ -57,7 +57,7 @@ def test_what_depends_on_the_excluded_is_left_out(two):
     two.apply("--exclude", "fleet/red")
     assert set(two.busy()) == {"blue-0"}
     done = two.run("plan", "--target", "task/red", "--exclude", "fleet/red")
-    assert "Not done, as it needs what is excluded: task/red" in done.out
+    assert "Not done, because of what is excluded: task/red" in done.out
 
 
 def test_a_replacement_goes_with_the_tasks_on_it(two):
@@ -165,8 +165,12 @@ def test_nothing_is_launched_for_what_is_excluded(project):
 
 
 def test_destroy_a_part(two):
+    """What depends on a target goes with it, and what excluded things need stays."""
     two.apply()
-    two.run("destroy", "--auto-approve", "--target", "fleet/red")
+    done = two.run("destroy", "--auto-approve", "--exclude", "task/*", code=0)
+    assert done.out == "Nothing to destroy.\n"
+    done = two.run("destroy", "--auto-approve", "--target", "fleet/red")
+    assert "\n  With it, as it depends on this: task/red\n" in done.out
     assert set(two.busy()) == {"blue-0"}
     assert two.ranks("blue")[0]["state"] == "running"
 

@@ -338,7 +338,7 @@ def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
     "--orphans", is_flag=True, help="Delete what this state made and does not record, and nothing else."
 )
 @apply_options
-@part_options
+@partial(part_options, target="what depends on it", exclude="what it needs")
 @json_option
 @lock_option
 @project_command

@@ -70,11 +70,11 @@ replace_option = click.option(
 )
 
 
-def part_options(command: F) -> F:
-    """`--target` and `--exclude`."""
+def part_options(command: F, *, target: str = "what it needs", exclude: str = "what depends on it") -> F:
+    """`--target` and `--exclude`, and what goes with a target and is left out with what is excluded."""
     for name, more in (
-        ("--exclude", "Leave this out, and what depends on it"),
-        ("--target", "Only this, with what it needs"),
+        ("--exclude", f"Leave this out, and {exclude}"),
+        ("--target", f"Only this, with {target}"),
     ):
         command = click.option(
             name,

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
-from declarative.planner.types import Cost, Plan
+from declarative.planner.types import Cost, Op, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
@@ -268,9 +268,11 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     given = [f"--target {t}" for t in part.targets] + [f"--exclude {t}" for t in part.excludes]
     lines = [f"Only a part of the plan: {clean(' '.join(given))}"]
     rest = [address for address in part.left_out if address not in part.held_up]
+    # What only deletes needs the deletes of what depends on it.
+    deletes = all(action.op is Op.DELETE for action in plan.actions)
     for what, found in (
-        ("With it, as it is needed", part.needed),
-        ("Not done, as it needs what is excluded", part.held_up),
+        (f"With it, as it {'depends on this' if deletes else 'is needed'}", part.needed),
+        ("Not done, because of what is excluded", part.held_up),
         ("Left for another time", rest),
     ):
         if found:
