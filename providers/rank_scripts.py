@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from declarative.model.inputs import GPUS_VARIABLE, HOSTFILE_VARIABLES, VOLUME_VARIABLE
 from declarative.provider import Launch, PermanentError, PermanentKind
 from providers import containers, runner
 from providers.containers import text
@@ -24,8 +25,6 @@ from providers.containers import text
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 MEBIBYTE = 1024 * 1024
-VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
-HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
 _LAUNCHERS = (
     "OMPI_MCA_plm_rsh_agent",  # Open MPI up to 4
     "PRTE_MCA_plm_ssh_agent",  # and from 5 on
@@ -115,7 +114,7 @@ def _script(
     """The shell script of a launch; `ValueError` if there can be none."""
     env = _environment(launch, cpus, volumes)
     if devices:
-        del env["CUDA_VISIBLE_DEVICES"]
+        del env[GPUS_VARIABLE]
     own = f"{node}/work/{launch.attempt}"
     begin = [f"mkdir -p {shlex.quote(own)}"]
     if launch.hostfile is not None:
@@ -216,7 +215,7 @@ def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
             env.setdefault(name, str(len(cpus)))
     # The declaration cannot change it: these are the GPUs of the rank's blocks. AMD's HIP reads it as well;
     # with `ROCR_VISIBLE_DEVICES` beside it, the numbers would be counted twice.
-    env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.gpus))
+    env[GPUS_VARIABLE] = ",".join(map(str, launch.gpus))
     return env
 
 

@@ -1364,3 +1364,62 @@ def test_what_other_tools_call_a_field_is_no_field_here(cls):
     assert not names & set(words)
     assert all(hint in names or " " in hint for hint in words.values())
     assert not set(words) & set(getattr(cls, "FOREIGN", {}))
+
+
+REPLACED = """\
+type: fleet
+name: gpu
+nodes: 1
+env: {CUDA_VISIBLE_DEVICES: 0, FLEETFORM_NODES_IPS: x, FLEETFORM_MPI_HOSTFILE: x}
+---
+type: volume
+name: data
+size: 1GB
+---
+type: task
+name: train
+commands: [run]
+volumes: ["data:/data"]
+env:
+  - LEVEL=1
+  - SKYPILOT_NODE_RANK=5
+  - DSTACK_MPI_HOSTFILE=x
+  - FLEETFORM_VOLUME_DATA=/data
+  - FLEETFORM_VOLUME_OTHER=/other
+  - FLEETFORM_OWN=1
+---
+type: task
+name: apart
+nodes: 2
+placement: any
+commands: [run]
+env:
+  FLEETFORM_NODE_RANK: 9
+  DSTACK_NODES_NUM:
+  FLEETFORM_NODES_IPS: 10.0.0.4
+"""
+
+
+def test_variables_that_fleetform_sets_itself(tmp_path):
+    """A warning for each, at its place, only where the value is replaced: with `placement: any` no variable
+    names other nodes, and not every task has every volume.
+    """
+    loaded = load(write(tmp_path, a=REPLACED))
+    found = [
+        (d.code, d.severity, d.address, d.span.line, d.span.column) for d in loaded.diagnostics if d.span
+    ]
+    assert found == [
+        ("replaced-variable", Severity.WARNING, address, line, column)
+        for address, line, column in (
+            ("fleet/gpu", 4, 7),
+            ("task/train", 16, 5),
+            ("task/train", 17, 5),
+            ("task/train", 18, 5),
+            ("task/apart", 28, 3),
+            ("task/apart", 29, 3),
+        )
+    ]
+    assert loaded.diagnostics[0].summary == (
+        "`env` sets `CUDA_VISIBLE_DEVICES`, which fleetform sets for each rank: "
+        "the rank gets fleetform's value"
+    )

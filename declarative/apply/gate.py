@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
-from declarative.apply.launch import knows_siblings
 from declarative.apply.renames import RenamedBackend
-from declarative.model.inputs import RankInputs
+from declarative.model.inputs import RankInputs, knows_siblings
 from declarative.model.record import dataclass
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name

@@ -9,7 +9,15 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.language.template import env_names, resolve_env
 from declarative.model.blocks import Shape, cpus_of, gpus_of, share
-from declarative.model.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
+from declarative.model.inputs import (
+    VOLUME_VARIABLE,
+    Inputs,
+    NodeInputs,
+    RankInputs,
+    ReservationInputs,
+    gang_variables,
+    knows_siblings,
+)
 from declarative.model.spec import Isolation, RetryEvent
 from declarative.model.spec.schedule import Retry
 from declarative.model.spec.values import Duration
@@ -17,20 +25,6 @@ from declarative.model.state import Address, Record, State, attempt_id, rank_nam
 from declarative.planner.health import LIMIT
 from declarative.planner.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
-
-PREFIXES = ("FLEETFORM_", "DSTACK_")
-SKYPILOT = {
-    "SKYPILOT_NODE_RANK": "NODE_RANK",
-    "SKYPILOT_SETUP_NODE_RANK": "NODE_RANK",
-    "SKYPILOT_NUM_NODES": "NODES_NUM",
-    "SKYPILOT_NODE_IPS": "NODES_IPS",
-    "SKYPILOT_SETUP_NODE_IPS": "NODES_IPS",
-    "SKYPILOT_NUM_GPUS_PER_NODE": "GPUS_PER_NODE",
-}
-"""SkyPilot's names of the variables; its setup commands are a rank's first."""
-VOLUME = "FLEETFORM_VOLUME_"
-"""`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
-
 
 GRACE_SECONDS = 300
 """Seconds that a rank gets to stop if its task does not say, or says `off`."""
@@ -77,11 +71,11 @@ def launch_of(
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
     env = {n: resolve_env(text, environ) for n, text in {**node.node.env, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
-    variables = {VOLUME + a.attachment.variable: a.attachment.path for a in attached}
+    variables = {VOLUME_VARIABLE + a.attachment.variable: a.attachment.path for a in attached}
     return Launch(
         attempt=attempt_id(rank),
         commands=(*first_commands(asked), *asked.commands),
-        env={**env, **gang_env(state, rank), **variables},
+        env={**env, **_gang_env(state, rank), **variables},
         cpus=cpus_of(shape, total, blocks),
         gpus=gpus_of(shape, total, blocks),
         working_dir=asked.working_dir,
@@ -209,11 +203,6 @@ def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -
     return node.env if isinstance(node, NodeInputs) else {}
 
 
-def knows_siblings(inputs: RankInputs) -> bool:
-    """Whether a rank gets other nodes' addresses: with `placement: any` they need not be reachable."""
-    return inputs.nodes == 1 or inputs.placement in (None, "cluster")
-
-
 def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]]:
     """Node and GPUs of every rank of the gang, by rank."""
     out: list[tuple[Record, tuple[int, ...]]] = []
@@ -227,22 +216,11 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
     return out
 
 
-def gang_env(state: State, rank: Record) -> dict[str, str]:
-    """`NODE_RANK`, `NODES_NUM` and, for a cluster task, the variables about its siblings."""
-    values = {"NODE_RANK": str(rank.rank.rank), "NODES_NUM": str(rank.rank.nodes)}
-    if knows_siblings(rank.rank):
-        gang = _siblings(state, rank)
-        addresses = [str(node.outputs.get("address", "")) for node, _ in gang]
-        values |= {
-            "MASTER_NODE_IP": addresses[0],
-            "NODES_IPS": "\n".join(addresses),
-            "GPUS_PER_NODE": str(len(gang[rank.rank.rank][1])),
-            "GPUS_NUM": str(sum(len(gpus) for _, gpus in gang)),
-        }
-    env = {prefix + name: value for name, value in values.items() for prefix in PREFIXES}
-    env |= {name: values[own] for name, own in SKYPILOT.items() if own in values}
-    env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = rank.rank.task
-    return env
+def _gang_env(state: State, rank: Record) -> dict[str, str]:
+    asked = rank.rank
+    gang = _siblings(state, rank) if knows_siblings(asked) else []
+    seen = [(str(node.outputs.get("address", "")), len(gpus)) for node, gpus in gang]
+    return gang_variables(asked.task, asked.rank, asked.nodes, seen)
 
 
 def _hostfile(state: State, rank: Record) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
@@ -18,6 +18,9 @@ from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC041
 from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError
 from declarative.model.spec.amounts import Duration, Size
+
+if TYPE_CHECKING:
+    from declarative.model.spec.task import Task
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,55 @@ class RankInputs:
     retries: RetrySeries | None = None
     scheduled: float | None = None
     """The start of its `schedule` that it belongs to, seconds since the epoch."""
+
+
+_PREFIXES = ("FLEETFORM_", "DSTACK_")
+_SKYPILOT = {
+    "SKYPILOT_NODE_RANK": "NODE_RANK",
+    "SKYPILOT_SETUP_NODE_RANK": "NODE_RANK",
+    "SKYPILOT_NUM_NODES": "NODES_NUM",
+    "SKYPILOT_NODE_IPS": "NODES_IPS",
+    "SKYPILOT_SETUP_NODE_IPS": "NODES_IPS",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "GPUS_PER_NODE",
+}
+"""SkyPilot's names of the variables; its setup commands are a rank's first."""
+VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
+"""`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
+HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
+"""Set for a rank that knows its siblings."""
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+"""Set for every rank; empty without GPUs."""
+
+
+def knows_siblings(asked: RankInputs | Task) -> bool:
+    """Whether a rank gets other nodes' addresses: with `placement: any` they need not be reachable."""
+    return asked.nodes == 1 or asked.placement in (None, "cluster")
+
+
+def gang_variables(task: str, rank: int, nodes: int, gang: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """The variables by which a rank knows its gang. `gang`: the address and the number of GPUs of each rank;
+    empty if the rank does not know its siblings.
+    """
+    values = {"NODE_RANK": str(rank), "NODES_NUM": str(nodes)}
+    if gang:
+        values |= {
+            "MASTER_NODE_IP": gang[0][0],
+            "NODES_IPS": "\n".join(address for address, _ in gang),
+            "GPUS_PER_NODE": str(gang[rank][1]),
+            "GPUS_NUM": str(sum(gpus for _, gpus in gang)),
+        }
+    env = {prefix + name: value for name, value in values.items() for prefix in _PREFIXES}
+    env |= {name: values[own] for name, own in _SKYPILOT.items() if own in values}
+    env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = task
+    return env
+
+
+def always_set(*, siblings: bool) -> frozenset[str]:
+    """The variables that fleetform sets for every rank, whatever its task declares in `env`; those of its
+    volumes come on top.
+    """
+    names = gang_variables("", 0, 1, [("", 0)] if siblings else [])
+    return frozenset((*names, GPUS_VARIABLE, *(HOSTFILE_VARIABLES if siblings else ())))
 
 
 T = TypeVar("T")

@@ -1,5 +1,5 @@
 """The volumes of each rank: works out their names, and compares them with declared volumes and with each
-other.
+other. It also compares the variables that documents name with those that fleetform sets.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from declarative.language.loader.documents import Declaration, shown_place
+from declarative.language.loader.documents import Declaration, shown_place, shown_span
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
 from declarative.language.template import TemplateError, TemplateScope, for_ranks
+from declarative.model.diagnostic import Severity
+from declarative.model.inputs import VOLUME_VARIABLE, always_set, knows_siblings
 from declarative.model.record import dataclass
 from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
@@ -289,3 +291,33 @@ def _distinct(variables: Sequence[str]) -> list[str]:
         taken.add(name)
         out.append(name)
     return out
+
+
+def warn_replaced(
+    entries: Sequence[Declaration], mounts: Mapping[str, RankMounts], findings: Findings
+) -> None:
+    """Warn about variables in `env` of fleets and tasks that never reach a rank."""
+    for entry in entries:
+        if not entry.spec.env:
+            continue
+        task = entry.kind == "task"
+        own = always_set(siblings=task and knows_siblings(entry.spec))
+        own |= _of_mounts(mounts[entry.name]) if task else frozenset()
+        written = entry.data["env"]
+        for i, (name, _) in enumerate(entry.spec.env):
+            if name in own:
+                at = name if isinstance(written, Mapping) else i
+                findings.add(
+                    "replaced-variable",
+                    f"`env` sets `{name}`, which fleetform sets for each rank: the rank gets "
+                    "fleetform's value",
+                    "give the variable another name, or remove it",
+                    span=shown_span(entry.document, ("env", at), key=True),
+                    address=entry.address,
+                    severity=Severity.WARNING,
+                )
+
+
+def _of_mounts(mounts: RankMounts) -> frozenset[str]:
+    """The variables of a task's volumes, the same for all ranks."""
+    return frozenset(VOLUME_VARIABLE + mount.variable for rank in mounts[:1] for mount in rank)

@@ -93,6 +93,13 @@ REFERENCES: dict[str, Code] = {
         "hosts: [{hostname: lab1, internal_ip: 8.8.8.8}]",
         "write an address of the hosts' own network, such as `10.0.0.4`, or remove it",
     ),
+    "replaced-variable": Code(
+        Chapter.REFERENCES,
+        "`env` sets a variable that fleetform sets itself for each rank, so the value never reaches a rank; "
+        "a warning",
+        "env: [CUDA_VISIBLE_DEVICES=3]",
+        "give the variable another name, or remove it",
+    ),
     "rank-name": Code(
         Chapter.REFERENCES,
         "the names of the ranks' volumes differ in more than the number at the end",
