@@ -32,6 +32,7 @@ ELSEWHERE = {
     "ignored-field": "a warning: test_dstack",
     "public-address": "a warning: test_loader",
     "replaced-variable": "a warning: test_loader",
+    "unset-variable": "a warning: test_loader",
     "undeclared-variable": "about --var: test_loader",
     "schema": "a fault of fleetform: test_loader",
 }

@@ -1423,3 +1423,40 @@ def test_variables_that_fleetform_sets_itself(tmp_path):
         "`env` sets `CUDA_VISIBLE_DEVICES`, which fleetform sets for each rank: "
         "the rank gets fleetform's value"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("ls $FLEETFORM_VOLUME_STORE ${FLEETFORM_VOLUME_STORE}/x", None),
+        ("ls $FLEETFORM_VOLUME_STOER", "did you mean `FLEETFORM_VOLUME_STORE`?"),
+        (
+            "ls $FLEETFORM_VOLUME_DATA; cd $FLEETFORM_VOLUME_DATA",
+            "the task's volumes set `FLEETFORM_VOLUME_STORE`",
+        ),
+        ("ls ${FLEETFORM_VOLUME_DATA:-/tmp}", None),
+        ("export FLEETFORM_VOLUME_DATA=/tmp; ls $FLEETFORM_VOLUME_DATA", None),
+        ("env | grep FLEETFORM_VOLUME_", None),
+        ("ls $FLEETFORM_VOLUME_OWN $FLEETFORM_VOLUME_FLEETS", None),
+    ],
+)
+def test_a_variable_of_a_volume_that_no_mount_sets(tmp_path, command, found):
+    """A warning at the command: the variable is empty there."""
+    text = (
+        "type: fleet\nname: gpu\nnodes: 1\nenv: {FLEETFORM_VOLUME_FLEETS: /x}\n---\n"
+        "type: volume\nname: store\nsize: 1GB\n---\n"
+        "type: task\nname: train\nvolumes: ['store:/data', '/host:/host']\nenv: [FLEETFORM_VOLUME_OWN=1]\n"
+        f"commands:\n- run\n- {json.dumps(command)}\n"
+    )
+    loaded = load(write(tmp_path, a=text))
+    said = [(d.code, d.severity, d.hint, d.span.line if d.span else 0) for d in loaded.diagnostics]
+    assert said == ([("unset-variable", Severity.WARNING, found, 16)] if found else [])
+
+
+def test_a_variable_of_a_volume_in_commands_of_groups(tmp_path):
+    text = "type: task\nname: one\ngroups:\n- commands: [run, 'ls $FLEETFORM_VOLUME_MY_DATA']\n"
+    (warning,) = load(write(tmp_path, a=text)).diagnostics
+    assert warning.summary == "`commands` use `FLEETFORM_VOLUME_MY_DATA`, and no volume of the task sets it"
+    assert warning.hint == "mount the volume: `volumes: ['my-data:/my-data']`"
+    assert warning.span is not None
+    assert (warning.span.line, warning.span.column) == (4, 19)

@@ -5,8 +5,9 @@ other. It also compares the variables that documents name with those that fleetf
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from declarative.language.loader.documents import Declaration, shown_place, shown_span
 from declarative.language.loader.findings import Findings
@@ -28,6 +29,9 @@ _NUMBERED = re.compile(r"(.+)-[0-9]+")
 _TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")
 _BASE = re.compile(r"[a-z][a-z0-9-]*")
 _OWN = "${{ node_rank }}"
+_USED = re.compile(rf"\b{VOLUME_VARIABLE}[A-Z0-9_]+(?![A-Za-z0-9_$*]|:?[-=?+])")
+"""A variable of a volume in a command, unless the command sets it, has a default or builds the name."""
+_SET = re.compile(rf"\b({VOLUME_VARIABLE}[A-Z0-9_]+):?=")
 
 RankMounts = tuple[tuple[RankMount, ...], ...]
 
@@ -293,7 +297,21 @@ def _distinct(variables: Sequence[str]) -> list[str]:
     return out
 
 
-def warn_replaced(
+def warn_variables(
+    fleets: Sequence[Declaration],
+    tasks: Sequence[Declaration],
+    mounts: Mapping[str, RankMounts],
+    findings: Findings,
+) -> None:
+    """Warn about variables that a document declares and fleetform replaces, or uses and nothing sets."""
+    _warn_replaced([*fleets, *tasks], mounts, findings)
+    set_by_fleets = frozenset(name for fleet in fleets for name, _ in fleet.spec.env)
+    for entry in tasks:
+        if entry.document.may_hold(VOLUME_VARIABLE):
+            _warn_unset(entry, mounts[entry.name], set_by_fleets, findings)
+
+
+def _warn_replaced(
     entries: Sequence[Declaration], mounts: Mapping[str, RankMounts], findings: Findings
 ) -> None:
     """Warn about variables in `env` of fleets and tasks that never reach a rank."""
@@ -316,6 +334,47 @@ def warn_replaced(
                     address=entry.address,
                     severity=Severity.WARNING,
                 )
+
+
+def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], findings: Findings) -> None:
+    """Warn about variables of volumes that a task's commands use, and nothing sets."""
+    wanted = sum(mount.instance_path is None for mount in entry.spec.volumes)
+    if not mounts or len(mounts[0]) < wanted:
+        return  # a mount is wrong, and reported
+    own = _of_mounts(mounts)
+    commands = list(_commands(entry.data))
+    known |= own.union(name for name, _ in entry.spec.env)
+    known = known.union(*(_SET.findall(text) for _, text in commands))
+    for path, text in commands:
+        for name in dict.fromkeys(_USED.findall(text)):
+            if name not in known:
+                known |= {name}
+                findings.add(
+                    "unset-variable",
+                    f"`commands` use `{name}`, and no volume of the task sets it",
+                    findings.near(name, own) or _unset_hint(name, own),
+                    span=shown_span(entry.document, path),
+                    address=entry.address,
+                    severity=Severity.WARNING,
+                )
+
+
+def _unset_hint(name: str, own: Collection[str]) -> str:
+    if own:
+        return f"the task's volumes set {', '.join(f'`{known}`' for known in sorted(own))}"
+    volume = name.removeprefix(VOLUME_VARIABLE).lower().replace("_", "-")
+    return f"mount the volume: `volumes: ['{volume}:/{volume}']`"
+
+
+def _commands(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, str]]:
+    """The commands of a task or of its groups, with their places."""
+    written = data.get("commands", ())
+    if isinstance(written, str):
+        yield (*above, "commands"), written
+    else:
+        yield from (((*above, "commands", i), text) for i, text in enumerate(written))
+    for i, group in enumerate(data.get("groups", ())):
+        yield from _commands(group, ("groups", i))
 
 
 def _of_mounts(mounts: RankMounts) -> frozenset[str]:

@@ -7,7 +7,7 @@ from functools import cache
 
 from declarative.language.loader.documents import Declaration, Places, shown_place, shown_span
 from declarative.language.loader.findings import Findings
-from declarative.language.loader.mounts import Volumes, mounted, warn_replaced
+from declarative.language.loader.mounts import Volumes, mounted, warn_variables
 from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
@@ -96,9 +96,9 @@ class _Assembly:
             self._check_fleet_names(entry)
             self._check_queue(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
-        warn_replaced([*self._good("fleet"), *tasks], mounts, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         fleets = self._good("fleet")
+        warn_variables(fleets, tasks, mounts, self.findings)
         places: dict[str, Spot | Span] = {e.address: e.spot for e in (*self._good("backend"), *fleets)}
         for entry in fleets:
             places |= _block_places(entry)

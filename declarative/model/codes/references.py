@@ -100,6 +100,14 @@ REFERENCES: dict[str, Code] = {
         "env: [CUDA_VISIBLE_DEVICES=3]",
         "give the variable another name, or remove it",
     ),
+    "unset-variable": Code(
+        Chapter.REFERENCES,
+        "a task's commands use the variable of a volume that the task does not mount, such as after a volume "
+        "was renamed; the variable is empty there; a warning",
+        'volumes: ["store:/data"]\ncommands: [ls $FLEETFORM_VOLUME_DATA]',
+        "use the variable of a volume that the task mounts, here `$FLEETFORM_VOLUME_STORE`; or mount the "
+        "volume",
+    ),
     "rank-name": Code(
         Chapter.REFERENCES,
         "the names of the ranks' volumes differ in more than the number at the end",
