@@ -374,8 +374,23 @@ def test_no_project(project):
     done = project.run("plan", code=1)
     assert "error[no-documents]" in done.err
     assert "fleetform init" in done.err
-    assert "Nothing is recorded yet" in project.run("status").out
+    assert done.err == project.run("status", code=1).err == project.run("logs", "job", code=1).err
+    assert project.run("status", "--json", code=1).json["diagnostics"][0]["code"] == "no-documents"
     assert not (project.path / ".fleetform").exists()
+
+
+def test_a_state_without_documents(project, small, new_state):
+    """It can be looked at, also where it is named or was removed."""
+    small.apply("--wait")
+    small.apply("--wait", "--replace", "task/job")  # makes a backup first
+    (project.path / "main.yaml").unlink()
+    assert "node/gpu-0" in project.run("status").out
+    assert project.run("logs", "job").out == "done\n"
+    named = ("--state", new_state())
+    env = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+    assert "Nothing is recorded yet" in project.run("status", *named, env=env).out
+    (project.path / ".fleetform" / "state.db").unlink()
+    assert "there was one" in project.run("status").err
 
 
 def test_variables(project):

@@ -79,7 +79,7 @@ def logs_command(
     """
     from declarative.cli.log_reading import Follower, LogSource, begin, dump, gone
 
-    desired = session.declared(warn=True)
+    desired = session.declared(warn=True, some=True)
     task, wanted = parse_target(target, rank)
     store = session.state.open(desired)
     state = store.read()

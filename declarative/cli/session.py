@@ -134,16 +134,19 @@ class Session:
                 raise
             return None
 
-    def declared(self, *, warn: bool = False) -> Desired | None:
+    def declared(self, *, warn: bool = False, some: bool = False) -> Desired | None:
         """The declaration; None if there is no project, or if it has errors, which become warnings.
 
-        `warn` shows the warnings. `Failed` if it is not certain where the project keeps its state.
+        `warn` shows the warnings. `Failed` if it is not certain where the project keeps its state, or with
+        `some` if there are neither documents nor a state.
         """
         try:
             self._load(look="none", published=False)
         except InvalidError as error:
             self.warnings = tuple(d for d in error.diagnostics if d.code != "no-documents")
             self._check_where(error)
+            if some and not self.warnings and not self.state.known:
+                raise Failed(error.diagnostics) from None
         if warn:
             self.say(self.warnings)
         return self._declared

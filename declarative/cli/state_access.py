@@ -139,6 +139,11 @@ class StateAccess:
         """The file of the default state."""
         return self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
 
+    @property
+    def known(self) -> bool:
+        """Whether a state was named, or the default one is there or was removed."""
+        return bool(self.named or self.default.exists() or self._lost(DEFAULT_STATE))
+
     def open(
         self,
         desired: Desired | None,

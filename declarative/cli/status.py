@@ -66,7 +66,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.render.views import host_view, status_view
 
-    desired = session.declared(warn=True) or Desired()
+    desired = session.declared(warn=True, some=True) or Desired()
     store = session.state.open(desired, offline=offline)
     state = store.read()
     backends = session.backends(desired, state)
