@@ -419,7 +419,15 @@ def test_broken_project(small):
     assert done.json["tasks"][0]["state"] == "running"
     assert "unknown-field" in done.err
     assert small.run("destroy", "--auto-approve", code=1).out == ""
-    assert small.run("stop", "job").out == "task/job is stopped.\n"
+    goes_on = (
+        "\n1 error\nThe project has errors: this command goes on without its documents, from the state.\n"
+    )
+    for line in ("status", "logs job", "events", "drain gpu-0", "undrain gpu-0"):
+        assert small.run(*line.split()).err.endswith(goes_on), line
+    assert "goes on" not in small.run("plan", code=1).err
+    stopped = small.run("stop", "job")
+    assert stopped.out == "task/job is stopped.\n"
+    assert goes_on in stopped.err
 
 
 def test_stop_of_a_task_that_has_ended(small):

@@ -149,6 +149,10 @@ class Session:
                 raise Failed(error.diagnostics) from None
         if warn:
             self.say(self.warnings)
+            if has_errors(self.warnings):
+                sys.stderr.write(
+                    "The project has errors: this command goes on without its documents, from the state.\n"
+                )
         return self._declared
 
     def _load(self, *, look: Look, published: bool) -> Loaded:
