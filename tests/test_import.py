@@ -89,3 +89,10 @@ def test_a_changed_name_is_said(tool, text, tmp_path):
         assert f"# the name is now `{new}`: " in imported(tool, tmp_path / "x.yaml").stdout
     (tmp_path / "x.yaml").write_text(text.format("train"))
     assert "the name is now" not in imported(tool, tmp_path / "x.yaml").stdout
+
+
+def test_a_document_without_a_type(tmp_path):
+    """It may be the file of another tool."""
+    (tmp_path / "sky.yaml").write_text("run: x\n")
+    said = imported("dstack", tmp_path / "sky.yaml").stdout
+    assert "# left out a document without a `type`: no counterpart\n" in said

@@ -38,7 +38,8 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
             if kind == "dev-environment"
             else "no counterpart"
         )
-        return [Draft("", {}, [f"left out a document of the type `{kind}`: {why}"])]
+        what = "without a `type`" if kind is None else f"of the type `{kind}`"
+        return [Draft("", {}, [f"left out a document {what}: {why}"])]
     return [_draft(str(kind), data, default)]
 
 
