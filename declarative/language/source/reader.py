@@ -68,6 +68,8 @@ class Reader:
         self.events = _events(text, out)
         self.kinds: dict[type, int] = {}
         self.anchors: dict[str, tuple[Any, Node, int, int] | None] = {}
+        self.earlier: set[str] = set()
+        """The anchors of the documents above."""
         self.size = 0
         self.deepest = 0
         self.whole = True
@@ -84,6 +86,7 @@ class Reader:
                 odd = None
             if kind != "DocumentStartEvent":
                 continue
+            self.earlier.update(self.anchors)
             self.anchors, self.whole, before = {}, True, self.size
             number += 1
             if number > MAX_DOCUMENTS:
@@ -165,7 +168,11 @@ class Reader:
         else:
             shown = "*…" if self.text.masks(event.start_mark.line) else f"*{name[:40]}"
             hint = f"mark a value with `&…` before it, or put `{shown}` in quotes if it is text"
-            self._say("yaml-syntax", f"`{shown}` refers to nothing", place, hint, broken=True)
+            summary = f"`{shown}` refers to nothing"
+            if name in self.earlier:
+                summary += " in this document: an anchor ends with its document, at `---`"
+                hint = "write the value out, or mark one with `&…` in this document"
+            self._say("yaml-syntax", summary, place, hint, broken=True)
         return None, place
 
     def _deep(self, depth: int, event: Any) -> None:
@@ -219,7 +226,10 @@ class Reader:
             key, key_node = scalar(event) if plain else self._value(event, depth)
             inner = next(self.events)
             plain = kinds.get(type(inner)) == _SCALAR and inner.anchor is None
-            value, node = scalar(inner) if plain else self._value(inner, depth)
+            if _is_merge(key, event) and self._kind(inner) == _ALIAS:
+                value, node = None, key_node  # the key is the mistake, whatever the alias refers to
+            else:
+                value, node = scalar(inner) if plain else self._value(inner, depth)
             if not self._usable(key, key_node, event):
                 continue
             if key in data:
@@ -246,7 +256,7 @@ class Reader:
             else:
                 shown, hint = f"`{json.dumps(key)}`", f"put it in quotes: `'{json.dumps(key)}'`"
             self._say("non-string-key", f"{shown} cannot be a key: keys are strings", node, hint)
-        elif key == "<<" and not getattr(event, "style", None):
+        elif _is_merge(key, event):
             self._say("unsupported-yaml", "merge keys are not supported", node, "write the fields out")
         elif len(key) > MAX_KEY:
             self._say(
@@ -302,6 +312,10 @@ class Reader:
             )
             return None
         return value
+
+
+def _is_merge(key: Any, event: Any) -> bool:
+    return key == "<<" and not getattr(event, "style", None)
 
 
 def _whole_place(start: Any, end: Any, last: Node) -> int:
