@@ -1064,6 +1064,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
         found = errors(tmp_path)
     assert [d.code for d in found] == ["not-a-file", "not-a-file", "not-a-file", "unreadable", "unreadable"]
     assert found[0].summary == "`a.yaml` is not a regular file"
+    assert found[3].summary == "`d.yaml` cannot be read: it is a link that leads to itself"
     assert found[4].summary == "`e.yaml` cannot be read: No such file or directory"
 
 

@@ -186,6 +186,13 @@ REFUSED = [
         "write the value out",
         (3, 4),
     ),
+    (
+        "a: 1\n---\n\ufeffb: 1\nc: 2\n",
+        "yaml-syntax",
+        "there is a byte order mark (U+FEFF)",
+        "remove it",
+        (3, 1),
+    ),
     ("env: {<<: *e, C: d}\n", "unsupported-yaml", "merge keys are not supported", "write the", (1, 7)),
     ("a: 1\nb: 2\na: 3\n", "duplicate-key", "`a` is already in line 1", "remove one", (3, 1)),
     ("- a\n", "not-a-mapping", "a document is a mapping of fields", "beginning with `type:`", (1, 1)),

@@ -129,6 +129,20 @@ def test_it_is_refused(kind, field, value, code):
     assert [p.code for p in read(DOCUMENTS[kind], **{field: value})[1]] == [code]
 
 
+@pytest.mark.parametrize("value", [100_001, 10**9, "..99999999999999"])
+def test_a_number_above_the_limit(value):
+    """However many digits it has."""
+    (problem,) = read(DOCUMENTS["fleet"], nodes=value)[1]
+    assert (problem.code, problem.summary) == ("out-of-range", f"`{value}` is more than 100000")
+    assert problem.hint == "write a smaller number: at most 100000"
+
+
+def test_a_size_above_the_limit():
+    (problem,) = read(DOCUMENTS["volume"], size=f"{'9' * 26}TB")[1]
+    assert problem.summary.endswith("is larger than any disk")
+    assert problem.hint == "write a smaller size: `1TB`"
+
+
 ODD: tuple[Any, ...] = (
     *("x", "", 1, 1.5, True, [], ["x"], [1], [None], [[]], [{}], {}, {"x": 1}, {"x": []}, {"": ""}),
     *({"min": []}, {"mni": 1}, {"conut": 1}, {"traget": 1}, {"name": []}, {"path": {}}, {"on_events": []}),

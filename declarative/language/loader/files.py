@@ -5,6 +5,7 @@ Files outside of its directory are not opened, except those that `include` names
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -321,4 +322,7 @@ def _shown(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    # `resolve` raises a RuntimeError for such a link before Python 3.13.
+    if isinstance(error, RuntimeError) or (isinstance(error, OSError) and error.errno == errno.ELOOP):
+        return "it is a link that leads to itself"
     return (error.strerror if isinstance(error, OSError) else None) or "its name is not valid"

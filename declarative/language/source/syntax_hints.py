@@ -121,7 +121,11 @@ def _anywhere(fault: _Fault) -> _Message | None:
         if _CONFLICT.match(line):
             hint = "resolve it: keep one side, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
             return _Message("the file holds a merge conflict", hint, _Mark(fault.at.text, number, 0))
-        if odd := _ODD_SPACE.search(line):
+        if (odd := _ODD_SPACE.search(line)) and odd[0] == "\ufeff":
+            hint = "remove it; `cat` leaves one at the start of each file that it joins"
+            at = _Mark(fault.at.text, number, odd.start())
+            return _Message("there is a byte order mark (U+FEFF) here, which cannot be seen", hint, at)
+        if odd:
             summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space but is not one"
             return _Message(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
     if "${{" in fault.at.whole and "flow" in fault.context:

@@ -92,11 +92,12 @@ class Count:
         low, high = _parts(value, "a number or a range", cls.HINT)
         ends: list[int | None] = []
         for end in (low, high):
-            if end and not re.fullmatch(r"\d{1,9}", end):
+            if end and not re.fullmatch(r"\d{1,100}", end):
                 found = f"{describe(value)} is not a whole number or a range"
                 raise BadValueError("bad-range", found, _meant(value, r"\d{1,9}") or cls.HINT)
             if end and int(end) > MAX_COUNT:
-                raise BadValueError("out-of-range", f"{describe(value)} is more than {MAX_COUNT}", cls.HINT)
+                hint = f"write a smaller number: at most {MAX_COUNT}"
+                raise BadValueError("out-of-range", f"{describe(value)} is more than {MAX_COUNT}", hint)
             ends.append(int(end) if end else None)
         _ordered(ends[0] or 0, ends[1], value, cls.HINT)
         return cls(ends[0] or 0, ends[1])
@@ -132,7 +133,7 @@ def parse_mib(text: str, value: Json, hint: str) -> int:
         raise BadValueError("bad-unit", f"`{match.group(2)}` is not a unit of size", fix)
     mib = float(number) * _UNITS[unit]
     if mib > 1 << 50:
-        raise BadValueError("bad-size", f"`{value}` is larger than any disk", hint)
+        raise BadValueError("bad-size", f"`{value}` is larger than any disk", "write a smaller size: `1TB`")
     return round(mib)
 
 
