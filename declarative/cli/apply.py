@@ -269,7 +269,8 @@ def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
     or, with --wait, a task failed; 130 when interrupted. With --json, each event is one line of JSON; the
     `result` of the summary is `done`, `unhealthy`, `waiting`, `failed` or `interrupted`.
 
-    With --wait, a task that failed or has no place now is tried again as its `retry` says.
+    With --wait, a task that failed or has no place now is tried again as its `retry` says. One that failed
+    before, and is not run again, is named under `Ended` and does not change the exit code.
 
     With FILE it does what `fleetform plan --out FILE` saved, exactly that and without asking, or refuses and
     names what has changed since. The YAML is not read then. The operator's policy may require that it is
