@@ -233,7 +233,8 @@ def test_nobody_to_ask(small):
     """Without a terminal the plan is shown, nothing is done, and the way out is named."""
     done = small.run("apply", code=1)
     assert "Plan: 5 to create" in done.out
-    assert "error[not-approved]: nobody can be asked: this is no terminal" in done.err
+    asking = "this command cannot ask for approval"
+    assert f"error[not-approved]: stdin is not a terminal, so {asking}\n" in done.err
     assert "add `--auto-approve`" in done.err
     assert {".fleetform", "main.yaml"} == {p.name for p in small.path.iterdir()}
     kept = {p.name for p in (small.path / ".fleetform").iterdir()}

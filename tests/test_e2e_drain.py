@@ -58,7 +58,7 @@ def test_a_drained_node_finishes_what_runs_and_gets_nothing_new(project):
     found = node(project, "gpu-0")
     assert (found["state"], found["drained"]["reason"]) == ("draining", "bad NIC")
     assert node(project, "gpu-1")["drained"] is None
-    assert f"draining: drained since {found['drained']['since']}: bad NIC" in project.run("status").out
+    assert f"draining since {found['drained']['since']}: bad NIC" in project.run("status").out
     explained = project.run("explain", "node/gpu-0", "--json").json
     assert (explained["state"], "bad NIC" in explained["state_reason"]) == ("draining", True)
     assert "bad NIC" in project.run("plan").err

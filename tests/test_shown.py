@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.status import RankState
+from declarative.model.status import RankState, RankStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.cli import PATIENCE, Project, fleet, on_terminal, task, volume
@@ -261,4 +261,18 @@ def test_what_an_unplaced_task_would_run_is_shown():
     assert plan_json(plan)["unplaced"][1]["after"]["commands"] == [EVIL]
     world = bring(World(), tasks=[JOB])
     stuck = world.plan(declared(tasks=[{**JOB, "nodes": 3, "commands": [EVIL]}]))
-    assert f"        + {EVIL}\n" in plan_text(stuck, color=False, width=None)
+    text = plan_text(stuck, color=False, width=None)
+    assert "-/+ task/job  # runs on as it is: no place to start it anew\n" in text
+    assert f"        + {EVIL}\n" in text
+    for rank in ("job-0", "job-1"):
+        world.ranks[rank] = RankStatus(state=RankState.FAILED, exit_code=1)
+    stuck = world.plan(declared(tasks=[{**JOB, "nodes": 3, "commands": [EVIL]}]))
+    assert "-/+ task/job  # not started: no place\n" in plan_text(stuck, color=False, width=None)
+
+
+def test_a_refusal_without_reasons_names_no_cause():
+    """Its summary says all: there is nothing to list below `rank 0: cause`."""
+    plan = World().plan(declared(fleets=[], tasks=[JOB]))
+    text = plan_text(plan, color=False, width=None)
+    assert "task/job[never-fits]: " in text
+    assert "cause" not in text

@@ -213,8 +213,10 @@ def confirm(question: str, *, approved: bool, doing: str, look: str, as_json: bo
     if approved:
         return
     if as_json or not is_terminal(sys.stdin) or not is_terminal(sys.stderr):
-        why = "`--json` is for programs" if as_json else "this is no terminal"
-        raise failed("not-approved", f"nobody can be asked: {why}", f"{look}, then add `--auto-approve`")
+        closed = "stderr" if is_terminal(sys.stdin) else "stdin"
+        why = "`--json` is for programs" if as_json else f"{closed} is not a terminal"
+        summary = f"{why}, so this command cannot ask for approval"
+        raise failed("not-approved", summary, f"{look}, then add `--auto-approve`")
     sys.stderr.write(f"{question}Only `yes` is accepted: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()

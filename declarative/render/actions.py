@@ -11,7 +11,7 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import changes_text
 from declarative.model.state import Address
-from declarative.planner.types import Action, Op, Plan, Reason, adopted
+from declarative.planner.types import Action, Op, Plan, Reason, ReservationStatus, adopted
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
 
@@ -73,13 +73,16 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     must wait.
     """
     entries: list[ActionEntry] = []
+    going = {place.task for place in plan.reservations if place.status == ReservationStatus.KEPT}
     for action in plan.unplaced.starts:
         after, before = action.typed, action.before
         made = shown_fields("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
         change = "create" if before is None else "replace"
         address = Address("task", str(action.task))
-        entries.append(ActionEntry(address, change, "not started: no place", made, changed))
+        runs_on = before is not None and action.task in going
+        why = "runs on as it is: no place to start it anew" if runs_on else "not started: no place"
+        entries.append(ActionEntry(address, change, why, made, changed))
     if not entries:
         return []
     shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]

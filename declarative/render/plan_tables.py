@@ -102,7 +102,8 @@ def _names(tasks: list[str]) -> str:
 def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator[str]:
     refusal = alike[0]
     yield headline(alike, paint)
-    for verdict in _together(refusal.ranks):
+    reasons = any(verdict.rejections for verdict in refusal.ranks)
+    for verdict in _together(refusal.ranks) if reasons else ():
         if isinstance(verdict, RankVerdict):
             yield f"    rank {verdict.rank}: {paint('red', 'cause')}"
             yield from _rejections(verdict.rejections, paint)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
-from declarative.model.status import Silence
+from declarative.model.status import NodeState, Silence
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
 from declarative.planner.types import Drift
 from declarative.render.data import iso
@@ -272,6 +272,8 @@ def _note(node: NodeView, why: str | None) -> str:
     """The state, its reason, and the price if known."""
     price = "" if node.price is None else f", {money(node.price)} USD/h"
     reason = f": {sentence(why)}" if why else ""
+    if node.state == NodeState.DRAINING and why:
+        reason = sentence(why.removeprefix("drained"))  # ` since …`
     seen = "" if node.age is None else f", seen {ago(node.age)}"
     rehearsal = ", its GPUs are a rehearsal" if node.rehearsal else ""
     return f"{node.state}{reason}{price}{seen}{rehearsal}"
