@@ -224,6 +224,65 @@ def test_a_protected_node_above_the_maximum_is_not_said_to_go():
     assert "remove the protection" in str(found.hint)
 
 
+CPUS = {"catalog": [{"instance_type": "c4", "cpu": 4, "memory": "16GB", "price": 1}]}
+SPREAD_OUT = {"name": "gang", "nodes": 3, "placement": "any", "resources": {"cpu": 1}}
+
+
+@pytest.mark.parametrize("beside", [[], [{"name": "small", "resources": {"cpu": 1}}]])
+@pytest.mark.parametrize(
+    ("fleet", "change"),
+    [
+        ({"nodes": "0..0"}, {"nodes": 2}),
+        ({"nodes": "0..0"}, {"commands": ["other"]}),
+        ({"blocks": 2}, {"commands": ["other"]}),
+    ],
+)
+def test_a_changed_task_restarts_on_its_node_though_that_would_go_or_be_split(fleet, change, beside):
+    """Else the plan after it would do that, as then something else holds the node."""
+    shared = {"name": "aa", "nodes": "0..1", "blocks": 4}
+    world = bring(World(), [shared], [SPREAD_OUT], **CPUS)
+    found = look(world, [{**shared, **fleet}], [{**SPREAD_OUT, **change}, *beside], **CPUS)
+    assert found["unplaced"] == []
+    assert {r["node"] for r in found["reservations"]} == {"aa-0"}
+    bring(world, [{**shared, **fleet}], [{**SPREAD_OUT, **change}, *beside], **CPUS)
+
+
+def test_a_hint_beside_a_running_task_that_cannot_grow_is_true():
+    """Once the fleet may be larger the gang takes the new node: what it lacks comes first."""
+    gang, other = {"name": "gang", "placement": "any", "priority": 10}, {"name": "other"}
+    world = bring(World(), [{"name": "aa", "nodes": "0..1"}], [gang], **CPUS)
+    tasks = [{**gang, "nodes": 2}, other]
+    found = look(world, [{"name": "aa", "nodes": "0..1"}], tasks, **CPUS)
+    changes = {r["task"]: r["changes"] for r in found["unplaced"]}
+    assert changes == {"gang": ["with `nodes: 0..3` of fleet/aa"], "other": None}
+    assert {r["task"]: r["hint"] for r in found["unplaced"]}["other"].startswith("make room for the changes")
+    assert [(r["change"], r["tasks"]) for r in found["remedies"]] == [(changes["gang"][0], ["gang"])]
+    assert look(world, [{"name": "aa", "nodes": "0..3"}], tasks, **CPUS)["unplaced"] == []
+
+
+def test_no_larger_maximum_is_named_while_nodes_go_that_would_stay_then():
+    """The node in another zone than the volume would be in the way."""
+    zones = {"availability_zones": ["za", "zb"], **CPUS}
+    world = bring(World(), [{"name": "aa", "nodes": 1}], **zones)
+    volumes = [{"name": "data", "availability_zone": "zb"}]
+    task = {"name": "one", "mounts": {"/d": "data"}}
+    for most, changes in ((0, []), (1, ["with `nodes: 0..2` of fleet/aa", "without `/d` in `volumes`"])):
+        found = look(world, [{"name": "aa", "nodes": f"0..{most}"}], [task], volumes, **zones)
+        assert [r["changes"] for r in found["unplaced"]] == [changes]
+
+
+def test_a_pinned_node_that_the_plan_launches_is_there_later():
+    """So the task may fit; the plan says when."""
+    fleet = {"name": "aa", "nodes": "0..1", "blocks": 4}
+    tasks = [{"name": "one", "resources": {"cpu": 1}}]
+    pinned = {"name": "two", "resources": {"cpu": 1}, "instances": ["aa-0"]}
+    (refusal,) = look(World(), [fleet], [*tasks, pinned], **CPUS)["unplaced"]
+    assert (refusal["code"], refusal["proved"]) == ("no-capacity", False)
+    assert refusal["hint"] == "this plan launches node/aa-0: apply it, then plan again"
+    world = bring(World(), [fleet], tasks, **CPUS)
+    assert look(world, [fleet], [*tasks, pinned], **CPUS)["unplaced"] == []
+
+
 SINCE = "2026-01-31T12:00:00Z"
 UNREADY = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.TERMINATING)
 

@@ -92,13 +92,13 @@ class Placed:
         """How many ranks have no place."""
         return sum(job.ranks for job in self.found.left)
 
-    def outcome(self, about: str | None = None) -> PlacementOutcome:
-        """All of it, with the reasons."""
+    def outcome(self, about: str | None = None, *, shared: bool = True) -> PlacementOutcome:
+        """All of it, with the reasons, and with changes that tasks share if those are wanted."""
         found, finished = self.found, self.finished
         refusals: Sequence[Refusal] = ()
         remedies: Sequence[Remedy] = ()
         if found.left:
-            sought = Remedies(self.board, found, self.known, self.effort, about)
+            sought = Remedies(self.board, found, self.known, self.effort, about, shared=shared)
             told = Refusals(self.board, found.ledger, finished, self._may_seat_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
@@ -131,7 +131,14 @@ class Remedies:
     """The remedies of one plan: those that tasks share, and those of each task."""
 
     def __init__(
-        self, board: Board, found: Seating, known: Known, effort: int, about: str | None = None
+        self,
+        board: Board,
+        found: Seating,
+        known: Known,
+        effort: int,
+        about: str | None = None,
+        *,
+        shared: bool = True,
     ) -> None:
         """With `about`, of all tasks that were refused only that one matters."""
         self.board, self.known, self.effort = board, known, effort
@@ -161,7 +168,7 @@ class Remedies:
         if self.plans:
             plans, until = self.plans, self.work
             self.work = known.total + SHARED * (until - known.total)
-            self._find_shared(every)
+            self._find_shared(every if shared else {})
             self.plans, self.work = max(self.plans, plans // 2), until
             self._find_own()
         else:

@@ -106,6 +106,7 @@ class Refusals:
         self.board, self.search = board, search
         self.ledger = ledger
         self.finished = finished
+        self._launched = {n.name: ledger.kind_of[i] for i, n in finished.nodes.items() if n.new}
         self.start, self.ideal = Ledger.start(board), Ledger.start(board, ideal=True)
         self._by_place: dict[tuple[int, int], Mismatch | None] = {}
         self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
@@ -134,6 +135,9 @@ class Refusals:
 
     def never(self, job: Job) -> bool:
         """Whether it fits not even with all nodes and hosts up and idle, and offers without limits."""
+        pinned = (self._launched[name] for name in job.task.instances if name in self._launched)
+        if any(kind in job.request.fit for kind in pinned):
+            return False  # they are there once this plan was applied
         found = self._alone(job)
         if (found is not None and found.failed is None) or self._is_found(job):
             return False
@@ -247,6 +251,9 @@ class Refusals:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
         known = {*self.board.index, *self.board.coming, *self._unseen_hosts()}
         pins = [p for p in job.task.instances if p not in known]
+        if pins and self._launched.keys() >= set(pins):
+            nodes = ", ".join(f"node/{pin}" for pin in pins[:NAMED])
+            return f"this plan launches {nodes}: apply it, then plan again"
         if not pins:
             return None
         there = sorted(self.board.index, key=natural)

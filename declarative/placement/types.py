@@ -74,6 +74,8 @@ class FleetRule:
     taken: frozenset[str] = frozenset()
     free_names: tuple[str, ...] = ()
     """Names to give first: those of nodes that are being replaced."""
+    shrinks: bool = False
+    """Whether nodes go because they are above its maximum: with a larger one they are in the way."""
     unseen: tuple[Unseen, ...] = ()
     nothing: Callable[[], str] | None = None
     """Says why it has no offers."""

@@ -15,7 +15,6 @@ from typing import Any
 from declarative.model.record import dataclass
 from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
-from declarative.model.spec.fleet import Nodes
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
 from declarative.placement.board import Board
 from declarative.placement.gangs import best_try
@@ -53,11 +52,10 @@ class Limit:
     def text(self, board: Board, value: int) -> str:
         """How to write another value."""
         if self.fleet is not None:
-            nodes = board.fleets[self.fleet].fleet.nodes
-            assert nodes is not None
-            return (
-                f"with `nodes: {yaml(Nodes(nodes.min, nodes.target, value).plain())}` of fleet/{self.fleet}"
-            )
+            rule = board.fleets[self.fleet]
+            assert rule.fleet.nodes is not None
+            nodes = replace(rule.fleet.nodes, max=value)
+            return f"with `nodes: {yaml(nodes.plain())}` of fleet/{self.fleet}"
         assert self.quota is not None
         backend, _, instance_type, spot = self.quota
         return f"with `limit: {value}` for {instance_type}{' (spot)' if spot else ''} of {backend}"
@@ -117,7 +115,9 @@ class Changes:
         launched = Counter(x.option.fleet for x in self.ledger.launches)
         for name, rule in self.board.fleets.items():
             room = self.ledger.room[name]
-            if rule.fleet.nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
+            if rule.fleet.nodes is None or room is None or rule.shrinks:
+                continue
+            if job.task.fleets and name not in job.task.fleets:
                 continue
             domains = self._domains(job, name)
             more = self._more(self.ledger.room, name, job, domains) if domains else None

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from declarative.model.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic, and_more
 from declarative.model.record import dataclass, set_field
 from declarative.model.resource import Desired, Taken
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
@@ -38,6 +38,9 @@ from declarative.planner.launchable import not_now
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import Queued, Reason
 from declarative.planner.volumes import VolumeDecision, cleaned
+
+MOST_NAMED = 3
+"""Running tasks that a hint names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +90,54 @@ class Decisions:
 
 
 def decide(asked: Question) -> Decisions:
-    """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again."""
+    """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again; but
+    first with its nodes as they are, if they would go, or be split anew.
+    """
     stuck: dict[str, Refusal] = {}
+    spared: frozenset[str] = frozenset()
+    first: PlacementOutcome | None = None
     while True:
-        found = _judge(asked, frozenset(stuck))
+        found = _judge(asked, frozenset(stuck), spared)
         refused = {r.task: r for r in found.outcome.refusals}
         more = {n: r for n, r in refused.items() if n not in stuck and _goes_on(asked.state, found.tasks[n])}
+        idle = _given_up(asked.state, found.fleets, more) - spared
+        if idle:
+            spared |= idle
+            continue
+        if first and not more:
+            return replace(found, outcome=_with_stuck(found.outcome, first, stuck))
         if not more:
-            refusals = sorted((*refused.values(), *stuck.values()), key=lambda r: natural(r.task))
-            return replace(found, outcome=replace(found.outcome, refusals=tuple(refusals)))
+            return found
         stuck |= more
+        first = first or found.outcome
+
+
+def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[str]:
+    """The nodes of tasks that would be deleted as too many, or split anew, once these tasks are gone."""
+    names = {r.reservation.node for r in state.of("reservation") if r.reservation.task in tasks}
+    theirs = (fleets.decisions[name] for name in names if name in fleets.decisions)
+    return frozenset(
+        f.node.name
+        for f in theirs
+        if f.goes is Reason.SURPLUS or (not f.goes and f.after.blocks != f.record.node.blocks)
+    )
+
+
+def _with_stuck(
+    outcome: PlacementOutcome, first: PlacementOutcome, stuck: Mapping[str, Refusal]
+) -> PlacementOutcome:
+    """The outcome with the refusals of running tasks, and the changes of `first` that help such: they take
+    part once more as soon as something fits them.
+    """
+    named = and_more((f"task/{name}" for name in sorted(stuck, key=natural)), MOST_NAMED)
+    hint = f"make room for the changes of {named} first: that would take what is free"
+    others = [
+        replace(r, changes=None, hint=hint) if r.code == "no-capacity" and r.changes == () else r
+        for r in outcome.refusals
+    ]
+    refusals = sorted((*others, *stuck.values()), key=lambda r: natural(r.task))
+    remedies = tuple(r for r in first.remedies if not stuck.keys().isdisjoint(r.tasks))
+    return replace(outcome, refusals=tuple(refusals), remedies=remedies)
 
 
 def _goes_on(state: State, decision: TaskDecision) -> bool:
@@ -105,7 +146,8 @@ def _goes_on(state: State, decision: TaskDecision) -> bool:
     return runs and not decision.incomplete
 
 
-def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
+def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> Decisions:
+    """Decide, with the `stuck` tasks where they are, and the `spared` nodes as they are though idle."""
     desired, state = asked.desired, asked.state
     decisions = task_decisions.judge_all(desired, state, asked.requested, asked.now)
     for name in stuck:
@@ -114,12 +156,13 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     volumes, errors = volume_decisions.judge_all(
         desired, state, asked.inventory, destroy=asked.destroy, pinned=pinned, requested=asked.requested
     )
-    fleets, freed = _with_cascades(asked, decisions, volumes, pinned)
+    fleets, freed = _with_cascades(asked, decisions, volumes, pinned, spared)
     twice = _twice(state, decisions)
     barred = {*twice, *asked.aside}
     runs = [f for f in decisions.values() if f.course is Course.RUN and f.name not in barred]
     board, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
-    outcome = placed.outcome(asked.about)
+    # A larger fleet may be what they wait for, and then they take what is shared.
+    outcome = placed.outcome(asked.about, shared=not stuck)
     waiting = _may_queue(asked, decisions, outcome)
     outcome, queued = _behind_others(waiting, board, outcome, asked.inventory)
     outcome = not_now(outcome, desired, asked.inventory, asked.now)
@@ -136,6 +179,7 @@ def _with_cascades(
     decisions: Mapping[str, TaskDecision],
     volumes: Mapping[str, VolumeDecision],
     pinned: frozenset[Address],
+    spared: frozenset[str],
 ) -> tuple[Fleets, frozenset[str]]:
     """The fleets, and the ranks whose blocks are freed, once no replacement makes more tasks run anew."""
     more = _freed(asked.state, decisions)
@@ -148,6 +192,7 @@ def _with_cascades(
             asked.now,
             freed=freed,
             pinned=pinned,
+            spared=spared,
             requested=asked.requested,
         )
         if asked.destroy:

@@ -39,7 +39,7 @@ class _Misfit(NamedTuple):
 class Fleets:
     """The decisions of all recorded nodes, and the rules by which placement may launch more."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (keywords, each with a default)
         self,
         desired: Desired,
         state: State,
@@ -48,15 +48,17 @@ class Fleets:
         *,
         freed: frozenset[str] = frozenset(),
         pinned: frozenset[Address] = frozenset(),
+        spared: frozenset[str] = frozenset(),
         requested: frozenset[str] = frozenset(),
     ) -> None:
-        """`freed` are ranks whose blocks are given back. `pinned` nodes stay for the ranks on them.
+        """`freed` are ranks whose blocks are given back. `pinned` nodes stay for the ranks on them. `spared`
+        nodes stay as they are though they are idle: the ranks that leave them find no other place.
         `requested` nodes (`node/gpu-0`) are made anew, whatever runs on them.
         """
         self.desired = desired
         self.now = now
         self.state = state
-        self.requested = requested
+        self.requested, self.spared = requested, spared
         self.inventory = inventory
         self.left_out = {_key(i.host) for i in inventory.left_out}
         self.diagnostics: list[Diagnostic] = []
@@ -283,7 +285,7 @@ class Fleets:
             self.diagnostics.append(
                 unsplittable(self.desired, fleet, decision.address, node.shape, blocks=blocks, host=host)
             )
-        elif node.held:
+        elif node.held or node.name in self.spared:
             text = f"stays at {node.total} blocks while ranks run on it"
             self._note(decision, "blocks-wait", text, f"it is split into {total} once idle")
         else:
@@ -296,11 +298,12 @@ class Fleets:
         if most is None or len(staying) <= most:
             return
         above = len(staying) - most
-        going = least_useful_first(f for f in staying if f.idle)[:above]
+        idle = [f for f in staying if f.idle and f.node.name not in self.spared]
+        going = least_useful_first(idle)[:above]
         for decision in going:
             decision.leave(Reason.SURPLUS, "nodes")
         if len(going) < above:
-            self._tell_surplus(fleet, most, above - len(going), [f for f in staying if not f.idle])
+            self._tell_surplus(fleet, most, above - len(going), [f for f in staying if f not in idle])
 
     def _tell_surplus(self, fleet: Fleet, most: int, above: int, busy: list[NodeDecision]) -> None:
         """A warning that a fleet keeps nodes above its maximum until they are idle."""
@@ -337,6 +340,7 @@ class Fleets:
             fleet=fleet,
             offers=self.offers[name],
             existing=len(staying),
+            shrinks=any(f.goes is Reason.SURPLUS for f in nodes),
             baseline=max(missing, wanted),
             taken=frozenset(f.node.name for f in nodes if f.ends),
             free_names=tuple(f.node.name for f in again) if fleet.nodes else (),
