@@ -10,6 +10,7 @@ import pytest
 
 from declarative.model.status import BOOTING, NodeState, RankState
 from declarative.render.data import plan_json, status_json
+from declarative.render.plan import plan_text
 from declarative.render.views import status_view
 from tests.model import World
 from tests.planned import (
@@ -318,3 +319,40 @@ def test_a_known_price_comes_before_a_smaller_node():
     fleet = {**GPU, "nodes": 1, "blocks": 1, "resources": {"gpu": "1.."}}
     found = look(World(), [fleet], catalog=[{**FLAVORS[0], "price": 9.0}, *FLAVORS[1:]])
     assert [a["after"]["instance_type"] for a in found["actions"]] == ["a-large"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "hint"),
+    [
+        (
+            2,
+            ["with `placement: any`", "with `nodes: 1` of the task"],
+            "set `placement: cluster` on a fleet, or",
+        ),
+        (5, ["with `nodes: 1` of the task"], "it fits with `nodes: 1` of the task"),
+    ],
+)
+def test_a_cluster_fleet_is_named_only_where_that_is_enough(ranks, changes, hint):
+    fleets = [{"name": "gpu", "nodes": "0..2", "blocks": 8}]
+    refusal = refused(look(World(), fleets, [{"name": "train", "nodes": ranks, "exclusive": True}]))
+    assert (refusal["changes"], refusal["hint"].startswith(hint)) == (changes, True)
+
+
+def test_what_a_fleet_asks_for_is_changed_where_it_says_how():
+    """The reason names the price to write, so no hint says that nothing helps."""
+    fleets = [{"name": "gpu", "nodes": "0..2", "max_price": 50}]
+    refusal = refused(look(World(), fleets, [{"name": "train"}]))
+    assert "write `max_price: 80`" in str(refusal["ranks"])
+    assert refusal["hint"].startswith("its fleets have no offers: change what they ask for")
+
+
+def test_the_least_possible_is_of_the_prices_that_are_known():
+    spot = {**H100, "spot_price": None, "price": None, "instance_type": "other"}
+    for catalog, said in (
+        ([H100], "(the least possible)"),
+        ([H100, spot], "(the least possible at known prices)"),
+    ):
+        plan = World().plan(
+            declared([{"name": "gpu", "nodes": "0..2", "blocks": 8}], [{"name": "train"}], (), catalog)
+        )
+        assert f"Cost: 0.00 → 80.00 USD/h {said}" in plan_text(plan, color=False, width=None)

@@ -351,9 +351,13 @@ def hint_for(
     codes = set(counts)
     if not codes:
         return "declare a fleet"
-    if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
-        return "set `placement: cluster` on a fleet, or `placement: any` on the task"
     fits = f"it fits {_either(changes)}" if changes else None
+    if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
+        alone = changes is None or "with `placement: any`" in changes
+        advice = "set `placement: cluster` on a fleet, or `placement: any` on the task"
+        return advice if alone else fits or f"{advice}; that alone is not enough"
+    if codes == {"no-offer"} and not fits:
+        return "its fleets have no offers: change what they ask for, as is said of each"
     own = _own_advice(task, codes, never=never, fits=bool(fits))
     if own:
         return f"{own}; {fits}" if fits else own

@@ -109,6 +109,7 @@ def cost(state: State, found: Decisions) -> Cost:
         priced_on=_priced_on(fleets, outcome),
         excludes=("volumes",) if billed else (),
         bound=bound,
+        unpriced=any(offer.price is None for offers in fleets.offers.values() for offer in offers),
     )
 
 

@@ -222,6 +222,8 @@ class Cost:
     """What costs money and is not in the sums: `volumes`, whose prices backends do not report."""
     bound: float | None = None
     """A lower bound of `after` with the same tasks placed; None if it was not worked out."""
+    unpriced: bool = False
+    """Whether there are offers of unknown price: the bound takes them for dear, and they may not be."""
     spent: Spent | None = None
     """The spending of this month; None if unknown."""
 

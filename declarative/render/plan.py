@@ -217,7 +217,8 @@ def _above(cost: Cost) -> str:
     if not cost.bound:
         return " (not compared with the least possible)"
     above = math.ceil(1000 * (cost.after / cost.bound - 1 - SAME)) / 10
-    return f" (at most {above:,.1f} % above the least possible)" if above > 0 else " (the least possible)"
+    least = f"the least possible{' at known prices' if cost.unpriced else ''}"
+    return f" (at most {above:,.1f} % above {least})" if above > 0 else f" ({least})"
 
 
 def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
