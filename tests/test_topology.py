@@ -9,6 +9,7 @@ from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
 from declarative.model.spec.hosts import HostFields
 from declarative.model.spec.values import Topology
+from declarative.placement import requests
 from declarative.placement.place import place
 from declarative.placement.types import Ask, VolumeAt
 from tests.model import World, rank_mounts, spec
@@ -194,6 +195,20 @@ def test_ranks_apart_share_no_node_though_others_fill_it():
     out = run(asks, fleets=[fleet(nodes="0..2", offers=[offer(cpu=4)], blocks=4)])
     assert len({c.node for c in out.choices if c.task == "gang"}) == 2
     assert (len(out.launches), out.refusals) == (2, ())
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+@pytest.mark.parametrize("level", ["node", "zone"])
+def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, monkeypatch):
+    """With more than some the program does not know which ones do, and they are seated after it."""
+    monkeypatch.setattr(requests, "MOST_APART", most)
+    asks = [ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."}) for i in range(2)]
+    offers = [offer(1.0, zone=zone, cpu=8) for zone in ("za", "zb")]
+    out = run(asks, fleets=[fleet(nodes="0..", offers=offers, blocks=8)])
+    zone_of = {n.name: n.zone for n in out.launches}
+    apart = {(c.task, zone_of[c.node] if level == "zone" else c.node) for c in out.choices}
+    assert (len(apart), len(out.launches), out.refusals) == (4, 2, ())
+    assert out.bound == pytest.approx(2.0 if most == 2 else 1.0)
 
 
 @pytest.mark.parametrize(("offers", "code"), [(ZONES, "no-capacity"), (ZONES[:1], "never-fits")])

@@ -20,7 +20,15 @@ from declarative.placement.board import Option
 from declarative.placement.cutting import columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
-from declarative.placement.requests import ANYWHERE, Area, Domain, Job, Request, is_spread
+from declarative.placement.requests import (
+    ANYWHERE,
+    Area,
+    Domain,
+    Job,
+    Request,
+    are_few_apart,
+    is_spread,
+)
 from declarative.placement.types import Place
 from declarative.placement.volumes import free_volumes, serves
 
@@ -74,14 +82,11 @@ class GangGroup:
     parts: dict[int, int]
     value: float
     """What one of them is worth, if they may be left out."""
+    spread: str | None = None
+    """The level of which each rank has a place of its own: then it is one task."""
     jobs: list[Job] = field(default_factory=list)
     seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
     """Piece → the ranks of each task that are of it."""
-
-    @property
-    def spread(self) -> str | None:
-        """The level of which each rank has a place of its own."""
-        return self.request.task.spread if is_spread(self.request.task) else None
 
 
 @dataclass(slots=True)
@@ -159,6 +164,7 @@ class Counted:
         """Two sums of their weights differ by more than that, or not at all."""
         self.bought: list[int] = []
         self.possible, self.is_demanded = True, False
+        self.few_apart = are_few_apart((*jobs, *may))
         requests = {id(job.request) for job in (*jobs, *may)}
         self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
@@ -264,15 +270,15 @@ class Counted:
     def _add(self, job: Job, *, optional: bool = False) -> None:
         domains = self.board.domains(job.request)
         numbers = [self._piece(job.request, self._reach(job, rank)) for rank in range(job.ranks)]
-        if domains == [ANYWHERE] and not optional and not is_spread(job.task):
+        spread = job.task.spread if self.few_apart and is_spread(job.task) else None
+        if domains == [ANYWHERE] and not optional and not spread:
             for rank, number in enumerate(numbers):
                 self.pieces[number].seats.append((job, rank))
             return
         parts = Counter(numbers)
         value = float(job.weight) if optional else 0.0
-        own = job.index if is_spread(job.task) else None
-        key = (tuple(domains), tuple(sorted(parts.items())), value, own)
-        gang = self.gangs.setdefault(key, GangGroup(job.request, dict(parts), value))
+        key = (tuple(domains), tuple(sorted(parts.items())), value, spread and job.index)
+        gang = self.gangs.setdefault(key, GangGroup(job.request, dict(parts), value, spread))
         gang.jobs.append(job)
         for number in parts:
             gang.seats[number].append([(job, r) for r in range(job.ranks) if numbers[r] == number])

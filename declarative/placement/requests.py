@@ -217,13 +217,29 @@ def lies_together(task: Task) -> bool:
     return task.cluster and task.nodes > 1
 
 
+MOST_APART = 250
+"""Tasks whose ranks have to lie apart that a program tells from each other."""
+
+
+def are_few_apart(jobs: Iterable[Job]) -> bool:
+    """Whether a program knows which ranks of these tasks have to lie apart."""
+    return sum(is_spread(job.task) for job in jobs) <= MOST_APART
+
+
 def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:
     """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want.
 
     The `hopeless`, by their index, find no place anyway and leave their volumes to others.
     """
     every, others = _wanted(jobs), _wanted(job for job in jobs if job.index not in hopeless)
-    return [job for job in jobs if job.roams and _has_own(job, every if job.index in hopeless else others)]
+    few = are_few_apart(jobs)
+    return [
+        job
+        for job in jobs
+        if job.roams
+        and (few or not is_spread(job.task))
+        and _has_own(job, every if job.index in hopeless else others)
+    ]
 
 
 def _wanted(jobs: Iterable[Job]) -> Counter[str]:
