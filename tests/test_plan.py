@@ -213,6 +213,7 @@ def test_surplus_nodes_above_the_maximum_go_when_idle():
     plan = world.plan(smaller)
     said = "fleet/pair keeps 1 node above its maximum of 1 for now: node/pair-0, node/pair-3 are not idle"
     assert [(d.code, d.summary, ids(plan)) for d in plan.diagnostics] == [("node-mismatch", said, [])]
+    assert "No changes. What differs waits until nodes are idle." in plan_text(plan, color=False, width=None)
     end(world)
     plan = world.plan(smaller)
     assert (ids(plan), plan.diagnostics) == (["delete:node/pair-3"], ())

@@ -72,11 +72,8 @@ class Search:
     def run(self) -> Seating:
         """The best outcome that was found."""
         found = self.admission.fullest(self.board.jobs)
-        if (
-            found.left
-            and len(found.ledger.seats) <= self.passes.few
-            and self.known.drawn < self.passes.seats_drawn
-        ):
+        few = len(found.ledger.seats) <= self.passes.few
+        if found.left and few and self.known.drawn < self.passes.seats_drawn:
             # Those that are left out change nothing for the others.
             alone = self.admission.fullest(self.passes.seated(found))
             if not alone.left:
@@ -136,7 +133,7 @@ class Search:
         return least, self._by_programs(counted, jobs, quick=True)[1]
 
     def _is_near(self, found: Seating, least: float | None) -> bool:
-        """Whether it costs as good as the least."""
+        """Whether it costs no more than the least, within the gap that is allowed."""
         return least is not None and found.cost <= least * (1 + self.passes.cost.gap) + ROUNDED
 
     def _by_programs(
@@ -144,7 +141,7 @@ class Search:
     ) -> tuple[float, list[Seating]]:
         """The least that launches cost, and the outcomes that were found. The rough program comes first if it
         is much smaller, else last; the exact one where its fractions do not take all work that is left. If no
-        program had a good answer, one may take more work, but if it has to be quick.
+        program had a good answer, one may take more work, unless it has to be quick.
         """
         least, found = -math.inf, list[Seating]()
         rough = rough_of(counted)

@@ -44,6 +44,8 @@ LONG = 60
 """A plan of more lines has its summary at both ends."""
 OLD = 90
 """Prices older than so many days are shown with their age."""
+LATER = {"node-mismatch", "blocks-wait"}
+"""Warnings of changes that are made later."""
 MOST_ENDED = 5
 """At most so many tasks that ended without success are named."""
 ENDS = {"failed": "failed", "lost": "was lost", "stopped": "was stopped"}
@@ -139,6 +141,8 @@ def _rest(plan: Plan) -> str:
     if plan.observed.drift:
         verb = "is" if plan.observed.ended else "has to be"
         return f"Nothing {verb} done about what changed outside of fleetform."
+    if any(d.code in LATER for d in plan.diagnostics):
+        return "What differs waits until nodes are idle."
     return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
 
 
