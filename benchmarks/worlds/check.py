@@ -129,6 +129,8 @@ def _seats(case: _Case) -> Iterator[str]:
                 yield f"{rank}: takes the whole node, which is not idle"
         if task.cluster and task.nodes > 1 and not together(spaces):
             yield f"task/{name}: a cluster in several places"
+        if task.spread and len({space.place for space in spaces}) < len(spaces):
+            yield f"task/{name}: two ranks in one zone"
         if one_maker(task) and len({space.maker for space in spaces} - {None}) > 1:
             yield f"task/{name}: GPUs of several makers"
 

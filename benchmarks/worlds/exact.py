@@ -214,7 +214,7 @@ class _Model:
         gangs = [unit.task for unit in self.units if unit.task.nodes > 1]
         areas = any(task.cluster for task in gangs)
         makers = any(one_maker(task) for task in gangs)
-        places = any(request.shared for request in self.requests)
+        places = any(request.shared for request in self.requests) or any(task.spread for task in gangs)
         found: dict[object, _Class] = {}
         for i, (stock, takes) in enumerate(zip(self.stocks, self.takes, strict=True)):
             space = stock.space
@@ -250,8 +250,18 @@ class _Model:
                         run.seats[request].append((column, one))
                 self.model.row(0, 0, terms)
                 self._claim(request, run.seats[request])
+            if unit.task.spread:
+                self._keep_apart(seat for seats in run.seats.values() for seat in seats)
         self.possible = self.possible and bool(runs)
         self.model.row(count, count, runs)
+
+    def _keep_apart(self, seats: Iterable[tuple[int, _Class]]) -> None:
+        """One rank of a task, which is the only one of its unit, in each zone."""
+        zones: dict[Place | None, dict[int, float]] = defaultdict(dict)
+        for column, one in seats:
+            zones[one.place][column] = 1.0
+        for terms in zones.values():
+            self.model.row(0, 1, terms)
 
     def _domains(self, task: Task) -> Iterator[tuple[tuple[str, ...] | None, str | None]]:
         """Where all ranks of a task may lie, and of whose make their GPUs may be. None: whatever it is."""
@@ -367,7 +377,7 @@ def _units(facts: Facts, names: Collection[str]) -> list[Unit]:
         ranks = range(want.spec.nodes)
         wanted.update(n for rank in ranks for m in mounts_of(want, rank) for n in m.names)
     requests: dict[object, Request] = {}
-    units: dict[tuple[tuple[Request, tuple[int, ...]], ...], list[str]] = defaultdict(list)
+    units: dict[tuple[str | None, tuple[tuple[Request, tuple[int, ...]], ...]], list[str]] = defaultdict(list)
     for name in sorted(names):
         want = facts.wants[name]
         asked = _asked(want.spec)
@@ -379,11 +389,12 @@ def _units(facts: Facts, names: Collection[str]) -> list[Unit]:
             if all(wanted[n] == 1 for m in mounts for n in m.names):
                 request = requests.setdefault((asked, reach), Request(want.spec, reach))
             mine[request].append(rank)
-        units[tuple((request, tuple(ranks)) for request, ranks in mine.items())].append(name)
-    return [Unit(facts.wants[found[0]].spec, tuple(found), dict(key)) for key, found in units.items()]
+        own = name if want.spec.spread else None
+        units[own, tuple((request, tuple(ranks)) for request, ranks in mine.items())].append(name)
+    return [Unit(facts.wants[found[0]].spec, tuple(found), dict(key)) for (_, key), found in units.items()]
 
 
 def _asked(task: Task) -> tuple[object, ...]:
     """What of a task decides where its ranks may go."""
     where = (task.fleets, task.instances, task.backends, task.regions, task.spot_policy, task.max_price)
-    return (task.resources, task.nodes, task.cluster, task.whole_nodes, *where)
+    return (task.resources, task.nodes, task.cluster, task.whole_nodes, task.spread, *where)

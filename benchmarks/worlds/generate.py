@@ -291,6 +291,8 @@ class _Draft:
             )
             if words["placement"] == "cluster" and self.often(0.4):
                 words["exclusive"] = False
+            elif words["placement"] == "any" and offer.host is None and self.often(0.4):
+                words |= {"spread": "zone", "fleets": [fleet]}
         elif self.often(0.03):
             words["exclusive"] = True
         whole = words.get("exclusive", words.get("placement") == "cluster")
