@@ -345,6 +345,22 @@ def test_an_idle_node_that_can_do_no_work_goes_in_place_of_one_that_is_due():
     assert ids(world.plan(wanted(fleet, tasks=()))) == []
 
 
+@pytest.mark.parametrize(("least", "gone"), [(0, ["pair-2"]), (1, ["pair-0", "pair-1"]), (2, ["pair-1"])])
+def test_no_node_is_due_once_those_that_are_idle_for_too_long_are_gone(least, gone):
+    """Two of three can do no work, and only the third was idle for long enough: it stays if one of them goes
+    in its place, else it goes alone.
+    """
+    fleet = {**FLEET, "nodes": f"{least}..4", "idle_duration": "30m"}
+    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world.now += 1800
+    for name in ("pair-0", "pair-1"):
+        world.idle_since[name], world.sick[name] = world.now, NodeState.NOT_READY
+    plan = world.plan(wanted(fleet, tasks=()))
+    assert sorted(ids(plan)) == [f"delete:node/{name}" for name in gone]
+    world.apply(plan)
+    assert ids(world.plan(wanted(fleet, tasks=()))) == []
+
+
 @pytest.mark.parametrize(
     ("idle", "wait", "deleted"),
     [

@@ -357,22 +357,24 @@ class Fleets:
             staying = self.staying(name)
             spare = max(0, len(staying) + launched.get(name, 0) - fleet.nodes.target)
             unused = [f for f in staying if f.node.name not in used]
-            going = self._idle_too_long(fleet, unused)[:spare]
+            going = self._idle_too_long(fleet, unused, spare)
             for decision in going:
                 decision.leave(Reason.IDLE, "idle_duration")
             if going:
                 retired[name] = len(going)
         return retired
 
-    def _idle_too_long(self, fleet: Fleet, unused: list[NodeDecision]) -> list[NodeDecision]:
-        """The nodes to delete, without those that are wanted. A node that can do no work goes in place of one
-        that can, however short it was idle.
+    def _idle_too_long(self, fleet: Fleet, unused: list[NodeDecision], spare: int) -> list[NodeDecision]:
+        """The nodes to delete, at most so many. If some of those that may go stay, a node that can do no work
+        goes in place of one that can, however short it was idle: the next plan is to find none that is due.
         """
         wait = fleet.idle_duration.seconds
         idle = [f for f in unused if f.idle]
-        due = {f.node.name for f in idle if wait is not None and self._idle_for(f) >= wait}
-        may_go = (f for f in idle if f.node.name in due or f.usefulness < BOOTS)
-        return least_useful_first(may_go)[: len(due)]
+        due = [f for f in idle if wait is not None and self._idle_for(f) >= wait]
+        may_go = [f for f in idle if f in due or f.usefulness < BOOTS]
+        if not due or spare >= len(may_go):
+            return least_useful_first(due)
+        return least_useful_first(may_go)[:spare]
 
     def makes_room(self, retired: Mapping[str, int], launched: Mapping[str, int], refused: int) -> bool:
         """Whether deleted nodes may make room for some of the `refused` ranks."""
