@@ -47,6 +47,14 @@ def step(world, desired, rng=None, **options):
     return plan
 
 
+def completed(world, desired, rng):
+    """As `step`, and once more where a task pins a node that was launched for another: now it is there."""
+    plan = step(world, desired, rng)
+    made = {a.address.name for a in plan.of(Op.CREATE, "node")} if plan else set()
+    pins = [desired.tasks[r.task].spec.instances for r in plan.unplaced.refusals] if plan else []
+    return step(world, desired, rng) if any(map(made.intersection, pins)) else plan
+
+
 def ids(plan):
     return [a.id for a in plan.actions]
 
@@ -75,7 +83,7 @@ def test_after_apply_the_plan_is_empty(found, seed):
     world = World()
     for side in (*found, found[1]):
         desired = declared(side)
-        if step(world, desired, rng):
+        if completed(world, desired, rng):
             event(f"unplaced: {bool(world.plan(desired).unplaced.refusals)}")
             assert ids(world.plan(desired)) == []
         happen(world, rng)
@@ -502,5 +510,5 @@ def test_a_part_of_a_plan_keeps_all_rules(found, seed):
     for name, fleet in desired.fleets.items():
         there, was = (sum(r.inputs["fleet"] == name for r in w.of("node")) for w in (world, before))
         assert fleet.nodes is None or fleet.nodes.max is None or there <= max(was, fleet.nodes.max)
-    if step(world, desired, rng):
+    if completed(world, desired, rng):
         assert ids(world.plan(desired)) == []
