@@ -17,7 +17,7 @@ from hypothesis import event, given
 from hypothesis.strategies import dictionaries, integers, lists
 
 from benchmarks.placement.check import violations
-from declarative.placement import admission, counted, optimum, passes, search
+from declarative.placement import admission, counted, optimum, passes, search, solved
 from declarative.placement.board import Board
 from declarative.placement.cutting import arcs_of, cut_off, cut_roughly, pack, weigh
 from declarative.placement.gangs import Seating
@@ -430,6 +430,33 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     assert optimum.most(rough, passes.SEATS, optimum.Known(), math.inf, many=True) == (-11.0, seated)
     assert len(rough.program.low) == rows + 1
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_rough_solution_that_lacks_a_task_is_repaired(repaired, monkeypatch):
+    """One that has to be seated: without it, all that was found for the others would be lost."""
+    offers = [offer(9.6, cpu=96)]
+    asks = [ask("must", resources={"cpu": "9.."}), ask("may", resources={"cpu": "9.."})]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    may, must = board.jobs
+    program = counted.Counted(Ledger.start(board), [must], {}, 1000, [may], rough=True)
+    real = solved.ledger_of
+
+    def lacking(counted, values):
+        counted.loose = {*counted.loose, must.index}
+        found = real(counted, values)
+        counted.seated = {may.index}
+        return found
+
+    def whole(ledger):
+        assert not ledger.seats  # neither the task that it lacks, nor the one that may be left out
+        return passes.Passes(board).seat(board.jobs, "size", wanted={}, first=ledger).ledger
+
+    monkeypatch.setattr(optimum, "ledger_of", lacking)
+    monkeypatch.setattr(optimum, "rough_of", lambda _: program)
+    more = {"whole": whole} if repaired else {}
+    _, ledger = optimum.most(program, passes.SEATS, optimum.Known(), math.inf, many=True, **more)
+    assert (set(ledger.seats) if ledger else None) == ({may.index, must.index} if repaired else None)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,15 @@ class Admission:
         # Of many it need not be proved, unless that is easy.
         work = self.passes.least_seating if drawn else self.passes.seats.work
         limits = replace(self.passes.seats, work=work, quick=gain is not None or (many and not few))
-        least, ledger = most(counted, limits, self.known, until, many=many)
+
+        def whole(ledger: Ledger) -> Ledger:
+            lost = {job.likeness for job in still if job.index not in ledger.seats}
+            every = sorted((*still, *may), key=lambda job: job.index)
+            return self.passes.seat(
+                every, "size", wanted={}, front=lost, first=ledger, by_priority=False
+            ).ledger
+
+        least, ledger = most(counted, limits, self.known, until, many=many, whole=whole)
         weight = _weight(job for job in may if ledger and job.index in ledger.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.

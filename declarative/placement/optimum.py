@@ -145,9 +145,16 @@ def rough_of(counted: Counted) -> Counted | None:
 
 
 def most(
-    counted: Counted, limits: SolverLimits, known: Known, until: float, *, many: bool
+    counted: Counted,
+    limits: SolverLimits,
+    known: Known,
+    until: float,
+    *,
+    many: bool,
+    whole: Callable[[Ledger], Ledger | None] = lambda _: None,
 ) -> tuple[float, Ledger | None]:
-    """Minus the most weight that can be seated, and the best ledger that was found.
+    """Minus the most weight that can be seated, and the best ledger that was found. `whole` seats all tasks
+    on the nodes of one that lacks some which have to be seated; None if it cannot.
 
     The rough program comes first. The exact one follows if it could be better; with `many` tasks, only if the
     rough one found nothing better than what is seated. No program begins once the work comes to `until`.
@@ -164,14 +171,26 @@ def most(
                 return least, best
             lower, ledger = solve(program, limits, known)
             least = least if turn else max(least, lower)
-            if ledger and all(job.index in program.seated for job in counted.jobs):
-                seated = sum(job.weight for job in counted.may if job.index in program.seated)
-                best, weight = (ledger, seated) if best is None or seated > weight else (best, weight)
+            good, has = ledger, program.seated
+            if ledger and best is None and any(job.index not in has for job in counted.jobs):
+                good = whole(_without_optional(program, ledger))
+                has = good.seats if good else ()
+            if good and all(job.index in has for job in counted.jobs):
+                seated = sum(job.weight for job in counted.may if job.index in has)
+                best, weight = (good, seated) if best is None or seated > weight else (best, weight)
             if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
                 return least, best
             if ledger is None or not program.rough or not _tighten(program, ledger):
                 break
     return least, best
+
+
+def _without_optional(program: Counted, ledger: Ledger) -> Ledger:
+    """The ledger of a solution without the tasks that may be left out, on whose nodes others find a place."""
+    loose, program.loose = program.loose, {*program.loose, *(job.index for job in program.may)}
+    others = ledger_of(program, program.values)
+    program.loose = loose
+    return others or ledger
 
 
 def roughly(
