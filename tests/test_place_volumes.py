@@ -12,7 +12,7 @@ import pytest
 from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import RankMount, VolumeWant
 from declarative.placement.types import VolumeAt
-from declarative.placement.volumes import MOST_OPTIONS, MOST_STEPS, Binding, Matching, bindings
+from declarative.placement.volumes import MOST_OPTIONS, MOST_STEPS, Binding, Matching, are_too_few, bindings
 from declarative.planner.types import Plan
 from declarative.render.data import plan_json
 from tests.model import World
@@ -285,3 +285,23 @@ def test_many_alternatives_that_lead_nowhere_are_given_up_soon():
     (first, *_) = bindings([*mounts[:10], last], [place], volumes, {})
     assert first.volumes["/last"] == "v0"
     assert len(set(first.volumes.values())) == 11
+
+
+def test_a_task_with_a_thousand_mounts_is_no_error():
+    """The stack of Python is not that deep."""
+    place = ("b", "r", "z")
+    mounts = [RankMount(variable="", path=f"/{i}", names=(f"v{i}",)) for i in range(1200)]
+    volumes = {f"v{i}": VolumeAt(backend="b", region="r", zone="z") for i in range(1200)}
+    (found,) = bindings(mounts, [place], volumes, {})
+    assert list(found.volumes.values()) == list(volumes)
+
+
+@pytest.mark.parametrize(("most", "few"), [(2_000_000, True), (-1, False)])
+def test_volumes_are_too_few_only_if_that_was_found_out(most, few, monkeypatch):
+    """A search that was given up proves nothing: else a task would be said never to fit."""
+    place = ("b", "r", "z")
+    volumes = {name: VolumeAt(backend="b", region="r", zone="z") for name in ("v0", "v1")}
+    mounts = [[RankMount(variable="", path="/d", names=names)] for names in (("v0", "v1"), ("v0",), ("v1",))]
+    assert not are_too_few(mounts[:2], [place], volumes, {})
+    monkeypatch.setattr("declarative.placement.volumes.MOST_VISITS", most)
+    assert are_too_few(mounts, [place], volumes, {}) is few

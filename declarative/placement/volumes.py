@@ -136,29 +136,41 @@ def _combined(
     """The ways to choose one volume for each mount, none of them twice: the first ones, or one at least."""
     paths = [mount.path for mount in mounts]
     found = itertools.islice(_distinct(choices), MOST_TRIED)
-    names = [names for names in found if names][:MOST_OPTIONS] or [_one_each(choices)]
+    names = [own for own in found if own][:MOST_OPTIONS] or [_one_each(choices)]
     yield from (Binding(place, dict(zip(paths, own, strict=True))) for own in names if len(own) == len(paths))
 
 
-def _distinct(choices: Sequence[Sequence[str]], taken: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The ways to take one of each, none of them twice; an empty one for each way that leads nowhere."""
-    if len(taken) == len(choices):
-        yield taken
-        return
-    left = [name for name in choices[len(taken)] if name not in taken]
-    for name in left:
-        yield from _distinct(choices, (*taken, name))
-    if not left:
-        yield ()
+def _distinct(choices: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """The ways to take one of each, none of them twice; an empty one for each step back."""
+    taken: list[str] = []
+    left = [iter(own) for own in choices[:1]]  # not by recursion: a task may have a thousand mounts
+    while left:
+        name = next((name for name in left[-1] if name not in taken), None)
+        if name is None:
+            left.pop()
+            del taken[-1:]
+            yield ()
+        elif len(left) == len(choices):
+            yield (*taken, name)
+        else:
+            taken.append(name)
+            left.append(iter(choices[len(left)]))
 
 
 def _one_each(choices: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """One of each, none of them twice, as far as there are such."""
+    return tuple(
+        name for _, found in sorted(_matched(choices).given.items()) for name in found.volumes.values()
+    )
+
+
+def _matched(choices: Sequence[Sequence[str]]) -> Matching:
+    """Each number of these gets one of its names, if there are enough."""
     place: Place = ("", "", "")
     options = {i: [Binding(place, {"": name}) for name in own] for i, own in enumerate(choices)}
     matching = Matching(options, lambda _: len(choices))
     matching.match()
-    return tuple(name for _, found in sorted(matching.given.items()) for name in found.volumes.values())
+    return matching
 
 
 def are_too_few(
@@ -167,13 +179,16 @@ def are_too_few(
     volumes: Mapping[str, VolumeAt],
     claims: Mapping[str, str],
 ) -> bool:
-    """Whether volumes that serve one of these places, and that nobody holds, are too few for all ranks."""
+    """Whether volumes that serve one of these places, and that nobody holds, are too few for all ranks. It is
+    not said if that takes too long to find out.
+    """
     choices = [
         [name for name, at in own if any(serves(at, place) for place in places)]
         for each in mounts
         for own in free_volumes(each, volumes, claims)
     ]
-    return len(_one_each(choices)) < len(choices)
+    found = _matched(choices)
+    return len(found.given) < len(choices) and found.visits <= MOST_VISITS
 
 
 class Matching:
