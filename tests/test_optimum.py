@@ -23,6 +23,7 @@ from declarative.placement.cutting import arcs_of, cut_off, cut_roughly, pack, w
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import NONE, Program, SolverLimits
+from declarative.placement.requests import movable
 from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
@@ -89,6 +90,31 @@ def test_a_program_that_is_solved_in_steps_finds_nearly_the_least(case):
         if free:
             event("free to go")
             assert cost(outcome) <= least * (1 + 4 * passes.COST.gap) + 1e-6
+
+
+@LAW
+@given(cases())
+def test_the_columns_for_what_is_seated_hold_it(case):
+    """So few columns have a solution, which costs no more."""
+    real, asked = passes.Passes.counted, []
+
+    def counted_beside(self, base, jobs, found, may=()):
+        program = real(self, base, jobs, found, may)
+        free = [*jobs, *may]
+        if len(movable(free)) == len(free) and all(map(found.seats, jobs)) and program.size:
+            asked.append((program, found))
+        return program
+
+    with patch.object(passes.Passes, "counted", counted_beside):
+        case.place()
+    for program, found in asked:
+        every = range(len(program.program.costs))
+        zero = set(every) - solved.columns_of(program, found.ledger)
+        known = program.program.solve(passes.COST, zero=zero)
+        seated = sum(job.weight for job in program.may if found.seats(job))
+        most = -seated * (1 - counted.SKEW) if program.may else found.cost
+        event("the most" if program.may else "launches")
+        assert program.program.cost(known.values) <= most + passes.COST.gap * abs(most) + 1e-6
 
 
 @LAW
@@ -204,6 +230,20 @@ def test_where_launches_are_free_an_offer_that_holds_less_is_left_out():
     assert beaten(half, replace(dear, limit=3), free=True) == [1.1, 1.0]
 
 
+def test_what_sits_where_no_offer_is_needed_has_columns_on_what_holds_as_much():
+    """A task is seated on the cheapest offer, which the program for the most seats leaves out."""
+    asks, rule = [ask("one", resources={"gpu": 1})], fleet(nodes="0..", blocks="auto", offers=[L4, T4])
+    rule = replace(rule, offers=tuple(replace(o, region="r1") for o in rule.offers))
+    board = Board(asks, [], {"gpu": rule}, {})
+    found = passes.Passes(board).seat(board.jobs, "size", wanted={})
+    program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
+    assert [o.offer.instance_type for o in program.beaten] == ["l4x1"]
+    assert [new.option.offer.instance_type for new in found.ledger.launches] == ["l4x1"]
+    every = range(len(program.program.costs))
+    zero = set(every) - solved.columns_of(program, found.ledger)
+    assert program.program.cost(program.program.solve(passes.SEATS, zero=zero).values) < 0
+
+
 @given(dictionaries(integers(1, 7), integers(1, 4), min_size=1), integers(1, 16))
 def test_the_arcs_hold_each_cut_of_a_node(most, last):
     """Whatever fits on it, the larger ranks first, is one way along the arcs."""
@@ -296,19 +336,23 @@ def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch):
     assert least == pytest.approx(Seating(ledger, []).cost, rel=passes.COST.gap)
 
 
-@pytest.mark.parametrize("last", [0, 8])
-def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last):
-    """A rank is on the offer that is cheaper, of which there is none: nothing is found but with the other."""
+@pytest.mark.parametrize(("last", "seated"), [(0, False), (8, False), (0, True)])
+def test_more_columns_are_looked_at_if_there_is_no_solution(monkeypatch, last, seated):
+    """A rank is on the offer that is cheaper, of which there is none: nothing is found but with the other, or
+    with the columns for what is seated.
+    """
     monkeypatch.setattr(optimum, "SMALL", 10**6)
     monkeypatch.setattr(optimum, "PROVED", 10**6)
     monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 1),))
     monkeypatch.setattr(optimum, "LAST", (optimum.Few(last, False, 1),))
     program = _program_of(1)
     fractions = program.program.solve(passes.COST, whole=())
+    if seated:
+        program.incumbent = solved.ledger_of(program, program.program.solve(passes.COST).values)
     values = [0.0] * len(fractions.values)
     monkeypatch.setattr(optimum, "_step", lambda *_args, **_how: replace(fractions, values=values))
     _, ledger = optimum.solve(program, passes.COST, optimum.Known())
-    assert bool(ledger) == bool(last)
+    assert bool(ledger) == (bool(last) or seated)
 
 
 def test_a_fleet_begins_at_one_place_where_all_else_is_fractions():
@@ -639,7 +683,7 @@ def test_no_hint_comes_of_a_plan_that_would_do_without_programs(monkeypatch, wor
 def test_a_program_that_took_all_its_work_leaves_some_for_few_columns():
     """Launches by fractions alone would be none."""
     program = _program_of(5, offers=[L4, replace(H100, price=9.0)])
-    least, ledger = optimum.solve(program, replace(passes.COST, work=1e-3), optimum.Known())
+    least, ledger = optimum.solve(program, replace(passes.COST, work=2), optimum.Known())
     assert ledger is not None
     assert least <= Seating(ledger, []).cost
 
@@ -655,11 +699,13 @@ def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("above", "work", "thoroughly"),
-    [(1.02, 100, False), (1.05, 100, True), (1.05, 50, True), (1.2, 100, True), (1.2, 50, False)],
+    ("above", "columns", "thoroughly"), [(1.02, 1_000, False), (1.05, 1_000, True), (1.05, 3, False)]
 )
-def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(monkeypatch, above, work, thoroughly):
-    """But not with next to no work, if they will be looked for once more anyway."""
+def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(
+    monkeypatch, above, columns, thoroughly
+):
+    """But not if it is large."""
+    monkeypatch.setattr(optimum, "MOST_THOROUGH", columns)
     asked = []
 
     def solve(_program, limits, **_how):
@@ -671,9 +717,8 @@ def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(monkeypa
     program.program.most_work = program.program.work
     monkeypatch.setattr(optimum, "_with_few", lambda *_: first)
     monkeypatch.setattr(Program, "solve", solve)
-    limits = replace(passes.COST, work=work)
     bound = program.program.cost(first.values) / above
-    optimum._solve_roughly(program, limits, replace(first, bound=bound), optimum.FEW_COST)
+    optimum._solve_roughly(program, passes.COST, replace(first, bound=bound), optimum.FEW_COST)
     assert asked == [False] * thoroughly
 
 
@@ -692,7 +737,28 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     program = _program_of(5)
     search.Search(program.board)._by_programs(program, program.jobs, quick=quick)
     assert work[0] < passes.COST.work
-    assert work[1:] == [passes.COST.work] * again
+    assert work[1:] == [search.AGAIN * passes.COST.work] * again
+
+
+@pytest.mark.parametrize(("work", "large", "rough"), [(1, False, False), (1e9, False, True), (1, True, True)])
+def test_if_tasks_find_no_place_in_rough_solutions_the_exact_program_is_solved(
+    monkeypatch, work, large, rough
+):
+    """Unless its fractions alone take too much."""
+    asked = []
+
+    def by(_search, program, _jobs, _most):
+        asked.append(program.rough)
+        return 1.0, []
+
+    program = _program_of(5)
+    monkeypatch.setattr(search.Search, "_by", by)
+    monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
+    monkeypatch.setattr(passes.Passes, "work_left", 0)
+    monkeypatch.setattr(search, "least_work", lambda _: work)
+    program.large = large
+    search.Search(program.board)._by_programs(program, program.jobs)
+    assert asked == [True, rough]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ class Counted:
     """What launches cost at least, if a rough program was solved before."""
     reach = math.inf
     """What they cost in its best solution, with the ranks that found no place."""
+    incumbent: Ledger | None = None
+    """Where the tasks sit that were seated one after the other."""
 
     def __init__(
         self,
@@ -156,8 +158,10 @@ class Counted:
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
         self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.weighed = 0
-        self.homes: set[int] = set()
-        """Columns that say where cluster fleets begin."""
+        self.homes: dict[int, Collection[int]] = {}
+        """Columns that say where cluster fleets begin, with those of the nodes that they launch there."""
+        self.beaten: dict[Option, Option] = {}
+        """Offers that no plan needs, and what holds as much in their stead."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
         """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
         self.step = 0.99 * math.gcd(*(job.weight for job in may))
@@ -314,16 +318,20 @@ class Counted:
         if free:  # else they are in the order of their prices
             sizes = {kind: (-len(own), sum(own.values())) for kind, own in takes.items()}
             self.stocks.sort(key=lambda stock: (-stock.idle, sizes[stock.kind]))
-        unlimited: dict[object, list[int]] = defaultdict(list)
+        unlimited: dict[object, list[Option]] = defaultdict(list)
         left: list[Stock] = []
         for stock in self.stocks:
             kind, option = stock.kind, stock.option
             if option:
                 own = unlimited[option.fleet, option.home, site[kind]]
-                if any(kinds[k].beats(kinds[kind], takes[k], takes[kind], free=free) for k in own):
+                better = (
+                    o for o in own if kinds[o.kind].beats(kinds[kind], takes[o.kind], takes[kind], free=free)
+                )
+                if other := next(better, None):
+                    self.beaten[option] = other
                     continue
                 if self.base.left[option.quota] is None and len(own) < MOST_CHEAPER:
-                    own.append(kind)
+                    own.append(option)
             left.append(stock)
         self.stocks = left
 
@@ -447,7 +455,7 @@ class Counted:
         chosen: dict[int, float] = {}
         for own in homes:
             here = self.uncut.column(0.0, 1.0)
-            self.homes.add(here)
+            self.homes[here] = own.keys()
             chosen[here] = 1.0
             self.uncut.row(-math.inf, 0, {**own, here: -float(most)})
         self.uncut.row(0, 1, chosen)

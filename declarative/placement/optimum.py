@@ -17,7 +17,7 @@ from declarative.placement.counted import SKEW, Counted
 from declarative.placement.cutting import cut_off, weigh
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
-from declarative.placement.solved import ledger_of
+from declarative.placement.solved import columns_of, ledger_of
 
 if TYPE_CHECKING:
     from declarative.placement.gangs import Seating
@@ -49,8 +49,9 @@ LONGER = 5
 
 
 class Few(NamedTuple):
-    """The columns that may be more than 0, beside those that are so in a solution of fractions. Of thousands
-    a few hundred are left, and HiGHS needs hundredths of a second instead of seconds.
+    """The columns that may be more than 0, beside those that are so in a solution of fractions or for what is
+    seated already: so there is a solution. Of thousands a few hundred are left, and HiGHS needs hundredths of
+    a second instead of seconds.
     """
 
     many: int
@@ -87,10 +88,13 @@ SURE = 0.03
 THOROUGHLY = 0.4
 """The part of the work that a thorough search of a rough program may take, whatever was before it."""
 
-FAR_ABOVE, LEAST_THOROUGH = 0.08, 30
-"""Launches that cost more than this part above the bound are looked for once more, with more work. A thorough
-search that has less than so much work waits for that.
+MOST_THOROUGH = 1_500
+"""A program with more columns is never searched thoroughly: that takes longer than all the rest, and hardly
+raises the bound.
 """
+
+FAR_ABOVE = 0.08
+"""Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 EXACT = 100
 """For up to so many tasks, launches may cost one gap too much."""
@@ -278,12 +282,10 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, step
     first = replace(first, bound=max(first.bound, counted.bound))
     found = _with_few(counted, limits, first, steps)
     cost = program.cost(found.values)
-    if cost <= first.bound * (1 + SURE) or counted.bound > -math.inf:
+    sure = cost <= first.bound * (1 + SURE) or counted.bound > -math.inf
+    if sure or len(program.costs) > MOST_THOROUGH:
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
-    far = cost > first.bound * (1 + FAR_ABOVE)
-    if far and program.most_work - program.work < LEAST_THOROUGH:
-        return Solution(first.bound, found.values)
     # Without the solution as a start, of which HiGHS proves less.
     last = program.solve(replace(limits, brief=False, interior=False, restart=False))
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
@@ -348,11 +350,13 @@ def _with_few(
     program = counted.program
     limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=True)
     program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
+    seated = columns_of(counted, counted.incumbent) if counted.incumbent else set()
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
         if program.cost(found.values) <= enough or (limits.quick and found.values):
             break
-        new = program.solve(replace(limits, enough=enough), zero=_left_out(counted, first, few))
+        zero = [column for column in _left_out(counted, first, few) if column not in seated]
+        new = program.solve(replace(limits, enough=enough), zero=zero)
         found = min(found, new, key=lambda one: program.cost(one.values))
     return found
 

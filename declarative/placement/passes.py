@@ -89,7 +89,9 @@ class Passes:
     def counted(self, base: Ledger, jobs: Sequence[Job], found: Seating, may: Sequence[Job] = ()) -> Counted:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
         least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
-        return Counted(base, jobs, least, self.cost.columns, may)
+        counted = Counted(base, jobs, least, self.cost.columns, may)
+        counted.incumbent = found.ledger
+        return counted
 
     def seat(
         self,

@@ -126,11 +126,13 @@ class Program:
             highspy = importlib.import_module("highspy._core")
         except ImportError:
             return NONE
-        if self.work >= self.most_work:
-            return NONE
-        lp = self._model(np, highspy, whole)
         most = np.array(self.most, dtype=float)
         most[list(zero)] = 0.0
+        thousands, fractions = int(np.count_nonzero(most)) / 1000, whole is not None and not whole
+        one = FRACTIONS if fractions else SOME if whole else EVERY if limits.brief else THOROUGH
+        if self.work + one.root * thousands >= self.most_work:
+            return NONE
+        lp = self._model(np, highspy, whole)
         lp.col_lower_, lp.col_upper_ = np.zeros(len(most)), most
         highs = highspy._Highs()  # noqa: SLF001
         for name, value in (_options(limits, started=bool(start)) | _interior(limits, whole)).items():
@@ -140,9 +142,7 @@ class Program:
             known = highspy.HighsSolution()
             known.col_value = list(map(round, start))
             highs.setSolution(known)
-        fractions = whole is not None and not whole
-        columns, some = int(np.count_nonzero(most)), whole is not None
-        self._run(highspy, highs, limits, columns, fractions=fractions, some=some)
+        self._run(highspy, highs, one, thousands, interior=limits.interior and whole is not None)
         info, status = highs.getInfo(), highs.getModelStatus()
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
@@ -155,21 +155,10 @@ class Program:
         bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
         return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
 
-    def _run(
-        self,
-        highspy: Any,
-        highs: Any,
-        limits: SolverLimits,
-        columns: int,
-        *,
-        fractions: bool,
-        some: bool,
-    ) -> None:
+    def _run(self, highspy: Any, highs: Any, one: Work, thousands: float, *, interior: bool) -> None:
         """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done.
-        `columns`: how many may be more than 0; `some`: whether only some have to be whole.
+        `thousands`: of columns that may be more than 0.
         """
-        one = FRACTIONS if fractions else SOME if some else EVERY if limits.brief else THOROUGH
-        thousands = columns / 1000
         a_round = one.round + one.column_round * thousands
         self.work += 0.4 + one.term * len(self.columns) / 1000
         most, rounds = (self.most_work - self.work) / a_round if a_round else math.inf, 0
@@ -183,9 +172,9 @@ class Program:
         highs.startCallback(highspy.cb.kCallbackMipInterrupt)
         highs.run()
         steps = max(0, highs.getInfo().simplex_iteration_count)
-        if limits.interior and (fractions or some):
+        if interior:
             self.work += INTERIOR_WORK * len(self.costs) / 1000
-        if not (limits.interior and fractions):
+        if not (interior and one is FRACTIONS):
             self.work += steps * (one.step + one.column_step * thousands) + a_round * rounds
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
@@ -218,12 +207,14 @@ class Work(NamedTuple):
     round: float = 0.0
     column_round: float = 0.0
     """For each round of cuts, or node: in any case, and for a thousand columns above 0."""
+    root: float = 0.0
+    """For a thousand columns above 0: a search does not begin with less, since HiGHS does not stop before."""
 
 
 FRACTIONS = Work(0.7, 0.0066, 0.003)
 SOME = Work(0.15, 0.014, 0.008, 0.3, 0.63)
-EVERY = Work(0.15, 0.028, 0.11, 0.08, 1.0)
-THOROUGH = Work(0.2, 0.06, 0.11, 0.0, 3.0)
+EVERY = Work(0.15, 0.028, 0.11, 0.08, 1.0, root=15)
+THOROUGH = Work(0.2, 0.06, 0.11, 0.0, 3.0, root=30)
 """Where no column has to be a whole number, some have to, and all: if brief, and if not."""
 
 INTERIOR_WORK = 15
@@ -240,7 +231,7 @@ BRIEF: dict[str, Any] = {
     "mip_heuristic_effort": 0.0,
     # To see what follows from thousands of cuts that are kept takes longer than to find some again.
     "mip_pool_age_limit": 2,
-    "mip_pool_soft_limit": 100,
+    "mip_pool_soft_limit": 20,
 }
 
 

@@ -30,6 +30,9 @@ FAIR = 12
 Where that takes much work, it has to cost so much more than the rough solution that it came from.
 """
 
+AGAIN = 0.5
+"""The part of the most work of a program that a second look at launches may take that cost far too much."""
+
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
 
@@ -158,9 +161,11 @@ class Search:
                 lower, more = self._by(program, jobs, limits)
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
+            limits = replace(self.passes.cost, work=AGAIN * self.passes.cost.work)
+            exact = not found and not counted.large and least_work(counted) <= limits.work
             # By a new rough program: what the other one was tightened by is not true of all plans.
-            again = counted.roughened() if last else counted
-            lower, more = self._by(again, jobs, self.passes.cost)
+            again = counted.roughened() if last and not exact else counted
+            lower, more = self._by(again, jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
 

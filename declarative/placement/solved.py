@@ -1,10 +1,12 @@
-"""The ledger that a program's solution stands for: which ranks sit on which nodes."""
+"""The ledger that a program's solution stands for: which ranks sit on which nodes; and the columns that stand
+for a ledger.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.cutting import pack
@@ -133,3 +135,89 @@ def _nodes(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger
     for found in out.values():
         found.reverse()
     return out
+
+
+def columns_of(counted: Counted, found: Ledger) -> set[int]:
+    """The columns above 0 where all sit as they do in `found`, as far as there are any. The program has to be
+    made already.
+    """
+    taken = _Taken(counted, found)
+    for number, piece in enumerate(counted.pieces):
+        for job, rank in piece.seats:
+            if job.index in found.seats:
+                taken.seat([(number, (job, rank))], -1)
+    todo = {job.index for gang in counted.gangs.values() for job in gang.jobs} & found.seats.keys()
+    for run, (gang, _, column) in enumerate(counted.runs):
+        for place, job in enumerate(gang.jobs):
+            seats = ((n, one) for n, of_jobs in gang.seats.items() for one in of_jobs[place])
+            if job.index in todo and taken.seat(seats, run):
+                taken.columns.add(column)
+                todo.discard(job.index)
+    taken.cut()
+    return taken.columns
+
+
+class _Taken:
+    """The columns for what is seated in a ledger."""
+
+    def __init__(self, counted: Counted, found: Ledger) -> None:
+        self.counted, self.found = counted, found
+        self.columns: set[int] = set()
+        self._option_of = {new.node: counted.beaten.get(new.option, new.option) for new in found.launches}
+        self._class_of = {
+            counted.stocks[i].kind: n for n, one in enumerate(counted.classes) for i in one.stocks
+        }
+        self._column_of = {(number, index, run): column for number, index, column, run in counted.placed}
+        self._sizes: dict[int, list[int]] = {node: [] for node in self._option_of}
+        """Node → the blocks that each of its ranks takes."""
+
+    def seat(self, seats: Iterable[tuple[int, Seat]], run: int) -> bool:
+        """Take the columns for ranks, each with the number of its piece; whether there are all of them."""
+        own = list[tuple[int, int, int]]()
+        for number, (job, rank) in seats:
+            node = self.found.seats[job.index][rank]
+            option = self._option_of.get(node)
+            index = self._class_of.get(option.kind if option else self.found.kind_of[node], -1)
+            column = self._column_of.get((number, index, run))
+            if column is None:
+                return False
+            own.append((column, node, self.counted.classes[index].takes[number]))
+        for column, node, blocks in own:
+            self.columns.add(column)
+            self._sizes.setdefault(node, []).append(blocks)
+        return True
+
+    def cut(self) -> None:
+        """Take the columns for nodes, for how they are cut, and for where cluster fleets begin."""
+        counted, base = self.counted, self.counted.base
+        # Nodes that are launched for tasks that stay have other numbers in the base.
+        pairs = (zip(self.found.seats[job], own, strict=True) for job, own in base.seats.items())
+        in_base = dict(itertools.chain.from_iterable(pairs))
+        stock_of = {stock.option or (stock.kind, stock.idle): i for i, stock in enumerate(counted.stocks)}
+        cuts: set[tuple[int, tuple[int, ...]]] = set()
+        for node, sizes in self._sizes.items():
+            own = in_base.get(node, node)
+            new = node not in in_base and self._option_of.get(node)
+            stock = stock_of.get(new or (base.kind_of[own], base.free[own]))
+            if stock is not None and (new or sizes):
+                cuts.add((stock, tuple(sorted(sizes, reverse=True))))
+        class_of = {stock: one for one in counted.classes for stock in one.stocks}
+        for stock, ranks in cuts:
+            self.columns.add(counted.bought[stock])
+            if stock in class_of:
+                self.columns |= _arcs(class_of[stock], counted.stocks[stock].idle, ranks)
+        self.columns.update(here for here, own in counted.homes.items() if not self.columns.isdisjoint(own))
+
+
+def _arcs(one: Class, idle: int, sizes: Iterable[int]) -> set[int]:
+    """The columns for how a node with so many idle blocks is cut into ranks, the large ones first."""
+    column_of = {arc: column for column, arc in one.arcs.items()}
+    rest = {start: end for start, end in one.arcs.values() if end < 0}
+    arcs, at = list[tuple[int, int]](), 0
+    for size in itertools.takewhile(lambda size: size > 1, sizes):
+        arcs.append((at, at + size))
+        at += size
+    while at < idle and at in rest:
+        arcs.append((at, rest[at]))
+        at = -rest[at]
+    return {column_of[arc] for arc in arcs if arc in column_of}
