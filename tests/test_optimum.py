@@ -430,7 +430,7 @@ def test_launches_are_looked_for_again_while_tasks_find_no_place(monkeypatch, se
     rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])
     board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
     start = Ledger.start(board)
-    rough = counted.Counted(start, board.jobs, {}, 1000, rough=True)
+    rough = counted.Counted(start, board.jobs, {}, 1000).roughened()
     left = iter(seats)
     monkeypatch.setattr(optimum, "solve", lambda *_: (9.6, start))
     strengths, seen = [], []
@@ -457,7 +457,7 @@ def test_seats_are_looked_for_again_where_nodes_hold_less_than_roughly(monkeypat
     rule = fleet(nodes="0..", blocks="auto", offers=[offer(9.6, cpu=96)])
     board = Board([ask(resources={"cpu": "9.."})], [], {"gpu": rule}, {})
     start, (job,) = Ledger.start(board), board.jobs
-    rough = counted.Counted(start, [], {}, 1000, [job], rough=True)
+    rough = counted.Counted(start, [], {}, 1000, [job]).roughened()
     rows, rough.lost, rough.values = len(rough.program.low), [(job.index, 0)], [0] * len(rough.program.costs)
     empty = start.copy()
     empty.launch_idle(board.options[0], 1)
@@ -483,7 +483,7 @@ def test_a_rough_solution_that_lacks_a_task_is_repaired(repaired, monkeypatch):
     asks = [ask("must", resources={"cpu": "9.."}), ask("may", resources={"cpu": "9.."})]
     board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
     may, must = board.jobs
-    program = counted.Counted(Ledger.start(board), [must], {}, 1000, [may], rough=True)
+    program = counted.Counted(Ledger.start(board), [must], {}, 1000, [may]).roughened()
     real = solved.ledger_of
 
     def lacking(counted, values):
@@ -740,25 +740,26 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     assert work[1:] == [search.AGAIN * passes.COST.work] * again
 
 
-@pytest.mark.parametrize(("work", "large", "rough"), [(1, False, False), (1e9, False, True), (1, True, True)])
-def test_if_tasks_find_no_place_in_rough_solutions_the_exact_program_is_solved(
-    monkeypatch, work, large, rough
-):
-    """Unless its fractions alone take too much."""
+@pytest.mark.parametrize("less", [0, 1])
+def test_the_second_look_tells_how_nodes_are_cut_that_lacked_places(monkeypatch, less):
+    """If the program is not too large then; and it knows what the first rough solution was like."""
     asked = []
 
     def by(_search, program, _jobs, _most):
-        asked.append(program.rough)
+        asked.append(program)
+        program.lossy, program.guide = {0}, program.guide or {2, 3}
         return 1.0, []
 
-    program = _program_of(5)
+    monkeypatch.setattr(counted, "ROUGH", 0)
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
     monkeypatch.setattr(passes.Passes, "work_left", 0)
-    monkeypatch.setattr(search, "least_work", lambda _: work)
-    program.large = large
+    program = _program_of(5)
+    program.columns = program.size - less
     search.Search(program.board)._by_programs(program, program.jobs)
-    assert asked == [True, rough]
+    rough = [[one.rough for one in program.classes] for program in asked if program.rough]
+    assert rough == [[True], [bool(less)]]
+    assert [program.guide for program in asked if program.rough] == [{2, 3}] * 2
 
 
 @pytest.mark.parametrize(

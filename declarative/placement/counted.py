@@ -103,6 +103,8 @@ class Class:
     """Blocks of a rank → the columns that count such ranks."""
     ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Idle blocks → the columns of the nodes that have so many."""
+    rough: bool = False
+    """Whether it is not told how nodes are cut."""
     arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
     nodes are cut roughly.
@@ -112,10 +114,16 @@ class Class:
 class Counted:
     """One board with the tasks that are to be seated on `base`, where all others have their places."""
 
+    rough = False
+    """Whether it is not told how nodes with many blocks are cut. There are far fewer columns then, and bounds
+    hold; but of what a solution gives to these nodes, some ranks may find no place there.
+    """
     values: Sequence[float] = ()
     """The last solution of which a ledger was made."""
     lost: Collection[tuple[int, int]] = ()
     """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
+    lossy: Collection[int] = ()
+    """The classes with such nodes in all solutions."""
     loose: Collection[int] = ()
     """Tasks that are counted and not seated, by their index: the program does not know all of their rules."""
     seated: Collection[int] = ()
@@ -126,6 +134,8 @@ class Counted:
     """What they cost in its best solution, with the ranks that found no place."""
     incumbent: Ledger | None = None
     """Where the tasks sit that were seated one after the other."""
+    guide: Collection[int] = ()
+    """The columns, but for how nodes are cut, that are above 0 in the first rough solution."""
 
     def __init__(
         self,
@@ -134,15 +144,11 @@ class Counted:
         least: Mapping[str, int],
         columns: int,
         may: Sequence[Job] = (),
-        *,
-        rough: bool = False,
     ) -> None:
         """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`:
         tasks that are left out if they do not fit; as many as can be are seated then, by weight, at any cost.
-        A `rough` program has far fewer columns, and its bounds hold; but of what a solution gives to nodes
-        with many blocks, some ranks may find no place there.
         """
-        self.jobs, self.may, self.columns, self.rough = jobs, may, columns, rough
+        self.jobs, self.may, self.columns = jobs, may, columns
         self.base, self.board, self.least = base, base.board, least
         self.uncut = Program()
         """The program without how nodes are cut."""
@@ -180,12 +186,16 @@ class Counted:
         """Whether the rough program is another one."""
         return self.large or any(max(one.ends) > ROUGH for one in self.classes)
 
-    def roughened(self) -> Counted:
-        """The rough program for the same tasks."""
+    def roughened(self, cut: Collection[int] = ()) -> Counted:
+        """The rough program for the same tasks, but for the classes of nodes that are `cut` all the same."""
         rough = copy.copy(self)
         for cached in ("program", "size"):
             rough.__dict__.pop(cached, None)
-        rough.rough, rough.classes = True, [replace(one, arcs={}) for one in self.classes]
+        rough.rough = True
+        rough.classes = [
+            replace(one, arcs={}, rough=max(one.ends) > ROUGH and index not in cut)
+            for index, one in enumerate(self.classes)
+        ]
         rough.large = not self.is_demanded or rough.size > self.columns
         return rough
 
@@ -194,7 +204,7 @@ class Counted:
         """The whole program. It is made only if it is solved: most of its columns say how nodes are cut."""
         program = self.uncut.copy()
         for one in self.classes:
-            if self._is_rough(one):
+            if one.rough:
                 cut_roughly(program, one.sizes, one.ends)
             else:
                 one.arcs = cut(program, one.sizes, one.ends)
@@ -207,12 +217,9 @@ class Counted:
         for one in self.classes:
             if found > self.columns:
                 break
-            if not self._is_rough(one):
+            if not one.rough:
                 found += columns_of(self.uncut, one.sizes, one.ends)
         return found
-
-    def _is_rough(self, one: Class) -> bool:
-        return self.rough and max(one.ends) > ROUGH
 
     def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
         for job in jobs:

@@ -212,6 +212,9 @@ def roughly(
         least = least if turn else lower
         if ledger is None:
             break
+        if not counted.guide:
+            uncut = counted.values[: len(counted.uncut.costs)]
+            counted.guide = {column for column, value in enumerate(uncut) if value > SLACK}
         counted.bound, counted.reach = least, min(counted.reach, counted.program.cost(counted.values))
         tightened = _tighten(counted, ledger, turn + 1)
         seating = whole(ledger)
@@ -231,8 +234,9 @@ def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
     left out.
     """
     base, board, tightened = counted.base, counted.board, False
-    first = len(base.free)
-    for index in sorted({index for _, index in counted.lost}):
+    first, lossy = len(base.free), sorted({index for _, index in counted.lost})
+    counted.lossy = {*counted.lossy, *lossy}
+    for index in lossy:
         one = counted.classes[index]
         if cut_off(counted.program, one.sizes, one.ends, counted.values):
             tightened = True
@@ -303,7 +307,8 @@ def _steps(counted: Counted, *, small: bool) -> Sequence[Few]:
     steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
     exact = len(counted.jobs) <= EXACT
     if exact:
-        steps = [few._replace(gaps=1) for few in steps]
+        # What the third would take proves more with all columns.
+        steps = [few._replace(gaps=1) for few in steps[:2]]
     return steps[:1] if small and (counted.worth or exact) else steps
 
 
@@ -350,12 +355,13 @@ def _with_few(
     program = counted.program
     limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=True)
     program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
-    seated = columns_of(counted, counted.incumbent) if counted.incumbent else set()
+    kept = columns_of(counted, counted.incumbent) if counted.incumbent else set()
+    kept.update(counted.guide)
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
         if program.cost(found.values) <= enough or (limits.quick and found.values):
             break
-        zero = [column for column in _left_out(counted, first, few) if column not in seated]
+        zero = [column for column in _left_out(counted, first, few) if column not in kept]
         new = program.solve(replace(limits, enough=enough), zero=zero)
         found = min(found, new, key=lambda one: program.cost(one.values))
     return found

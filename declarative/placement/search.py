@@ -162,9 +162,10 @@ class Search:
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             limits = replace(self.passes.cost, work=AGAIN * self.passes.cost.work)
-            exact = not found and not counted.large and least_work(counted) <= limits.work
-            # By a new rough program: what the other one was tightened by is not true of all plans.
-            again = counted.roughened() if last and not exact else counted
+            # By a new program: what a rough one was tightened by is not true of all plans.
+            again = counted.roughened(last.lossy) if last else counted
+            again = counted.roughened() if again.large else again
+            again.guide = last.guide if last else ()
             lower, more = self._by(again, jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
