@@ -163,7 +163,14 @@ class _Taken:
     def __init__(self, counted: Counted, found: Ledger) -> None:
         self.counted, self.found = counted, found
         self.columns: set[int] = set()
-        self._option_of = {new.node: counted.beaten.get(new.option, new.option) for new in found.launches}
+        # Nodes that are launched for tasks that stay have other numbers in the base.
+        pairs = (zip(found.seats[job], own, strict=True) for job, own in counted.base.seats.items())
+        self._in_base = dict(itertools.chain.from_iterable(pairs))
+        self._option_of = {
+            new.node: counted.beaten.get(new.option, new.option)
+            for new in found.launches
+            if new.node not in self._in_base
+        }
         self._class_of = {
             counted.stocks[i].kind: n for n, one in enumerate(counted.classes) for i in one.stocks
         }
@@ -190,16 +197,12 @@ class _Taken:
     def cut(self) -> None:
         """Take the columns for nodes, for how they are cut, and for where cluster fleets begin."""
         counted, base = self.counted, self.counted.base
-        # Nodes that are launched for tasks that stay have other numbers in the base.
-        pairs = (zip(self.found.seats[job], own, strict=True) for job, own in base.seats.items())
-        in_base = dict(itertools.chain.from_iterable(pairs))
         stock_of = {stock.option or (stock.kind, stock.idle): i for i, stock in enumerate(counted.stocks)}
         cuts: set[tuple[int, tuple[int, ...]]] = set()
         for node, sizes in self._sizes.items():
-            own = in_base.get(node, node)
-            new = node not in in_base and self._option_of.get(node)
-            stock = stock_of.get(new or (base.kind_of[own], base.free[own]))
-            if stock is not None and (new or sizes):
+            own = self._in_base.get(node, node)
+            stock = stock_of.get(self._option_of.get(node) or (base.kind_of[own], base.free[own]))
+            if stock is not None:
                 cuts.add((stock, tuple(sorted(sizes, reverse=True))))
         class_of = {stock: one for one in counted.classes for stock in one.stocks}
         for stock, ranks in cuts:
