@@ -964,3 +964,62 @@ def test_of_alternatives_that_another_holds_the_other_one_is_taken(seed):
     out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=offers)], volumes=volumes)
     taken = [choice.volumes for choice in out.choices if choice.task == "one"]
     assert taken == [{"/data": "idle"}]
+
+
+def _seated(board, *seats):
+    """A ledger with nodes of the last offer, and the tasks that sit on each: their numbers."""
+    ledger = Ledger.start(board)
+    for place, numbers in enumerate(seats):
+        ledger.launch_idle(board.options[-1], 1)
+        for number in numbers:
+            job = board.jobs[number]
+            ledger.seats[number] = [place] * job.ranks
+            for _ in range(job.ranks):
+                ledger.fill(place, job.request.fit[board.options[-1].kind])
+    return ledger
+
+
+def test_a_node_stays_as_large_as_tasks_need_that_launch_nothing():
+    """The one that launches it has room on a smaller one."""
+    asks = [ask("base", resources={"cpu": 2}), ask("guest", resources={"cpu": 6}, creation_policy="reuse")]
+    offers = [offer(1.0, cpu=4), offer(1.5, cpu=8)]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    found = passes.Passes(board).whole(_seated(board, [0], []), board.jobs)
+    assert (found.left, found.cost) == ([], 1.5)
+    assert found.ledger.seats == {0: [0], 1: [0]}
+
+
+def test_what_finds_no_place_beside_the_others_is_seated_first():
+    """The others have all of one node, and one rank of the pair has to lie there."""
+    asks = [
+        *(ask(name, resources={"cpu": 2}) for name in ("one", "two")),
+        ask("pair", nodes=2, placement="any", spread="node", resources={"cpu": 2}),
+    ]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=4)])}, {})
+    numbers = {str(job.task.name): job.index for job in board.jobs}
+    found = passes.Passes(board).whole(_seated(board, [numbers["one"], numbers["two"]], []), board.jobs)
+    assert found.left == []
+    assert sorted(found.ledger.seats[numbers["pair"]]) == [0, 1]
+
+
+def test_what_finds_no_place_in_any_solution_stays_where_it_was(monkeypatch):
+    """The others go where they cost least beside it."""
+    program = _program_of(3)
+    jobs, solve, whole, asked = program.jobs, optimum.solve, passes.Passes.whole, []
+
+    def without(counted, limits, known):
+        asked.append([job.index for job in counted.jobs])
+        least, ledger = solve(counted, limits, known)
+        if ledger and jobs[0] in counted.jobs:
+            ledger.seats.pop(0)
+        return least, ledger
+
+    def lacking(self, ledger, every):
+        found = whole(self, ledger, every)
+        return found if 0 in ledger.seats else replace(found, left=[jobs[0]])
+
+    monkeypatch.setattr(search, "solve", without)
+    monkeypatch.setattr(passes.Passes, "whole", lacking)
+    found = search.Search(program.board).run()
+    assert asked == [[0, 1, 2]] * 2 + [[1, 2]]
+    assert found.left == []

@@ -129,10 +129,35 @@ class Passes:
         if any(job.index not in ledger.seats for job in others):
             found = self.seat(others, "size", wanted={}, first=ledger, by_priority=False)
             if found.left:
+                found = self._anew(ledger, others, found.left)
+            if found.left:
                 return found
             ledger = found.ledger
         # Now nodes are gone that nobody needs. Tasks that launch nothing must not keep them.
-        Tidy(ledger).run()
-        if any(job.index not in ledger.seats for job in jobs):
-            return self.seat(jobs, "size", wanted={}, first=ledger, by_priority=False)
-        return Seating(ledger, [], launch_baselines(ledger))
+        tidy = ledger.copy()
+        Tidy(tidy).run()
+        if all(job.index in tidy.seats for job in jobs):
+            return Seating(tidy, [], launch_baselines(tidy))
+        found = self.seat(jobs, "size", wanted={}, first=tidy, by_priority=False)
+        if found.left:  # they may need a larger node than the others that sit there
+            _drop_idle(ledger)
+            found = self.seat(jobs, "size", wanted={}, first=ledger, by_priority=False)
+        return found
+
+    def _anew(self, ledger: Ledger, jobs: Sequence[Job], front: Sequence[Job]) -> Seating:
+        """The tasks on the nodes that a ledger launches, some of them first."""
+        new = self.start.copy()
+        for launch in ledger.launches[len(new.launches) :]:
+            new.launch_idle(launch.option, 1)
+            if launch.name:
+                new.name(len(new.launches) - 1, launch.name)
+        first = {job.likeness for job in front}
+        return self.seat(jobs, "size", wanted={}, front=first, first=new, by_priority=False)
+
+
+def _drop_idle(ledger: Ledger) -> None:
+    """Launch no nodes on which nobody sits."""
+    used = {node for nodes in ledger.seats.values() for node in nodes}
+    for launch in list(ledger.launches):
+        if launch.name is None and launch.node not in used:
+            ledger.drop(launch.node)

@@ -56,6 +56,8 @@ class Search:
         self.passes = Passes(board, effort, known, start, until=until)
         self.known = self.passes.known
         self.admission = Admission(self.passes)
+        self._lost: set[int] = set()
+        """Tasks without a place in solutions that no outcome came of, by their index."""
 
     def seated(self, needed: Collection[int] = ()) -> Collection[int]:
         """The tasks that the best outcome seats, by their index: what they cost does not change that.
@@ -102,21 +104,27 @@ class Search:
     def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
         """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
         others = list[Seating]()
-        least = -math.inf
-        if len(free) < len(jobs):
+        least, loose = -math.inf, len(free) < len(jobs)
+        if loose:
             least, others = self._loosely(found, jobs, free)
         if not any(self._is_near(other, least) for other in others):
-            begin = base_for(
-                self.passes.start, found.ledger, {j.index for j in jobs} - {j.index for j in free}
-            )
-            lower, more = self._by_programs(self.passes.counted(begin, free, found), jobs)
+            self._lost.clear()
+            lower, more = self._by_programs(self._beside(found, jobs, free), jobs)
+            if self._lost and not more:
+                free = [job for job in free if job.index not in self._lost]
+                more = self._by_programs(self._beside(found, jobs, free), jobs, quick=True)[1]
             # With those that stay where they are it might be dearer than it has to be.
-            least, others = least if len(free) < len(jobs) else lower, others + more
+            least, others = least if loose else lower, others + more
         same = [replace(other, left=found.left, proved=found.proved) for other in others]
         found = min([found, *same], key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
         return found, bool(others)
+
+    def _beside(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> Counted:
+        """A program for tasks that may go anywhere; all others stay where they are."""
+        stay = {job.index for job in jobs} - {job.index for job in free}
+        return self.passes.counted(base_for(self.passes.start, found.ledger, stay), free, found)
 
     def _loosely(
         self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]
@@ -173,10 +181,17 @@ class Search:
     def _by(self, program: Counted, jobs: Sequence[Job], limits: SolverLimits) -> tuple[float, list[Seating]]:
         """The least that launches cost by one program, and the outcomes that it found."""
         if program.rough:
-            return roughly(program, limits, self.known, lambda ledger: self.passes.whole(ledger, jobs))
+            return roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
         least, ledger = solve(program, limits, self.known)
-        seated = [self.passes.whole(ledger, jobs)] if ledger else []
+        seated = [self._whole(ledger, jobs)] if ledger else []
         return least, [one for one in seated if not one.left]
+
+    def _whole(self, ledger: Ledger, jobs: Sequence[Job]) -> Seating:
+        """An outcome with the launches of a ledger. What that lacked is noted, if not all find a place."""
+        without = {job.index for job in jobs} - ledger.seats.keys()
+        found = self.passes.whole(ledger, jobs)
+        self._lost.update(without if found.left else ())
+        return found
 
     def _orders(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""
