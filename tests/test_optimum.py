@@ -244,6 +244,29 @@ def test_what_sits_where_no_offer_is_needed_has_columns_on_what_holds_as_much():
     assert program.program.cost(program.program.solve(passes.SEATS, zero=zero).values) < 0
 
 
+def test_the_columns_of_a_gang_are_found_where_it_sits(monkeypatch):
+    """Not by trying all fleets for each gang: there may be a thousand of both."""
+    asks = [ask(f"t{i}", nodes=2, placement="cluster", resources={"cpu": "5.."}) for i in range(10)]
+    rules = {
+        name: fleet(name, "0..2", [offer(1.0 + i, cpu=8, region=name)], blocks="auto", placement="cluster")
+        for i, name in enumerate(f"f{i}" for i in range(12))
+    }
+    board = Board(asks, [], rules, {})
+    found = passes.Passes(board).seat(board.jobs, "size", wanted={})
+    program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    assert (found.left, len(program.runs) >= 12, bool(program.program)) == ([], True, True)
+    tried, seat = [], solved._Taken.seat
+
+    def trying(self, seats, run):
+        tried.append(run)
+        return seat(self, seats, run)
+
+    monkeypatch.setattr(solved._Taken, "seat", trying)
+    taken = solved.columns_of(program, found.ledger)
+    assert len(tried) == len(asks)
+    assert len(taken & {column for _, _, column in program.runs}) == len(asks)
+
+
 @given(dictionaries(integers(1, 7), integers(1, 4), min_size=1), integers(1, 16))
 def test_the_arcs_hold_each_cut_of_a_node(most, last):
     """Whatever fits on it, the larger ranks first, is one way along the arcs."""

@@ -123,7 +123,7 @@ class Counted:
     lost: Collection[tuple[int, int]] = ()
     """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
     lossy: Collection[int] = ()
-    """The classes with such nodes in all solutions."""
+    """The classes of the nodes where ranks found no place in any of its solutions so far."""
     loose: Collection[int] = ()
     """Tasks that are counted and not seated, by their index: the program does not know all of their rules."""
     seated: Collection[int] = ()

@@ -134,10 +134,11 @@ class Passes:
                 return found
             ledger = found.ledger
         # Now nodes are gone that nobody needs. Tasks that launch nothing must not keep them.
+        if all(job.index in ledger.seats for job in jobs):
+            Tidy(ledger).run()
+            return Seating(ledger, [], launch_baselines(ledger))
         tidy = ledger.copy()
         Tidy(tidy).run()
-        if all(job.index in tidy.seats for job in jobs):
-            return Seating(tidy, [], launch_baselines(tidy))
         found = self.seat(jobs, "size", wanted={}, first=tidy, by_priority=False)
         if found.left:  # they may need a larger node than the others that sit there
             _drop_idle(ledger)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.cutting import pack
 from declarative.placement.ledger import Ledger
+from declarative.placement.requests import Job
 from declarative.placement.volumes import hold, serves
 
 NEARLY = 1e-4
@@ -146,13 +147,19 @@ def columns_of(counted: Counted, found: Ledger) -> set[int]:
         for job, rank in piece.seats:
             if job.index in found.seats:
                 taken.seat([(number, (job, rank))], -1)
-    todo = {job.index for gang in counted.gangs.values() for job in gang.jobs} & found.seats.keys()
-    for run, (gang, _, column) in enumerate(counted.runs):
+    runs: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    """A gang, one of its pieces, and a class → the runs in which such a rank may sit there."""
+    for number, index, _, run in counted.placed:
+        if run >= 0:
+            runs[id(counted.runs[run][0]), number, index].append(run)
+    for gang in counted.gangs.values():
+        first = next(iter(gang.seats))
         for place, job in enumerate(gang.jobs):
-            seats = ((n, one) for n, of_jobs in gang.seats.items() for one in of_jobs[place])
-            if job.index in todo and taken.seat(seats, run):
-                taken.columns.add(column)
-                todo.discard(job.index)
+            if job.index in found.seats:
+                seats = [(n, one) for n, of_jobs in gang.seats.items() for one in of_jobs[place]]
+                here = runs[id(gang), first, taken.class_at(*seats[0][1])]
+                seated = (counted.runs[run][2] for run in here if taken.seat(seats, run))
+                taken.columns.update(itertools.islice(seated, 1))
     taken.cut()
     return taken.columns
 
@@ -178,16 +185,21 @@ class _Taken:
         self._sizes: dict[int, list[int]] = {node: [] for node in self._option_of}
         """Node → the blocks that each of its ranks takes."""
 
+    def class_at(self, job: Job, rank: int) -> int:
+        """The number of the class of the node where a rank sits; -1 if it is in none."""
+        node = self.found.seats[job.index][rank]
+        option = self._option_of.get(node)
+        return self._class_of.get(option.kind if option else self.found.kind_of[node], -1)
+
     def seat(self, seats: Iterable[tuple[int, Seat]], run: int) -> bool:
         """Take the columns for ranks, each with the number of its piece; whether there are all of them."""
         own = list[tuple[int, int, int]]()
         for number, (job, rank) in seats:
-            node = self.found.seats[job.index][rank]
-            option = self._option_of.get(node)
-            index = self._class_of.get(option.kind if option else self.found.kind_of[node], -1)
+            index = self.class_at(job, rank)
             column = self._column_of.get((number, index, run))
             if column is None:
                 return False
+            node = self.found.seats[job.index][rank]
             own.append((column, node, self.counted.classes[index].takes[number]))
         for column, node, blocks in own:
             self.columns.add(column)
@@ -198,29 +210,31 @@ class _Taken:
         """Take the columns for nodes, for how they are cut, and for where cluster fleets begin."""
         counted, base = self.counted, self.counted.base
         stock_of = {stock.option or (stock.kind, stock.idle): i for i, stock in enumerate(counted.stocks)}
-        cuts: set[tuple[int, tuple[int, ...]]] = set()
+        cuts: dict[int, set[tuple[int, ...]]] = defaultdict(set)
         for node, sizes in self._sizes.items():
             own = self._in_base.get(node, node)
             stock = stock_of.get(self._option_of.get(node) or (base.kind_of[own], base.free[own]))
             if stock is not None:
-                cuts.add((stock, tuple(sorted(sizes, reverse=True))))
-        class_of = {stock: one for one in counted.classes for stock in one.stocks}
-        for stock, ranks in cuts:
-            self.columns.add(counted.bought[stock])
-            if stock in class_of:
-                self.columns |= _arcs(class_of[stock], counted.stocks[stock].idle, ranks)
-        self.columns.update(here for here, own in counted.homes.items() if not self.columns.isdisjoint(own))
+                cuts[stock].add(tuple(sorted(sizes, reverse=True)))
+        self.columns.update(counted.bought[stock] for stock in cuts)
+        for one in counted.classes:
+            here = [(counted.stocks[i].idle, ranks) for i in one.stocks for ranks in cuts.get(i, ())]
+            if one.arcs and here:
+                self.columns.update(_arcs(one, here))
+        homes = counted.homes.items()
+        self.columns.update(column for column, own in homes if not self.columns.isdisjoint(own))
 
 
-def _arcs(one: Class, idle: int, sizes: Iterable[int]) -> set[int]:
-    """The columns for how a node with so many idle blocks is cut into ranks, the large ones first."""
+def _arcs(one: Class, cuts: Iterable[tuple[int, Sequence[int]]]) -> Iterator[int]:
+    """The columns for how nodes are cut: the idle blocks of each, and its ranks, the large ones first."""
     column_of = {arc: column for column, arc in one.arcs.items()}
-    rest = {start: end for start, end in one.arcs.values() if end < 0}
-    arcs, at = list[tuple[int, int]](), 0
-    for size in itertools.takewhile(lambda size: size > 1, sizes):
-        arcs.append((at, at + size))
-        at += size
-    while at < idle and at in rest:
-        arcs.append((at, rest[at]))
-        at = -rest[at]
-    return {column_of[arc] for arc in arcs if arc in column_of}
+    rest = {start: end for start, end in column_of if end < 0}
+    for idle, sizes in cuts:
+        arcs, at = list[tuple[int, int]](), 0
+        for size in itertools.takewhile(lambda size: size > 1, sizes):
+            arcs.append((at, at + size))
+            at += size
+        while at < idle and at in rest:
+            arcs.append((at, rest[at]))
+            at = -rest[at]
+        yield from (column_of[arc] for arc in arcs if arc in column_of)
