@@ -74,5 +74,6 @@ until rm -rf $left 2>/dev/null; do tries=$((tries + 1)); [ $tries -lt 200 ] || e
 def wipe(machines: Machines) -> None:
     """End what tests started on hosts, and take away what they left there: the next one finds them as new."""
     for m in machines:
+        m.plug()  # where a test failed while it was cut off
         m.sh(CLEAR)
     background.close()  # what this process knew of them is not so any more
