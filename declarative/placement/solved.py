@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from declarative.placement.board import Option
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.cutting import pack
 from declarative.placement.ledger import Ledger
@@ -23,8 +24,8 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
     whose ranks have to lie apart and would share a node; and, if the program is rough, those of which a rank
     finds no place.
     """
-    ledger = counted.base.copy()
-    slots = [_slots(counted, one, values, ledger) for one in counted.classes]
+    launches: list[Option] = []
+    slots = [_slots(counted, one, values, launches) for one in counted.classes]
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
     of_run = _of_runs(counted, values)
     seats: list[tuple[Seat, int]] = []
@@ -56,10 +57,24 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
     without = {job for job, _ in lost} | crowded
     counted.seated = {seat[0].index for seat, _ in seats} - without
     without |= set(counted.loose)
+    ledger = counted.base.copy()
+    # Where launches cost nothing, a solution names any number of them.
+    used = {node for _, node in seats} if counted.worth else None
+    number_of = _launch(ledger, launches, used)
     for seat, node in seats:
         if seat[0].index not in without:
-            _sit(ledger, seat, node)
+            _sit(ledger, seat, number_of.get(node, node))
     return ledger
+
+
+def _launch(ledger: Ledger, options: Sequence[Option], used: Collection[int] | None) -> dict[int, int]:
+    """Launch those that are used, or all. Number, if all of them are launched → number."""
+    out: dict[int, int] = {}
+    for node, option in enumerate(options, len(ledger.free)):
+        if used is None or node in used:
+            out[node] = len(ledger.free)
+            ledger.launch_idle(option, 1)
+    return out
 
 
 def _of_runs(counted: Counted, values: Sequence[float]) -> dict[tuple[int, int], Iterator[Seat]]:
@@ -91,17 +106,20 @@ def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
         hold(ledger, job, rank, found)
 
 
-def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> Mapping[int, list[int]]:
+def _slots(
+    counted: Counted, one: Class, values: Sequence[float], launches: list[Option]
+) -> Mapping[int, list[int]]:
     """Blocks of a rank → nodes with a place for it, one for each place; the last is to be taken first."""
-    nodes = _nodes(counted, one, values, ledger)
+    nodes = _nodes(counted, one, values, launches)
     if not one.arcs:
         sizes = sorted(one.sizes, reverse=True)
         counts = {size: sum(round(values[column]) for column in one.sizes[size]) for size in sizes}
         return pack(sorted((idle, node) for idle, own in nodes.items() for node in own), counts)
+    taken = [(arc, round(values[column])) for column, arc in one.arcs.items() if values[column] > NEARLY]
     leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
     """Where an arc begins → where it ends and how often it is taken; the long ones are the last."""
-    for column, (start, end) in sorted(one.arcs.items(), key=lambda arc: abs(arc[1][1])):
-        if count := round(values[column]):
+    for (start, end), count in sorted(taken, key=lambda item: abs(item[0][1])):
+        if count:
             leaving[start].append((end, count))
     out: dict[int, list[int]] = defaultdict(list)
     for _ in range(sum(map(len, nodes.values()))):
@@ -122,14 +140,18 @@ def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger
     return out
 
 
-def _nodes(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> dict[int, list[int]]:
-    """Idle blocks → the nodes of a class, those that it launches included; the last is to be taken first."""
+def _nodes(
+    counted: Counted, one: Class, values: Sequence[float], launches: list[Option]
+) -> dict[int, list[int]]:
+    """Idle blocks → the nodes of a class, the last is to be taken first. Those that it launches are added to
+    `launches`, and have the numbers that follow.
+    """
     out: dict[int, list[int]] = defaultdict(list)
     for i in one.stocks:
         stock, count = counted.stocks[i], round(values[counted.bought[i]])
         if stock.option:
-            first = len(ledger.free)
-            ledger.launch_idle(stock.option, count)
+            first = len(counted.base.free) + len(launches)
+            launches += [stock.option] * count
             out[stock.idle] += range(first, first + count)
         elif count:
             out[stock.idle] += [-n for n in reversed(counted.base.piles[stock.kind][stock.idle][-count:])]
