@@ -328,6 +328,19 @@ def _program_of(number=5, *, may=False, **rule):
     return counted.Counted(Ledger.start(board), [] if may else jobs, {}, 1000, jobs if may else ())
 
 
+def test_a_solution_that_seats_the_most_tasks_launches_only_what_they_use():
+    """Launches cost nothing in its program: it may name any number of them."""
+    program = _program_of(5, may=True)
+    values = list(program.program.solve(passes.SEATS).values)
+    for column in program.bought:
+        values[column] += 50
+    ledger = solved.ledger_of(program, values)
+    assert ledger is not None
+    used = {node for nodes in ledger.seats.values() for node in nodes}
+    assert len(ledger.seats) == 5
+    assert {launch.node for launch in ledger.launches} == used
+
+
 @pytest.mark.parametrize("small", [1, 10**6])
 def test_few_columns_are_looked_at_first(monkeypatch, small):
     """They are enough here, so all are not."""
@@ -736,13 +749,35 @@ def test_a_rough_program_is_searched_thoroughly_where_launches_are_dear(
         return NONE
 
     program = _program_of(5).roughened()
-    first = program.program.solve(passes.COST)
+    found = program.program.solve(passes.COST)
     program.program.most_work = program.program.work
-    monkeypatch.setattr(optimum, "_with_few", lambda *_: first)
     monkeypatch.setattr(Program, "solve", solve)
-    bound = program.program.cost(first.values) / above
-    optimum._solve_roughly(program, passes.COST, replace(first, bound=bound), optimum.FEW_COST)
+    bound = program.program.cost(found.values) / above
+    optimum._solve_roughly(program, passes.COST, replace(found, bound=bound), found)
     assert asked == [False] * thoroughly
+
+
+def test_a_second_look_at_a_rough_program_begins_where_the_first_ended(monkeypatch):
+    """Unless rows were added."""
+    asked = []
+
+    def solve(program, limits, **how):
+        asked.append(how)
+        return real(program, limits, **how)
+
+    real = Program.solve
+    monkeypatch.setattr(Program, "solve", solve)
+    monkeypatch.setattr(optimum, "EXACT", 0)
+    monkeypatch.setattr(optimum, "SURE", 1)
+    program = _program_of(5).roughened()
+    found = optimum._solve(program, passes.COST)
+    assert asked
+    asked.clear()
+    assert optimum._solve(program, passes.COST) == found
+    assert not asked
+    program.program.row(0, math.inf, {0: 1.0})
+    assert optimum._solve(program, passes.COST) == found
+    assert asked
 
 
 @pytest.mark.parametrize(("far", "quick", "again"), [(0.5, False, 1), (1.5, False, 0), (0.5, True, 0)])
@@ -808,6 +843,25 @@ def test_what_a_rough_program_found_is_enough_if_the_exact_one_is_dear(monkeypat
     assert asked == [True, False][: 1 + exactly]
 
 
+@pytest.mark.parametrize(("work", "asked_for"), [(0, [False]), (1e9, [True])])
+def test_a_rough_program_that_is_not_much_smaller_is_solved_if_the_exact_one_takes_too_much(
+    monkeypatch, work, asked_for
+):
+    asked = []
+
+    def by(_search, program, _jobs, _most):
+        asked.append(program.rough)
+        return 1.0, [Mock(cost=1.0)]
+
+    program = _program_of(5)
+    monkeypatch.setattr(counted, "ROUGH", 0)
+    monkeypatch.setattr(search.Search, "_by", by)
+    monkeypatch.setattr(search, "rough_of", lambda _: None)
+    monkeypatch.setattr(search, "least_work", lambda _: work)
+    search.Search(program.board)._by_programs(program, program.jobs)
+    assert asked == asked_for
+
+
 def test_the_bound_is_not_that_of_a_program_that_was_tightened(monkeypatch):
     """Rows by which nodes hold less than they may are no part of the one that is solved at last."""
     rows = []
@@ -816,6 +870,7 @@ def test_the_bound_is_not_that_of_a_program_that_was_tightened(monkeypatch):
         rows.append(len(program.program.low))
         if program.rough:
             program.program.row(0, 0, {0: 1.0})
+            program.lossy = {0}
         return 1.0, []
 
     program = _program_of(5)

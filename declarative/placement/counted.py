@@ -19,7 +19,7 @@ from declarative.model.record import dataclass
 from declarative.placement.board import Option
 from declarative.placement.cutting import columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Program
+from declarative.placement.program import Program, Solution
 from declarative.placement.requests import (
     ANYWHERE,
     Area,
@@ -136,6 +136,10 @@ class Counted:
     """Where the tasks sit that were seated one after the other."""
     guide: Collection[int] = ()
     """The columns, but for how nodes are cut, that are above 0 in the first rough solution."""
+    looked: tuple[int, Solution, Solution] | None = None
+    """Of a rough program: how many rows it had when it was solved, its fractions, and its solution with few
+    columns.
+    """
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ class Counted:
     def roughened(self, cut: Collection[int] = ()) -> Counted:
         """The rough program for the same tasks, but for the classes of nodes that are `cut` all the same."""
         rough = copy.copy(self)
-        for cached in ("program", "size"):
+        for cached in ("program", "size", "looked"):
             rough.__dict__.pop(cached, None)
         rough.rough = True
         rough.classes = [

@@ -255,13 +255,18 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions, then with few columns, and with all if those were not good enough."""
     program, small = counted.program, counted.size * SMALL <= limits.columns
     limits = _adapted(counted, limits, small=small)
-    first = _fractions(counted, limits)
+    looked = counted.looked if counted.looked and counted.looked[0] == len(program.low) else None
+    first = looked[1] if looked else _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps = _steps(counted, small=small)
     if counted.rough and not counted.worth and len(counted.jobs) > EXACT:
         # Which of its ranks find a place is not known anyway.
-        return _solve_roughly(counted, limits, first, steps)
+        first = replace(first, bound=max(first.bound, counted.bound))
+        found = looked[2] if looked and looked[2].values else _with_few(counted, limits, first, steps)
+        # What ended early may find more with more work.
+        counted.looked = len(program.low), first, found if program.work < program.most_work else NONE
+        return _solve_roughly(counted, limits, first, found)
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
     if limits.quick and found.values:
@@ -278,14 +283,11 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 
-def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, steps: Sequence[Few]) -> Solution:
-    """Few columns, and if what they launch costs far more than the bound, a thorough search: fractions may be
-    a fifth below what whole nodes cost, and few columns do not show whether they are.
+def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, found: Solution) -> Solution:
+    """If what was found costs far more than the bound, a thorough search: fractions may be a fifth below what
+    whole nodes cost, and few columns do not show whether they are.
     """
-    program = counted.program
-    first = replace(first, bound=max(first.bound, counted.bound))
-    found = _with_few(counted, limits, first, steps)
-    cost = program.cost(found.values)
+    program, cost = counted.program, counted.program.cost(found.values)
     sure = cost <= first.bound * (1 + SURE) or counted.bound > -math.inf
     if sure or len(program.costs) > MOST_THOROUGH:
         return Solution(first.bound, found.values)

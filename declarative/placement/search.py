@@ -159,7 +159,7 @@ class Search:
         last = rough or (counted.roughened() if counted.roughens else None)
         for program in (rough, counted, None if rough else last):
             left = self.passes.work_left
-            dear = least_work(counted) if rough and program is counted else 0.0
+            dear = least_work(counted) if last and program is counted else 0.0
             reach = rough.reach if rough and dear else 0.0
             fair = max(least, reach) * (1 + FAIR * self.passes.cost.gap) + ROUNDED
             if program and dear <= left and not any(one.cost <= fair for one in found):
@@ -170,10 +170,14 @@ class Search:
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             limits = replace(self.passes.cost, work=AGAIN * self.passes.cost.work)
-            # By a new program: what a rough one was tightened by is not true of all plans.
-            again = counted.roughened(last.lossy) if last else counted
-            again = counted.roughened() if again.large else again
-            again.guide = last.guide if last else ()
+            again = counted
+            if last and last.lossy:
+                # By a new program: what a rough one was tightened by is not true of all plans.
+                again = counted.roughened(last.lossy)
+                again = counted.roughened() if again.large else again
+                again.guide = last.guide
+            elif last:
+                again, last.bound = last, -math.inf
             lower, more = self._by(again, jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
