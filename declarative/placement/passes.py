@@ -12,7 +12,7 @@ from declarative.placement.counted import Counted
 from declarative.placement.gangs import Seating, keep_places, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known
+from declarative.placement.optimum import EXACT, Known
 from declarative.placement.orders import Orders
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job
@@ -23,8 +23,11 @@ COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
 SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
-WORK, FEW_WORK, MOST_WORK = 0.55, 460, 2_000
+WORK, FEW_WORK, MOST_WORK = 0.55, 380, 2_000
 """The work of all programs of one plan for each task; for at least so many tasks, and for at most so many."""
+
+EXACT_WORK = 460
+"""For `EXACT` tasks or fewer there is the work of so many, since all that is said of them is to be proved."""
 
 SEATING, SEATED = 0.6, 0.45
 """The part of it for programs for the most tasks, and for one of these."""
@@ -59,7 +62,8 @@ class Passes:
         self.board = board
         self.known = known or Known()
         self.cost, self.seats = COST.times(effort), SEATS.times(effort)
-        work = WORK * min(max(len(board.jobs), FEW_WORK), MOST_WORK) * effort
+        tasks = min(max(len(board.jobs), FEW_WORK), MOST_WORK) if len(board.jobs) > EXACT else EXACT_WORK
+        work = WORK * tasks * effort
         self.seats = replace(self.seats, work=SEATED * work)
         self.until, self.all_drawn = until, self.known.drawn + work
         self.seats_drawn = self.known.drawn + SEATING * work

@@ -20,7 +20,7 @@ from declarative.placement.board import Board
 from declarative.placement.finish import finish
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import Known
+from declarative.placement.optimum import EXACT, Known
 from declarative.placement.passes import SEAT_WORK
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job
@@ -49,10 +49,12 @@ CLOSER = 8
 """How many times as often, and as long, if it is about one task."""
 
 ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 25
-"""The work of a plan and its hints together; of hints alone at most, and at least. This is for up to…"""
+"""The work of a plan and its hints together; of hints alone at most, and at least. This is for so many tasks
+as are in `MANY`, and for `EXACT` or fewer.
+"""
 
-MANY, TIMES = 300, 1.5
-"""…so many tasks. With more it grows in proportion, up to so many times as much."""
+MANY, FEWER, TIMES = 350, 0.85, 1.5
+"""For others it is in proportion to their number, within these two times as much."""
 
 
 def place(
@@ -146,7 +148,8 @@ class Remedies:
         left = found.left
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
         closer = CLOSER if about else 1
-        scale = effort * min(TIMES, max(1.0, len(board.jobs) / MANY))
+        few = len(board.jobs) <= EXACT
+        scale = effort * (1 if few else min(TIMES, max(FEWER, len(board.jobs) / MANY)))
         work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
         one_plan = PASSES * SEAT_WORK * len(board.jobs)
         work = max(work, one_plan) if about else work

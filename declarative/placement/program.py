@@ -161,7 +161,10 @@ class Program:
         """
         a_round = one.round + one.column_round * thousands
         self.work += 0.4 + one.term * len(self.columns) / 1000
-        most, rounds = (self.most_work - self.work) / a_round if a_round else math.inf, 0
+        a_step = one.step + one.column_step * thousands
+        # HiGHS does not say before the end how many iterations it took.
+        usual = a_round + one.steps * a_step
+        most, rounds = (self.most_work - self.work) / usual if a_round else math.inf, 0
 
         def look(_kind: int, _message: str, _found: object, answer: Any, _data: object) -> None:
             nonlocal rounds
@@ -175,7 +178,7 @@ class Program:
         if interior:
             self.work += INTERIOR_WORK * len(self.costs) / 1000
         if not (interior and one is FRACTIONS):
-            self.work += steps * (one.step + one.column_step * thousands) + a_round * rounds
+            self.work += steps * a_step + a_round * rounds
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
         """The program as HiGHS takes it, but for what its columns may be."""
@@ -207,12 +210,14 @@ class Work(NamedTuple):
     round: float = 0.0
     column_round: float = 0.0
     """For each round of cuts, or node: in any case, and for a thousand columns above 0."""
+    steps: float = 0.0
+    """The simplex iterations that a limit counts for each round."""
     root: float = 0.0
     """For a thousand columns above 0: a search does not begin with less, since HiGHS does not stop before."""
 
 
 FRACTIONS = Work(0.7, 0.0066, 0.003)
-SOME = Work(0.15, 0.014, 0.008, 0.3, 0.63)
+SOME = Work(0.15, 0.014, 0.008, 0.3, 0.63, steps=40, root=7)
 EVERY = Work(0.15, 0.028, 0.11, 0.08, 1.0, root=15)
 THOROUGH = Work(0.2, 0.06, 0.11, 0.0, 3.0, root=30)
 """Where no column has to be a whole number, some have to, and all: if brief, and if not."""
