@@ -216,7 +216,8 @@ def test_it_is_said_that_ranks_never_lie_apart_only_if_that_is_proved(offers, co
     """Where the search does not find what there is, the task may fit all the same."""
     monkeypatch.setattr("declarative.placement.solved.ledger_of", lambda *_: None)
     monkeypatch.setattr("declarative.placement.optimum.ledger_of", lambda *_: None)
-    monkeypatch.setattr("declarative.placement.constrained.Special._near", lambda *_: True)
+    every = "declarative.placement.constrained.Special._near"
+    monkeypatch.setattr(every, lambda self, _: range(len(self.board.kinds)))
     (refusal,) = run(ask(2, placement="any", spread="zone"), fleets=[fleet(offers=offers)]).refusals
     assert (refusal.code, refusal.proved) == (code, code == "never-fits")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
@@ -85,22 +85,18 @@ class Special:
 
     def _share(self, node: int, other: int) -> bool:
         """Whether two nodes lie at one place of the level that ranks are spread over."""
-        return self._near(self.ledger.kind_of[node], self.ledger.kind_of[other])
+        return self.ledger.kind_of[other] in self._near(node)
 
-    def _near(self, kind: int, other: int) -> bool:
-        """Whether two kinds of nodes lie at one place of the level that ranks are spread over."""
-        if self.spread in (None, "node"):
-            return False
-        one, two = self.board.kinds[kind], self.board.kinds[other]
-        elsewhere = (one.backend, one.region) != (two.backend, two.region)
-        return not elsewhere and one.at(self.spread) == two.at(self.spread)
+    def _near(self, node: int) -> Collection[int]:
+        """The kinds of nodes at one place of the level that ranks are spread over with a node."""
+        alone = self.spread in (None, "node")
+        return () if alone else self.board.near(str(self.spread), self.ledger.kind_of[node])
 
     def _part(self, node: int) -> None:
         """Keep other ranks away from where a rank is seated."""
         if self.spread is not None:
-            own = self.ledger.kind_of[node]
             self.beside.add(node)
-            self.barred.update(k for k in range(len(self.board.kinds)) if self._near(k, own))
+            self.barred.update(self._near(node))
 
     # Volumes
 
