@@ -522,9 +522,9 @@ def test_a_rough_solution_that_lacks_a_task_is_repaired(repaired, monkeypatch):
     program = counted.Counted(Ledger.start(board), [must], {}, 1000, [may]).roughened()
     real = solved.ledger_of
 
-    def lacking(counted, values):
+    def lacking(counted, values, without=()):
         counted.loose = {*counted.loose, must.index}
-        found = real(counted, values)
+        found = real(counted, values, without)
         counted.seated = {may.index}
         return found
 
@@ -1065,6 +1065,36 @@ def test_a_node_stays_as_large_as_tasks_need_that_launch_nothing():
     found = passes.Passes(board).whole(_seated(board, [0], []), board.jobs)
     assert (found.left, found.cost) == ([], 1.5)
     assert found.ledger.seats == {0: [0], 1: [0]}
+
+
+def test_what_launches_nothing_sits_where_the_program_says_beside_another():
+    """It may sit only where others do: one of them goes to its node, and nothing larger is launched."""
+    asks = [
+        ask("large", nodes=2, placement="any", resources={"cpu": 29}),
+        ask("small", resources={"cpu": 1}),
+        ask("base", resources={"cpu": 13}),
+        ask("guest", nodes=3, placement="any", resources={"cpu": 11}, creation_policy="reuse"),
+    ]
+    offers = [offer(1.49, cpu=32), offer(77.56, cpu=192)]
+    outcome = run(asks, fleets=[fleet(nodes="0..5", blocks="auto", offers=offers)])
+    assert not outcome.refusals
+    assert cost(outcome) == pytest.approx(4 * 1.49)
+
+
+@pytest.mark.parametrize(("size", "moved"), [(2, True), (3, False)])
+def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(size, moved):
+    """The node is launched for it alone. One of two others comes, if it is small enough."""
+    asks = [
+        *(ask(name, resources={"cpu": size}) for name in ("one", "two")),
+        ask("guest", resources={"cpu": 6}, creation_policy="reuse"),
+    ]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    guest, one, two = (job.index for job in board.jobs)
+    ledger = _seated(board, [one, two], [guest])
+    solved.accompany(ledger, Ledger.start(board), {guest})
+    seats = {guest: [1], one: [1], two: [0]} if moved else {one: [0], two: [0]}
+    assert ledger.seats == seats
+    assert ledger.free == ([6, 0] if moved else [2, 8])
 
 
 def test_what_finds_no_place_beside_the_others_is_seated_first():

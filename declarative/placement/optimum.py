@@ -177,7 +177,8 @@ def most(
             least = least if turn else max(least, lower)
             good, has = ledger, program.seated
             if ledger and best is None and any(job.index not in has for job in counted.jobs):
-                good = whole(_without_optional(program, ledger))
+                # Others find a place on the nodes of those that may be left out.
+                good = whole(ledger_of(program, program.values, program.may) or ledger)
                 has = good.seats if good else ()
             if good and all(job.index in has for job in counted.jobs):
                 seated = sum(job.weight for job in counted.may if job.index in has)
@@ -187,14 +188,6 @@ def most(
             if ledger is None or not program.rough or not _tighten(program, ledger):
                 break
     return least, best
-
-
-def _without_optional(program: Counted, ledger: Ledger) -> Ledger:
-    """The ledger of a solution without the tasks that may be left out, on whose nodes others find a place."""
-    loose, program.loose = program.loose, {*program.loose, *(job.index for job in program.may)}
-    others = ledger_of(program, program.values)
-    program.loose = loose
-    return others or ledger
 
 
 def roughly(

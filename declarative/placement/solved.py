@@ -19,10 +19,10 @@ NEARLY = 1e-4
 """A number that is this close to a whole number counts as that."""
 
 
-def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
-    """The ledger that a solution stands for; None if some of its numbers are not whole. Tasks are left out
-    whose ranks have to lie apart and would share a node; and, if the program is rough, those of which a rank
-    finds no place.
+def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] = ()) -> Ledger | None:
+    """The ledger that a solution stands for, `without` some of its tasks; None if some of its numbers are not
+    whole. Tasks are left out whose ranks have to lie apart and would share a node; and, if the program is
+    rough, those of which a rank finds no place.
     """
     launches: list[Option] = []
     slots = [_slots(counted, one, values, launches) for one in counted.classes]
@@ -54,17 +54,74 @@ def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
     ):
         return None
     counted.lost, counted.values = lost, values
-    without = {job for job, _ in lost} | crowded
-    counted.seated = {seat[0].index for seat, _ in seats} - without
-    without |= set(counted.loose)
+    out = {job for job, _ in lost} | crowded
+    counted.seated = {seat[0].index for seat, _ in seats} - out
+    # Whether a task may sit on nodes that others launch is seen afterwards.
+    may = {job.index for (job, _), _ in seats if job.index in counted.loose and job.reuse and job.plain}
+    out |= (set(counted.loose) - may) | {job.index for job in without}
     ledger = counted.base.copy()
     # Where launches cost nothing, a solution names any number of them.
     used = {node for _, node in seats} if counted.worth else None
     number_of = _launch(ledger, launches, used)
     for seat, node in seats:
-        if seat[0].index not in without:
+        if seat[0].index not in out:
             _sit(ledger, seat, number_of.get(node, node))
+    if may:
+        accompany(ledger, counted.base, may)
     return ledger
+
+
+def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
+    """Let tasks that launch nothing sit only where others do: move a rank of these to each node that has
+    none, or else leave those without a place that lie there. `guests` are such tasks, by their index. What
+    sits in the `base` stays.
+    """
+    jobs, left = ledger.board.jobs, set[int]()
+    on: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
+    for index, nodes in ledger.seats.items():
+        for rank, node in enumerate(nodes):
+            if node in on:
+                on[node].append((jobs[index], rank))
+    hosts = [
+        (jobs[index], rank)
+        for index, nodes in ledger.seats.items()
+        if index not in base.seats and jobs[index].plain and not jobs[index].reuse
+        for rank in range(len(nodes))
+    ]
+    for node, seats in on.items():
+        if not seats or any(job.index not in guests for job, _ in seats):
+            continue
+        host = next((seat for seat in hosts if _may_join(ledger, seat, node, on)), None)
+        if host is None:
+            left.update(job.index for job, _ in seats)
+            continue
+        job, rank = host
+        old = ledger.seats[job.index][rank]
+        if old in on:
+            on[old].remove(host)
+        seats.append(host)
+        ledger.seats[job.index][rank] = node
+        ledger.fill(old, -job.request.fit[ledger.kind_of[old]])
+        ledger.fill(node, job.request.fit[ledger.kind_of[node]])
+    for index in sorted(left):
+        for node in ledger.seats.pop(index):
+            ledger.fill(node, -jobs[index].request.fit[ledger.kind_of[node]])
+
+
+def _may_join(ledger: Ledger, seat: Seat, node: int, on: Mapping[int, Sequence[Seat]]) -> bool:
+    """Whether a rank may go to a launched node, and does not leave alone those that launch nothing. `on` are
+    the ranks on each launched node.
+    """
+    (job, rank), board = seat, ledger.board
+    old = ledger.seats[job.index][rank]
+    others = [other for other, _ in on.get(old, ()) if other is not job]
+    if old == node or job.request.whole or (others and all(other.reuse for other in others)):
+        return False
+    to, at = board.kinds[ledger.kind_of[node]], board.kinds[ledger.kind_of[old]]
+    near = (to.fleet, to.place) == (at.fleet, at.place) or not job.request.together
+    makers = {board.maker_of[ledger.kind_of[n]] for n in (node, old)}
+    fits = 0 < job.request.fit.get(ledger.kind_of[node], 0) <= ledger.free[node]
+    return fits and near and (len(makers) == 1 or not job.request.apart)
 
 
 def _launch(ledger: Ledger, options: Sequence[Option], used: Collection[int] | None) -> dict[int, int]:
