@@ -1081,9 +1081,10 @@ def test_what_launches_nothing_sits_where_the_program_says_beside_another():
     assert cost(outcome) == pytest.approx(4 * 1.49)
 
 
-@pytest.mark.parametrize(("size", "moved"), [(2, True), (3, False)])
-def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(size, moved):
-    """The node is launched for it alone. One of two others comes, if it is small enough."""
+@pytest.mark.parametrize(("size", "tries", "moved"), [(2, 9, True), (3, 9, False), (2, 0, False)])
+def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(monkeypatch, size, tries, moved):
+    """The node is launched for it alone. One of two others comes, if it is small enough and looked at."""
+    monkeypatch.setattr(solved, "MOST_TRIES", tries)
     asks = [
         *(ask(name, resources={"cpu": size}) for name in ("one", "two")),
         ask("guest", resources={"cpu": 6}, creation_policy="reuse"),
@@ -1094,7 +1095,7 @@ def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(size, mo
     solved.accompany(ledger, Ledger.start(board), {guest})
     seats = {guest: [1], one: [1], two: [0]} if moved else {one: [0], two: [0]}
     assert ledger.seats == seats
-    assert ledger.free == ([6, 0] if moved else [2, 8])
+    assert ledger.free == ([6, 0] if moved else [8 - 2 * size, 8])
 
 
 def test_what_finds_no_place_beside_the_others_is_seated_first():

@@ -211,7 +211,7 @@ class Work(NamedTuple):
     column_round: float = 0.0
     """For each round of cuts, or node: in any case, and for a thousand columns above 0."""
     steps: float = 0.0
-    """The simplex iterations that a limit counts for each round."""
+    """The simplex iterations that a limit counts for each round; 0 where plans cost more with that."""
     root: float = 0.0
     """For a thousand columns above 0: a search does not begin with less, since HiGHS does not stop before."""
 

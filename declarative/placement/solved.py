@@ -18,6 +18,9 @@ from declarative.placement.volumes import hold, serves
 NEARLY = 1e-4
 """A number that is this close to a whole number counts as that."""
 
+MOST_TRIES = 20_000
+"""Ranks that are looked at to bring another task to nodes where only tasks lie that launch nothing."""
+
 
 def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] = ()) -> Ledger | None:
     """The ledger that a solution stands for, `without` some of its tasks; None if some of its numbers are not
@@ -88,10 +91,12 @@ def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
         if index not in base.seats and jobs[index].plain and not jobs[index].reuse
         for rank in range(len(nodes))
     ]
+    tries = iter(range(MOST_TRIES))
     for node, seats in on.items():
         if not seats or any(job.index not in guests for job, _ in seats):
             continue
-        host = next((seat for seat in hosts if _may_join(ledger, seat, node, on)), None)
+        looked_at = (seat for seat, _ in zip(hosts, tries, strict=False))
+        host = next((seat for seat in looked_at if _may_join(ledger, seat, node, on)), None)
         if host is None:
             left.update(job.index for job, _ in seats)
             continue
@@ -172,12 +177,11 @@ def _slots(
         sizes = sorted(one.sizes, reverse=True)
         counts = {size: sum(round(values[column]) for column in one.sizes[size]) for size in sizes}
         return pack(sorted((idle, node) for idle, own in nodes.items() for node in own), counts)
-    taken = [(arc, round(values[column])) for column, arc in one.arcs.items() if values[column] > NEARLY]
+    taken = [(arc, round(values[column])) for column, arc in one.arcs.items() if values[column] > 0.5]
     leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
     """Where an arc begins → where it ends and how often it is taken; the long ones are the last."""
     for (start, end), count in sorted(taken, key=lambda item: abs(item[0][1])):
-        if count:
-            leaving[start].append((end, count))
+        leaving[start].append((end, count))
     out: dict[int, list[int]] = defaultdict(list)
     for _ in range(sum(map(len, nodes.values()))):
         at, sizes = 0, []
