@@ -1081,6 +1081,21 @@ def test_what_launches_nothing_sits_where_the_program_says_beside_another():
     assert cost(outcome) == pytest.approx(4 * 1.49)
 
 
+@pytest.mark.parametrize("prior", [{}, {0: ("aa-0", (0,))}])
+def test_a_task_that_had_a_place_is_said_never_to_fit_as_well(prior):
+    """Its two ranks have to lie in one cluster fleet, each of which has at most one node."""
+    near: dict[str, Any] = {"backend": "sky", "region": "east", "zone": "za"}
+    asks = [ask(nodes=2, mounts={"/data": "data-#"}, prior=prior)]
+    fleets = [
+        fleet(name, nodes="0..1", offers=[offer(1.0, **near)], placement="cluster") for name in ("bb", "cc")
+    ]
+    volumes = {f"data-{rank}": VolumeAt(**near) for rank in range(2)}
+    (refusal,) = run(
+        asks, [node("aa-0", **near)], [fleet("aa", existing=1), *fleets], volumes=volumes
+    ).refusals
+    assert (refusal.code, refusal.proved) == ("never-fits", True)
+
+
 @pytest.mark.parametrize(("size", "tries", "moved"), [(2, 9, True), (3, 9, False), (2, 0, False)])
 def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(monkeypatch, size, tries, moved):
     """The node is launched for it alone. One of two others comes, if it is small enough and looked at."""

@@ -229,8 +229,9 @@ class Admission:
         counted.loose = loose
         limits = replace(self.passes.seats, work=self.passes.least_seating)
         least, ledger = most(counted, limits, self.known, self.known.drawn + limits.work, many=False)
-        if ledger is None:
-            return None, -least < counted.worth
+        none = -least < counted.worth
+        if ledger is None or none:
+            return None, none
         found = self.passes.whole(ledger, sorted(asked, key=lambda j: j.index))
         return (None if found.left else found), False
 
