@@ -1081,6 +1081,22 @@ def test_what_launches_nothing_sits_where_the_program_says_beside_another():
     assert cost(outcome) == pytest.approx(4 * 1.49)
 
 
+@pytest.mark.parametrize(("prior", "proved"), [({}, False), ({0: ("gpu-0", (0,))}, True)])
+def test_it_is_not_proved_that_a_task_has_no_place_if_another_may_take_another_node(prior, proved):
+    """Two nodes are pinned. The task fits the one alone that the other task has."""
+    nodes = [node("gpu-0", shape=gpus("H100", 1, cpu=8), total=1), node("gpu-1", total=1)]
+    asks = [
+        ask("other", instances=["gpu-0", "gpu-1"], prior=prior),
+        ask("task", creation_policy="reuse", resources={"gpu": 1}),
+    ]
+    found = search.Search(Board(asks, nodes, {"gpu": fleet(existing=2)}, {})).admission
+    best = Seating(found.passes.start.copy(), [])
+    other, task = found.board.jobs
+    best.ledger.seats[other.index] = [0]
+    best.ledger.fill(0, 1)
+    assert found._loosely(best, task, [other]) == (None, proved)
+
+
 @pytest.mark.parametrize("prior", [{}, {0: ("aa-0", (0,))}])
 def test_a_task_that_had_a_place_is_said_never_to_fit_as_well(prior):
     """Its two ranks have to lie in one cluster fleet, each of which has at most one node."""

@@ -231,7 +231,8 @@ class Admission:
         least, ledger = most(counted, limits, self.known, self.known.drawn + limits.work, many=False)
         none = -least < counted.worth
         if ledger is None or none:
-            return None, none
+            # It may fit where one of those that pin nodes takes another of these.
+            return None, none and all(self.passes.stays(self.board.jobs[index], best) for index in kept)
         found = self.passes.whole(ledger, sorted(asked, key=lambda j: j.index))
         return (None if found.left else found), False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
@@ -99,7 +99,6 @@ class Board:
         ]
         self._index_kinds()
         self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
-        self._latest: tuple[Request | None, dict[Domain, list[tuple[Option, int, int]]]] = None, {}
         self._near: dict[str, list[set[int]]] = {}
         self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
@@ -191,7 +190,7 @@ class Board:
 
     def _candidate(self, request: Request, index: int, domain: Domain) -> Candidate:
         assert domain.area
-        options = self.options_in(request, domain)
+        options = list(self.options_in(request, domain))
         fleet = domain.area.fleet
         number = self.alike.get(fleet)
         return Candidate(
@@ -367,26 +366,17 @@ class Board:
             found = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
-    def options_in(self, request: Request, domain: Domain) -> Sequence[tuple[Option, int, int]]:
-        """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node.
-
-        Those of one request are kept: of all, they would be too many.
-        """
-        if self._latest[0] is not request:
-            self._latest = request, {}
-        found = self._latest[1].get(domain)
-        if found is None:
-            options = self._by_domain.get(domain)
-            if options is None:
-                of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
-                options = self._by_domain[domain] = [o for o in of_fleet if self.inside(domain, o.kind)]
-            get, kinds = request.fit.get, self.kinds
-            found = self._latest[1][domain] = [
-                (option, need, 1 if request.whole else kinds[option.kind].total // need)
-                for option in options
-                if (need := get(option.kind))
-            ]
-        return found
+    def options_in(self, request: Request, domain: Domain) -> Iterator[tuple[Option, int, int]]:
+        """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node."""
+        get, kinds = request.fit.get, self.kinds
+        options = self._by_domain.get(domain)
+        if options is None:
+            of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
+            options = self._by_domain[domain] = [o for o in of_fleet if self.inside(domain, o.kind)]
+        for option in options:
+            need = get(option.kind)
+            if need:
+                yield option, need, 1 if request.whole else kinds[option.kind].total // need
 
     def near(self, level: str, kind: int) -> Collection[int]:
         """The kinds of nodes at one place of a level with this one, which is among them."""

@@ -111,6 +111,15 @@ class Class:
     """
 
 
+class RoughLook(NamedTuple):
+    """What a rough program with so many rows had for solutions."""
+
+    rows: int
+    fractions: Solution
+    found: Solution
+    """With few columns; `NONE` if more may be found with more work."""
+
+
 class Counted:
     """One board with the tasks that are to be seated on `base`, where all others have their places."""
 
@@ -136,10 +145,8 @@ class Counted:
     """Where the tasks sit that were seated one after the other."""
     guide: Collection[int] = ()
     """The columns, but for how nodes are cut, that are above 0 in the first rough solution."""
-    looked: tuple[int, Solution, Solution] | None = None
-    """Of a rough program: how many rows it had when it was solved, its fractions, and its solution with few
-    columns.
-    """
+    looked: RoughLook | None = None
+    """What the last rough solve of it found."""
 
     def __init__(
         self,

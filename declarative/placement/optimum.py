@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative.model.record import dataclass
-from declarative.placement.counted import SKEW, Counted
+from declarative.placement.counted import SKEW, Counted, RoughLook
 from declarative.placement.cutting import cut_off, weigh
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
@@ -248,17 +248,18 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions, then with few columns, and with all if those were not good enough."""
     program, small = counted.program, counted.size * SMALL <= limits.columns
     limits = _adapted(counted, limits, small=small)
-    looked = counted.looked if counted.looked and counted.looked[0] == len(program.low) else None
-    first = looked[1] if looked else _fractions(counted, limits)
+    looked = counted.looked if counted.looked and counted.looked.rows == len(program.low) else None
+    first = looked.fractions if looked else _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps = _steps(counted, small=small)
     if counted.rough and not counted.worth and len(counted.jobs) > EXACT:
         # Which of its ranks find a place is not known anyway.
         first = replace(first, bound=max(first.bound, counted.bound))
-        found = looked[2] if looked and looked[2].values else _with_few(counted, limits, first, steps)
-        # What ended early may find more with more work.
-        counted.looked = len(program.low), first, found if program.work < program.most_work else NONE
+        found = looked.found if looked else NONE
+        found = found if found.values else _with_few(counted, limits, first, steps)
+        ended = program.work < program.most_work
+        counted.looked = RoughLook(len(program.low), first, found if ended else NONE)
         return _solve_roughly(counted, limits, first, found)
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)

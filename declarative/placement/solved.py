@@ -122,15 +122,14 @@ def _may_join(ledger: Ledger, seat: Seat, node: int, on: Mapping[int, Sequence[S
     others = [other for other, _ in on.get(old, ()) if other is not job]
     if old == node or job.request.whole or (others and all(other.reuse for other in others)):
         return False
-    to, at = board.kinds[ledger.kind_of[node]], board.kinds[ledger.kind_of[old]]
-    near = (to.fleet, to.place) == (at.fleet, at.place) or not job.request.together
-    makers = {board.maker_of[ledger.kind_of[n]] for n in (node, old)}
-    fits = 0 < job.request.fit.get(ledger.kind_of[node], 0) <= ledger.free[node]
-    return fits and near and (len(makers) == 1 or not job.request.apart)
+    kind, before = ledger.kind_of[node], ledger.kind_of[old]
+    near = not job.request.together or board.area(job.task, kind) == board.area(job.task, before)
+    alike = not job.request.apart or board.maker_of[kind] == board.maker_of[before]
+    return near and alike and 0 < job.request.fit.get(kind, 0) <= ledger.free[node]
 
 
 def _launch(ledger: Ledger, options: Sequence[Option], used: Collection[int] | None) -> dict[int, int]:
-    """Launch those that are used, or all. Number, if all of them are launched → number."""
+    """Launch those that are used, or all. The number of a node if all were launched → its own."""
     out: dict[int, int] = {}
     for node, option in enumerate(options, len(ledger.free)):
         if used is None or node in used:
