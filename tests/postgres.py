@@ -181,6 +181,7 @@ class Server:
             yield port, folder / "log"
         finally:
             os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
+            until(lambda: not (folder / "pid").exists())  # it takes that away itself as it ends
             shutil.rmtree(folder)
 
     def admin(self, statement: str | sql.Composed, database: str = "postgres") -> list[tuple[Any, ...]]:
