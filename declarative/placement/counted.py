@@ -19,7 +19,7 @@ from declarative.model.record import dataclass
 from declarative.placement.board import Option
 from declarative.placement.cutting import columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Program, Solution
+from declarative.placement.program import Program
 from declarative.placement.requests import (
     ANYWHERE,
     Area,
@@ -111,15 +111,6 @@ class Class:
     """
 
 
-class RoughLook(NamedTuple):
-    """What a rough program with so many rows had for solutions."""
-
-    rows: int
-    fractions: Solution
-    found: Solution
-    """With few columns; `NONE` if more may be found with more work."""
-
-
 class Counted:
     """One board with the tasks that are to be seated on `base`, where all others have their places."""
 
@@ -129,24 +120,12 @@ class Counted:
     """
     values: Sequence[float] = ()
     """The last solution of which a ledger was made."""
-    lost: Collection[tuple[int, int]] = ()
-    """Tasks of which a rank found no place in it, each with the class of the nodes where it had none."""
-    lossy: Collection[int] = ()
-    """The classes of the nodes where ranks found no place in any of its solutions so far."""
     loose: Collection[int] = ()
     """Tasks that are counted and not seated, by their index: the program does not know all of their rules."""
     seated: Collection[int] = ()
     """The tasks that the last solution has a place for, by their index, the loose ones too."""
-    bound = -math.inf
-    """What launches cost at least, if a rough program was solved before."""
-    reach = math.inf
-    """What they cost in its best solution, with the ranks that found no place."""
     incumbent: Ledger | None = None
     """Where the tasks sit that were seated one after the other."""
-    guide: Collection[int] = ()
-    """The columns, but for how nodes are cut, that are above 0 in the first rough solution."""
-    looked: RoughLook | None = None
-    """What the last rough solve of it found."""
 
     def __init__(
         self,
@@ -163,6 +142,8 @@ class Counted:
         self.base, self.board, self.least = base, base.board, least
         self.uncut = Program()
         """The program without how nodes are cut."""
+        self.lossy = set[int]()
+        """The classes of the nodes where ranks found no place in rough solutions. Copies share it."""
         self.pieces: list[Piece] = []
         self.gangs: dict[object, GangGroup] = {}
         self._numbers: dict[object, int] = {}
@@ -200,7 +181,7 @@ class Counted:
     def roughened(self, cut: Collection[int] = ()) -> Counted:
         """The rough program for the same tasks, but for the classes of nodes that are `cut` all the same."""
         rough = copy.copy(self)
-        for cached in ("program", "size", "looked"):
+        for cached in ("program", "size"):
             rough.__dict__.pop(cached, None)
         rough.rough = True
         rough.classes = [
@@ -209,6 +190,17 @@ class Counted:
         ]
         rough.large = not self.is_demanded or rough.size > self.columns
         return rough
+
+    def finer(self) -> Counted:
+        """The rough program that tells how nodes are cut where ranks found no place in a rough solution, as
+        far as it does not become too large.
+        """
+        finer, cut = self.roughened(), list[int]()
+        for index in sorted(self.lossy, key=lambda i: (max(self.classes[i].ends), i)):
+            more = self.roughened((*cut, index))
+            if not more.large:
+                finer, cut = more, [*cut, index]
+        return finer
 
     @functools.cached_property
     def program(self) -> Program:

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from declarative.placement.program import SLACK, Program
+from declarative.placement.program import Program
 
 Balance = dict[int, dict[int, float]]
 """A stop of a flow → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
@@ -100,11 +100,6 @@ def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]
 MOST_ROWS = 6
 """Rows of one kind for nodes that are cut roughly."""
 
-MOST_TIMES, MOST_CUTS, TOO_MUCH = 6, 2, 1e-4
-"""Weights of a size that are tried for rows that a solution does not keep to; how many of them are added; by
-which part it has to be above one.
-"""
-
 Weights = Mapping[int, float]
 """Blocks → what they weigh, or hold."""
 
@@ -112,46 +107,24 @@ Weights = Mapping[int, float]
 def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
     """Add rows that hold however nodes are cut. Not all that keeps to them can be cut, but nearly all."""
     ranks, nodes, last = sorted(sizes), sorted(ends), max(ends)
-    weigh(program, sizes, ends, {size: size for size in ranks}, {at: at for at in nodes})
+    _weigh(program, sizes, ends, {size: size for size in ranks}, {at: at for at in nodes})
     for end in nodes[:-1][-MOST_ROWS:]:  # what is too large for these and the smaller ones
         large = {size: size for size in ranks if size > end}
-        weigh(program, sizes, ends, large, {at: at for at in nodes if at > end})
+        _weigh(program, sizes, ends, large, {at: at for at in nodes if at > end})
     above = [next((size for size in ranks if size > end), 0) for end in nodes[:-1]]
     least = [next((size for size in ranks if last // size == count), 0) for count in range(MOST_ROWS)]
-    for size in sorted({*above, *least} - {0})[-2 * MOST_ROWS :]:  # so many lie on a node at most
-        weigh(program, sizes, ends, *_rounded(sizes, ends, 1, size))
+    for size in sorted({*above, *least} - {0})[-2 * MOST_ROWS :]:
+        # How many of that size lie on a node at most, and larger ones as many times as that holds.
+        weights = {one: one // size for one in ranks}
+        _weigh(program, sizes, ends, weights, {at: at // size for at in nodes})
     # Beside a rank that leaves less room lies none that takes as much (Martello, Toth 1990: bound L2).
     small = [size for size in ranks if 2 * size <= last]
     for room in small[:: max(1, math.ceil(len(small) / MOST_ROWS))]:
         whole = {size: last if size > last - room else size for size in ranks if size >= room}
-        weigh(program, sizes, ends, whole, {at: last if at > last - room else at for at in nodes})
+        _weigh(program, sizes, ends, whole, {at: last if at > last - room else at for at in nodes})
 
 
-def _rounded(sizes: Iterable[int], ends: Iterable[int], times: int, size: int) -> tuple[Weights, Weights]:
-    """What ranks weigh, and what nodes hold, where a rank of one size weighs `times`, and all others as many
-    blocks in proportion, rounded down: what is rounded in parts is no more than the whole (Chvátal, Gomory).
-    """
-    return {one: one * times // size for one in sizes}, {at: at * times // size for at in ends}
-
-
-def cut_off(program: Program, sizes: Sizes, ends: Ends, values: Sequence[float]) -> bool:
-    """Add rows that hold however nodes are cut, and that a solution does not keep to. Return whether any."""
-    ranks = {size: sum(values[i] for i in own) for size, own in sizes.items()}
-    nodes = {at: sum(values[i] for i in own) for at, own in ends.items()}
-    found: list[tuple[float, int, int]] = []
-    for size in sorted(size for size, count in ranks.items() if count > SLACK):
-        for times in range(1, min(size, MOST_TIMES + 1)):
-            weights, held = _rounded(ranks, nodes, times, size)
-            holds = 1 + sum(held[at] * count for at, count in nodes.items())
-            above = 1 + sum(weights[one] * count for one, count in ranks.items()) - holds
-            if above > TOO_MUCH * holds:
-                found.append((-above / holds, size, times))
-    for _, size, times in sorted(found)[:MOST_CUTS]:
-        weigh(program, sizes, ends, *_rounded(sizes, ends, times, size))
-    return bool(found)
-
-
-def weigh(program: Program, sizes: Sizes, ends: Ends, weights: Weights, held: Weights) -> None:
+def _weigh(program: Program, sizes: Sizes, ends: Ends, weights: Weights, held: Weights) -> None:
     """Add a row: what ranks weigh, by their blocks, is at most what nodes hold, by their idle blocks."""
     terms = {column: float(weight) for size, weight in weights.items() for column in sizes[size] if weight}
     terms |= {node: -float(most) for at, most in held.items() if most for node in ends[at]}

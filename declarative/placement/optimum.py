@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from declarative.model.record import dataclass
-from declarative.placement.counted import SKEW, Counted, RoughLook
-from declarative.placement.cutting import cut_off, weigh
+from declarative.placement.counted import SKEW, Counted
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
 from declarative.placement.solved import columns_of, ledger_of
-
-if TYPE_CHECKING:
-    from declarative.placement.gangs import Seating
 
 SMALL = 30
 """A program with so many times fewer columns than allowed is solved in one step."""
@@ -36,16 +32,8 @@ solved roughly if it has more than this part of the columns that are allowed.
 FEW_COLUMNS = 1000
 """A program with no more is solved exactly at once."""
 
-TURNS, MOST_TURNS, GOOD = 2, 4, 12
-"""A rough program is solved up to `TURNS` times, or up to `MOST_TURNS` times until all tasks find a place. It
-is not solved again if launches cost at most `GOOD` gaps too much.
-"""
-
 INTERIOR = 3_000
 """A program of costs with more columns is solved by an interior-point method where fractions will do."""
-
-LONGER = 5
-"""HiGHS looks at so many times as many nodes of the tree if it found no solution."""
 
 
 class Few(NamedTuple):
@@ -62,25 +50,15 @@ class Few(NamedTuple):
     """A solution is taken if it costs at most so many gaps more than the bound."""
 
 
-FEW_COST = (Few(1, False, 1), Few(2, False, 2), Few(1, True, 3))
-FEW_SEATS = (Few(1, False, 1), Few(4, False, 1))
-LAST = (Few(8, True, 3),)
-"""They are tried one after the other, and `LAST` if the others found nothing."""
-
-FAR = 5
-"""Launches that cost so many gaps too much are looked for once more, with all columns."""
+FEW_COST = (Few(1, False, 1), Few(2, True, 3))
+FEW_SEATS = (Few(1, False, 1),)
+"""They are tried one after the other."""
 
 AT_LEAST = 0.4
 """The part of the work that is left for few columns, whatever fractions took."""
 
-FEW_NODES = 12
-"""Nodes of the tree with few columns."""
-
 QUICK = 0.2
 """The part of the work that a proof may take after a quick search has found seats."""
-
-NEARLY_ALL = 0.01
-"""A quick search has enough seats if at most this part of them could be added."""
 
 SURE = 0.03
 """A rough program is solved thoroughly if its solution costs more than this part above the bound."""
@@ -92,9 +70,6 @@ MOST_THOROUGH = 1_500
 """A program with more columns is never searched thoroughly: that takes longer than all the rest, and hardly
 raises the bound.
 """
-
-FAR_ABOVE = 0.08
-"""Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 EXACT = 100
 """For up to so many tasks, launches may cost one gap too much."""
@@ -127,7 +102,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
     """
     if counted.large or not counted.possible:
         return -math.inf, None
-    key = (limits, counted.worth, counted.bound, counted.rough, counted.program.key, *sorted(_whole(counted)))
+    key = (limits, counted.worth, counted.rough, counted.program.key, *sorted(_whole(counted)))
     if key not in known.solutions:
         before = counted.program.work
         counted.program.most_work = before + limits.work
@@ -167,105 +142,39 @@ def most(
     rough = counted.roughened() if large else rough_of(counted)
     least, best, weight = -math.inf, None, 0
     for program in filter(None, (rough, None if large else counted)):
-        if best and many and weight >= counted.worth:
+        if known.drawn >= until or (best and many and weight >= counted.worth):
             break
         program.worth = counted.worth
-        for turn in range(TURNS if program.rough and not limits.quick else 1):
-            if known.drawn >= until:
-                return least, best
-            lower, ledger = solve(program, limits, known)
-            least = least if turn else max(least, lower)
-            good, has = ledger, program.seated
-            if ledger and best is None and any(job.index not in has for job in counted.jobs):
-                # Others find a place on the nodes of those that may be left out.
-                good = whole(ledger_of(program, program.values, program.may) or ledger)
-                has = good.seats if good else ()
-            if good and all(job.index in has for job in counted.jobs):
-                seated = sum(job.weight for job in counted.may if job.index in has)
-                best, weight = (good, seated) if best is None or seated > weight else (best, weight)
-            if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
-                return least, best
-            if ledger is None or not program.rough or not _tighten(program, ledger):
-                break
+        lower, ledger = solve(program, limits, known)
+        least = max(least, lower)
+        good, has = ledger, program.seated
+        if ledger and best is None and any(job.index not in has for job in counted.jobs):
+            # Others find a place on the nodes of those that may be left out.
+            good = whole(ledger_of(program, program.values, program.may) or ledger)
+            has = good.seats if good else ()
+        if good and all(job.index in has for job in counted.jobs):
+            seated = sum(job.weight for job in counted.may if job.index in has)
+            best, weight = (good, seated) if best is None or seated > weight else (best, weight)
+        if -least < max(counted.worth, weight * (1 - SKEW) + counted.step):
+            break
     return least, best
-
-
-def roughly(
-    counted: Counted, limits: SolverLimits, known: Known, whole: Callable[[Ledger], Seating]
-) -> tuple[float, list[Seating]]:
-    """The least that launches cost, by a rough program, and outcomes with the launches that it names. `whole`
-    seats the tasks that found no place on them.
-    """
-    least = -math.inf
-    found: list[Seating] = []
-    until = known.drawn + limits.work
-    for turn in range(MOST_TURNS):
-        work = max(until - known.drawn, AT_LEAST * limits.work)
-        lower, ledger = solve(counted, replace(limits, work=work), known)
-        least = least if turn else lower
-        if ledger is None:
-            break
-        if not counted.guide:
-            uncut = counted.values[: len(counted.uncut.costs)]
-            counted.guide = {column for column, value in enumerate(uncut) if value > SLACK}
-        counted.bound, counted.reach = least, min(counted.reach, counted.program.cost(counted.values))
-        tightened = _tighten(counted, ledger, turn + 1)
-        seating = whole(ledger)
-        if not seating.left:
-            found.append(seating)
-        good = least * (1 + GOOD * limits.gap)
-        if not tightened or (found and (turn + 1 >= TURNS or min(one.cost for one in found) <= good)):
-            break
-        if known.drawn >= until and (found or turn + 1 >= TURNS):
-            break
-    return least, found
-
-
-def _tighten(counted: Counted, ledger: Ledger, times: int = 1) -> bool:
-    """Leave out what made a rough solution leave ranks without a place: by rows that hold however nodes are
-    cut, or else by letting nodes hold less, `times` the part of their blocks that stayed idle. Whether it was
-    left out.
-    """
-    base, board, tightened = counted.base, counted.board, False
-    first, lossy = len(base.free), sorted({index for _, index in counted.lost})
-    counted.lossy = {*counted.lossy, *lossy}
-    for index in lossy:
-        one = counted.classes[index]
-        if cut_off(counted.program, one.sizes, one.ends, counted.values):
-            tightened = True
-            continue
-        kinds = {counted.stocks[i].kind for i in one.stocks}
-        nodes = [node for node, kind in enumerate(ledger.kind_of) if kind in kinds]
-        total = sum(base.free[n] if n < first else board.kinds[ledger.kind_of[n]].total for n in nodes)
-        if idle := sum(ledger.free[node] for node in nodes):
-            held = {at: at * (1 - min(1.0, times * idle / total)) for at in one.ends}
-            weigh(counted.program, one.sizes, one.ends, {size: size for size in one.sizes}, held)
-            tightened = True
-    return tightened
 
 
 def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     """First with fractions, then with few columns, and with all if those were not good enough."""
     program, small = counted.program, counted.size * SMALL <= limits.columns
     limits = _adapted(counted, limits, small=small)
-    looked = counted.looked if counted.looked and counted.looked.rows == len(program.low) else None
-    first = looked.fractions if looked else _fractions(counted, limits)
+    first = _fractions(counted, limits)
     if not first.values or (counted.worth and first.bound > -counted.worth):
         return Solution(first.bound, ())
     steps = _steps(counted, small=small)
     if counted.rough and not counted.worth and len(counted.jobs) > EXACT:
         # Which of its ranks find a place is not known anyway.
-        first = replace(first, bound=max(first.bound, counted.bound))
-        found = looked.found if looked else NONE
-        found = found if found.values else _with_few(counted, limits, first, steps)
-        ended = program.work < program.most_work
-        counted.looked = RoughLook(len(program.low), first, found if ended else NONE)
-        return _solve_roughly(counted, limits, first, found)
+        return _solve_roughly(counted, limits, first, _with_few(counted, limits, first, steps))
     found = _with_few(counted, limits, first, steps)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
     if limits.quick and found.values:
         program.most_work = min(program.most_work, program.work + QUICK * limits.work)
-        enough = max(enough, first.bound * (1 - NEARLY_ALL))
     if program.cost(found.values) <= enough:
         return Solution(first.bound, found.values)
     if not small and not counted.rough:
@@ -273,7 +182,7 @@ def _solve(counted: Counted, limits: SolverLimits) -> Solution:
     aim = replace(limits, enough=enough, gap=steps[-1].gaps * limits.gap)
     # HiGHS proves less of a rough program that has a start, which would then be solved exactly as well.
     anew = counted.rough and not counted.worth and len(counted.jobs) <= EXACT
-    last = _step(counted, aim, whole=None, start=() if anew else found.values)
+    last = program.solve(aim, start=() if anew else found.values)
     return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
 
 
@@ -282,8 +191,7 @@ def _solve_roughly(counted: Counted, limits: SolverLimits, first: Solution, foun
     whole nodes cost, and few columns do not show whether they are.
     """
     program, cost = counted.program, counted.program.cost(found.values)
-    sure = cost <= first.bound * (1 + SURE) or counted.bound > -math.inf
-    if sure or len(program.costs) > MOST_THOROUGH:
+    if cost <= first.bound * (1 + SURE) or len(program.costs) > MOST_THOROUGH:
         return Solution(first.bound, found.values)
     program.most_work = max(program.most_work, program.work + limits.work * THOROUGHLY)
     # Without the solution as a start, of which HiGHS proves less.
@@ -304,15 +212,15 @@ def _steps(counted: Counted, *, small: bool) -> Sequence[Few]:
     exact = len(counted.jobs) <= EXACT
     if exact:
         # What the third would take proves more with all columns.
-        steps = [few._replace(gaps=1) for few in steps[:2]]
-    return steps[:1] if small and (counted.worth or exact) else steps
+        steps = [few._replace(gaps=1) for few in steps]
+    return steps[:1] if small and exact else steps
 
 
 def _fractions(counted: Counted, limits: SolverLimits) -> Solution:
     """With fractions, but not of places where fleets begin: half of each would hold as much as both."""
     if not counted.homes:
-        return _step(counted, limits, whole=())
-    first = _step(counted, limits, whole=counted.homes)
+        return counted.program.solve(limits, whole=())
+    first = counted.program.solve(limits, whole=counted.homes)
     others = [column for column in counted.homes if first.values and first.values[column] < SLACK]
     return replace(counted.program.solve(limits, whole=(), zero=others), bound=first.bound)
 
@@ -325,20 +233,19 @@ def _in_steps(
     """
     program = counted.program
     fair = replace(limits, gap=steps[-1].gaps * limits.gap)
-    first = _step(counted, fair, whole=_whole(counted), start=() if counted.worth else found.values)
+    first = program.solve(fair, whole=_whole(counted), start=() if counted.worth else found.values)
     if not first.values:
         return Solution(max(fractions.bound, first.bound), found.values)
     if counted.worth and first.bound > -counted.worth:
         return Solution(first.bound, ())
     first = replace(first, duals=fractions.duals)
-    found = _with_few(counted, limits, first, steps[:1] if counted.worth else steps, found)
-    if not found.values:
-        found = _with_few(counted, limits, first, LAST)
+    found = _with_few(counted, limits, first, steps, found)
     enough = _enough(counted, limits, first.bound, steps[-1].gaps)
-    if not counted.worth:
-        enough = _enough(counted, limits, first.bound, FAR)
-    still_open = not found.values or program.cost(found.values) > enough
-    if still_open and not limits.quick and len(program.costs) * PROVED <= limits.columns:
+    if (
+        program.cost(found.values) > enough
+        and not limits.quick
+        and len(program.costs) * PROVED <= limits.columns
+    ):
         last = program.solve(limits, start=found.values)
         return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))
     return Solution(first.bound, found.values)
@@ -349,10 +256,9 @@ def _with_few(
 ) -> Solution:
     """The best solution of whole numbers with few columns, or what is `found` already."""
     program = counted.program
-    limits = replace(limits, nodes=min(limits.nodes, FEW_NODES), brief=True)
+    limits = replace(limits, brief=True)
     program.most_work = max(program.most_work, program.work + limits.work * AT_LEAST)
     kept = columns_of(counted, counted.incumbent) if counted.incumbent else set()
-    kept.update(counted.guide)
     for few in steps:
         enough = _enough(counted, limits, first.bound, few.gaps)
         if program.cost(found.values) <= enough or (limits.quick and found.values):
@@ -384,17 +290,6 @@ def _left_out(counted: Counted, first: Solution, few: Few) -> list[int]:
         zero = sorted((i for i in columns if values[i] < SLACK), key=first.duals.__getitem__)
         out += zero[times * few.many :]
     return out
-
-
-def _step(
-    counted: Counted, limits: SolverLimits, *, whole: Collection[int] | None, start: Sequence[float] = ()
-) -> Solution:
-    """A step's solution. If there is none, it looks longer, and leaves nothing out for brevity."""
-    found = counted.program.solve(limits, whole=whole, start=start)
-    if found.values or not math.isfinite(found.bound):
-        return found
-    longer = replace(limits, brief=False, nodes=LONGER * limits.nodes)
-    return counted.program.solve(longer, whole=whole)
 
 
 def _enough(counted: Counted, limits: SolverLimits, least: float, gaps: float = 1) -> float:

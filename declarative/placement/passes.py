@@ -20,7 +20,7 @@ from declarative.placement.requests import Job
 COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
 """For the cheapest launches; so much work if less had no answer…"""
 
-SEATS = SolverLimits(nodes=60, columns=12_000, absolute=1e-4)
+SEATS = SolverLimits(nodes=12, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
 WORK, FEW_WORK, MOST_WORK = 0.55, 380, 2_000

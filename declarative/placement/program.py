@@ -76,6 +76,9 @@ class Program:
     """Its work so far, in about as many milliseconds of CPU; it is counted and never measured."""
     most_work: float = math.inf
     """The most work. A search ends early once that is done, and none begins after that."""
+    solved: dict[object, Solution] = field(default_factory=dict)
+    """What was found by solves that did not end early. Copies share it."""
+    _key: tuple[bytes, ...] = ()
 
     def column(self, cost: float, most: float = math.inf) -> int:
         """Add a column; its number."""
@@ -95,13 +98,16 @@ class Program:
         """Another one that is the same."""
         rows = self.low.copy(), self.high.copy(), self.starts.copy()
         terms = self.columns.copy(), self.factors.copy()
-        return Program(self.costs.copy(), self.most.copy(), *rows, *terms)
+        return Program(self.costs.copy(), self.most.copy(), *rows, *terms, solved=self.solved)
 
     @property
     def key(self) -> tuple[bytes, ...]:
-        """Equal for programs that are the same."""
-        numbers = (self.costs, self.most, self.low, self.high, self.factors)
-        return (*(array("d", x).tobytes() for x in numbers), array("q", self.columns + self.starts).tobytes())
+        """Equal for programs that are the same. Nothing is added to one that has been asked for it."""
+        if not self._key:
+            numbers = (self.costs, self.most, self.low, self.high, self.factors)
+            terms = array("q", self.columns + self.starts).tobytes()
+            self._key = *(array("d", x).tobytes() for x in numbers), terms
+        return self._key
 
     def cost(self, values: Sequence[float]) -> float:
         """What a solution costs; infinite if there is none."""
@@ -118,8 +124,15 @@ class Program:
         """The cheapest solution within the limits; with `whole`, only these columns have to be whole numbers.
 
         `zero` are columns that stay 0, `start` is a solution that is known: one that is better is looked for.
-        Without HiGHS there is no solution, and a bound of -inf.
+        Without HiGHS there is no solution, and a bound of -inf. To solve the same again takes no CPU, but as
+        much work.
         """
+        zero, start = tuple(zero), tuple(start)
+        asked = replace(limits, work=0, columns=0)
+        key = self.key, asked, whole if whole is None else frozenset(whole), zero, start
+        if key in self.solved:
+            self.work += self.solved[key].work
+            return self.solved[key]
         try:
             np = importlib.import_module("numpy")
             # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
@@ -142,7 +155,8 @@ class Program:
             known = highspy.HighsSolution()
             known.col_value = list(map(round, start))
             highs.setSolution(known)
-        self._run(highspy, highs, one, thousands, interior=limits.interior and whole is not None)
+        before = self.work
+        ended = self._run(highspy, highs, one, thousands, interior=limits.interior and whole is not None)
         info, status = highs.getInfo(), highs.getModelStatus()
         found = info.primal_solution_status == FEASIBLE
         solved = status == highspy.HighsModelStatus.kOptimal
@@ -153,11 +167,15 @@ class Program:
             again = self.solve(limits, whole=whole, zero=zero)
             return again if again.values else Solution(-math.inf, values)
         bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
-        return Solution(bound, values, list(answer.col_dual) if fractions and found else ())
+        duals = list(answer.col_dual) if fractions and found else ()
+        solution = Solution(bound, values, duals, self.work - before)
+        if ended:
+            self.solved[key] = solution
+        return solution
 
-    def _run(self, highspy: Any, highs: Any, one: Work, thousands: float, *, interior: bool) -> None:
-        """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done.
-        `thousands`: of columns that may be more than 0.
+    def _run(self, highspy: Any, highs: Any, one: Work, thousands: float, *, interior: bool) -> bool:
+        """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done;
+        whether it ended before that. `thousands`: of columns that may be more than 0.
         """
         a_round = one.round + one.column_round * thousands
         self.work += 0.4 + one.term * len(self.columns) / 1000
@@ -179,6 +197,7 @@ class Program:
             self.work += INTERIOR_WORK * len(self.costs) / 1000
         if not (interior and one is FRACTIONS):
             self.work += steps * a_step + a_round * rounds
+        return rounds <= most
 
     def _model(self, np: Any, highspy: Any, whole: Collection[int] | None) -> Any:
         """The program as HiGHS takes it, but for what its columns may be."""

@@ -16,7 +16,7 @@ from declarative.placement.board import Board
 from declarative.placement.counted import Counted
 from declarative.placement.gangs import Seating, base_for
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import FAR_ABOVE, Known, bound, least_work, rough_of, roughly, solve
+from declarative.placement.optimum import Known, bound, least_work, rough_of, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS
 from declarative.placement.passes import Passes
 from declarative.placement.program import SolverLimits
@@ -26,9 +26,10 @@ ROUGHLY = 0.5
 """The part of the work for the cheapest launches that a rough program may take."""
 
 FAIR = 12
-"""What is solved roughly is solved exactly too if the outcome costs more than so many gaps above the bound.
-Where that takes much work, it has to cost so much more than the rough solution that it came from.
-"""
+"""The exact program follows if what the rough one came to costs more than so many gaps above the bound."""
+
+FAR_ABOVE = 0.08
+"""Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 AGAIN = 0.5
 """The part of the most work of a program that a second look at launches may take that cost far too much."""
@@ -160,8 +161,7 @@ class Search:
         for program in (rough, counted, None if rough else last):
             left = self.passes.work_left
             dear = least_work(counted) if last and program is counted else 0.0
-            reach = rough.reach if rough and dear else 0.0
-            fair = max(least, reach) * (1 + FAIR * self.passes.cost.gap) + ROUNDED
+            fair = least * (1 + FAIR * self.passes.cost.gap) + ROUNDED
             if program and dear <= left and not any(one.cost <= fair for one in found):
                 limits = replace(
                     self.passes.cost, work=ROUGHLY * left if program.rough else left, quick=quick
@@ -170,32 +170,21 @@ class Search:
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             limits = replace(self.passes.cost, work=AGAIN * self.passes.cost.work)
-            again = counted
-            if last and last.lossy:
-                # By a new program: what a rough one was tightened by is not true of all plans.
-                again = counted.roughened(last.lossy)
-                again = counted.roughened() if again.large else again
-                again.guide = last.guide
-            elif last:
-                again, last.bound = last, -math.inf
-            lower, more = self._by(again, jobs, limits)
+            lower, more = self._by(counted.finer() if last else counted, jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
 
     def _by(self, program: Counted, jobs: Sequence[Job], limits: SolverLimits) -> tuple[float, list[Seating]]:
-        """The least that launches cost by one program, and the outcomes that it found."""
-        if program.rough:
-            return roughly(program, limits, self.known, lambda ledger: self._whole(ledger, jobs))
+        """The least that launches cost by one program, and the outcome with the launches that it names, if
+        all tasks find a place then. Else those are noted that had none by the program.
+        """
         least, ledger = solve(program, limits, self.known)
-        seated = [self._whole(ledger, jobs)] if ledger else []
-        return least, [one for one in seated if not one.left]
-
-    def _whole(self, ledger: Ledger, jobs: Sequence[Job]) -> Seating:
-        """An outcome with the launches of a ledger. What that lacked is noted, if not all find a place."""
+        if ledger is None:
+            return least, []
         without = {job.index for job in jobs} - ledger.seats.keys()
         found = self.passes.whole(ledger, jobs)
         self._lost.update(without if found.left else ())
-        return found
+        return least, [] if found.left else [found]
 
     def _orders(self, best: Seating, jobs: Sequence[Job]) -> Seating:
         """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""

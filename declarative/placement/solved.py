@@ -56,7 +56,8 @@ def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] 
         lost and not counted.rough
     ):
         return None
-    counted.lost, counted.values = lost, values
+    counted.values = values
+    counted.lossy.update(index for _, index in lost)
     out = {job for job, _ in lost} | crowded
     counted.seated = {seat[0].index for seat, _ in seats} - out
     # Whether a task may sit on nodes that others launch is seen afterwards.
