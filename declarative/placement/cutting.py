@@ -114,7 +114,7 @@ def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
     above = [next((size for size in ranks if size > end), 0) for end in nodes[:-1]]
     least = [next((size for size in ranks if last // size == count), 0) for count in range(MOST_ROWS)]
     for size in sorted({*above, *least} - {0})[-2 * MOST_ROWS :]:
-        # How many of that size lie on a node at most, and larger ones as many times as that holds.
+        # Both count as often as that size goes into them, rounded down (Chvátal, Gomory).
         weights = {one: one // size for one in ranks}
         _weigh(program, sizes, ends, weights, {at: at // size for at in nodes})
     # Beside a rank that leaves less room lies none that takes as much (Martello, Toth 1990: bound L2).

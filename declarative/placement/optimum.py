@@ -208,12 +208,12 @@ def _adapted(counted: Counted, limits: SolverLimits, *, small: bool) -> SolverLi
 
 def _steps(counted: Counted, *, small: bool) -> Sequence[Few]:
     """The few columns that are tried, one after the other."""
-    steps: Sequence[Few] = FEW_SEATS if counted.worth else FEW_COST
-    exact = len(counted.jobs) <= EXACT
-    if exact:
-        # What the third would take proves more with all columns.
-        steps = [few._replace(gaps=1) for few in steps]
-    return steps[:1] if small and exact else steps
+    if counted.worth:
+        return FEW_SEATS
+    if len(counted.jobs) > EXACT:
+        return FEW_COST
+    steps = [few._replace(gaps=1) for few in FEW_COST]
+    return steps[:1] if small else steps
 
 
 def _fractions(counted: Counted, limits: SolverLimits) -> Solution:
