@@ -131,6 +131,23 @@ def test_alternatives_are_shared_out_among_ranks():
     assert [r["volumes"] for r in found["reservations"]] == [{"/data": "own-0"}, {"/data": "shared"}]
 
 
+def test_ranks_meet_where_the_volumes_of_all_of_them_are():
+    """One node in the west is enough, though the east, where one of the volumes is, comes first."""
+    volumes = [EAST, {"name": "shared", "region": "west", "count": 2}]
+    task = {
+        "name": "train",
+        "nodes": 2,
+        "placement": "any",
+        "mounts": {"/d": ["shared-0", "data-0", "shared-1"]},
+    }
+    small = {"instance_type": "c8", "cpu": 8, "memory": "32GB", "price": 0.85}
+    large = {**small, "instance_type": "c16", "cpu": 16, "price": 1.32, "regions": ["west"]}
+    fleet = {"name": "any", "nodes": "0..", "blocks": "auto"}
+    found = look(World(), [fleet], [task], volumes, [{**small, "regions": ["east", "west"]}, large], **BOTH)
+    assert created(found, "node") == ["node/any-0"]
+    assert [r["volumes"] for r in found["reservations"]] == [{"/d": "shared-0"}, {"/d": "shared-1"}]
+
+
 @pytest.mark.parametrize(("ranks", "volumes", "first"), [(40, 40, None), (17, 16, 16), (200, 100, 100)])
 def test_alternatives_are_matched_without_trying_every_way(ranks, volumes, first):
     """Ranks that all want one of the same volumes: what is there is given out, and no step is taken twice."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from declarative.placement.admission import Admission
-from declarative.placement.board import Board
+from declarative.placement.board import Board, Option
 from declarative.placement.counted import Counted
 from declarative.placement.gangs import Seating, base_for
 from declarative.placement.ledger import Ledger
@@ -21,6 +21,7 @@ from declarative.placement.orders import LAST_RESORTS, ORDERS
 from declarative.placement.passes import Passes
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
+from declarative.placement.types import Place
 
 ROUGHLY = 0.5
 """The part of the work for the cheapest launches that a rough program may take."""
@@ -33,6 +34,9 @@ FAR_ABOVE = 0.08
 
 AGAIN = 0.5
 """The part of the most work of a program that a second look at launches may take that cost far too much."""
+
+MOST_PLACES = 12
+"""Places at which outcomes begin, if volumes are at several."""
 
 ROUNDED = 1e-6
 """The part of a cost by which sums may differ."""
@@ -140,9 +144,29 @@ class Search:
         if len(kept) + len(free) == len(jobs):
             return least, []
         asked = [job for job in jobs if job.index not in kept]
-        counted = self.passes.counted(base_for(self.passes.start, found.ledger, kept), asked, found)
+        base = base_for(self.passes.start, found.ledger, kept)
+        counted = self.passes.counted(base, asked, found)
         counted.loose = {job.index for job in asked} - may_go
-        return least, self._by_programs(counted, jobs, quick=True)[1]
+        others = self._by_programs(counted, jobs, quick=True)[1]
+        if not any(self._is_near(other, least) for other in others) and len(jobs) <= self.passes.few:
+            others += self._at_each_place(base, asked, jobs)
+        return least, others
+
+    def _at_each_place(self, base: Ledger, asked: Sequence[Job], jobs: Sequence[Job]) -> list[Seating]:
+        """Outcomes that begin with an idle node at one place each: tasks whose volumes may be at several
+        places go there then, and not each to where the first of its own is.
+        """
+        board, first = self.board, dict[Place, Option]()
+        mounting = [job for job in asked if any(job.ask.want.mounts)]
+        for option in board.options:
+            if base.may_launch(option) and any(job.request.fit.get(option.kind) for job in mounting):
+                first.setdefault(board.place_of[option.kind], option)
+        found: list[Seating] = []
+        for option in list(first.values())[:MOST_PLACES]:
+            ledger = base.copy()
+            ledger.launch_idle(option, 1)
+            found.append(self.passes.whole(ledger, jobs))
+        return [one for one in found if not one.left]
 
     def _is_near(self, found: Seating, least: float | None) -> bool:
         """Whether it costs no more than the least, within the gap that is allowed."""
