@@ -732,13 +732,12 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
 
 
 def test_the_second_look_tells_how_nodes_are_cut_that_lacked_places(monkeypatch):
-    """By a new program, for which nothing is known of the first."""
+    """By a new program."""
     asked = []
 
     def by(_search, program, _jobs, _most):
         asked.append(program)
         program.lossy.add(0)
-        program.bound = 1.0
         return 1.0, []
 
     monkeypatch.setattr(counted, "ROUGH", 0)

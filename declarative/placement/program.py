@@ -133,18 +133,31 @@ class Program:
         if key in self.solved:
             self.work += self.solved[key].work
             return self.solved[key]
+        solution, ended = self._search(limits, whole, zero, start)
+        if ended:
+            self.solved[key] = solution
+        return solution
+
+    def _search(
+        self,
+        limits: SolverLimits,
+        whole: Collection[int] | None,
+        zero: Sequence[int],
+        start: Sequence[float],
+    ) -> tuple[Solution, bool]:
+        """What HiGHS finds; and whether more work would not have found more."""
         try:
             np = importlib.import_module("numpy")
             # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
             highspy = importlib.import_module("highspy._core")
         except ImportError:
-            return NONE
+            return NONE, False
         most = np.array(self.most, dtype=float)
         most[list(zero)] = 0.0
         thousands, fractions = int(np.count_nonzero(most)) / 1000, whole is not None and not whole
         one = FRACTIONS if fractions else SOME if whole else EVERY if limits.brief else THOROUGH
         if self.work + one.root * thousands >= self.most_work:
-            return NONE
+            return NONE, False
         lp = self._model(np, highspy, whole)
         lp.col_lower_, lp.col_upper_ = np.zeros(len(most)), most
         highs = highspy._Highs()  # noqa: SLF001
@@ -157,21 +170,13 @@ class Program:
             highs.setSolution(known)
         before = self.work
         ended = self._run(highspy, highs, one, thousands, interior=limits.interior and whole is not None)
-        info, status = highs.getInfo(), highs.getModelStatus()
-        found = info.primal_solution_status == FEASIBLE
-        solved = status == highspy.HighsModelStatus.kOptimal
-        answer = highs.getSolution()
-        said, values = info.objective_function_value, list(answer.col_value) if found else []
-        if start and not math.isclose(self.cost(values), said, rel_tol=SLACK, abs_tol=SLACK):
+        solution = replace(_solution(highspy, highs, fractions=fractions), work=self.work - before)
+        said = highs.getInfo().objective_function_value
+        if start and not math.isclose(self.cost(solution.values), said, rel_tol=SLACK, abs_tol=SLACK):
             # HiGHS 1.16 may leave out of a start's cost what presolve has fixed: it finds none better then.
             again = self.solve(limits, whole=whole, zero=zero)
-            return again if again.values else Solution(-math.inf, values)
-        bound = said if fractions and solved else -math.inf if fractions else info.mip_dual_bound
-        duals = list(answer.col_dual) if fractions and found else ()
-        solution = Solution(bound, values, duals, self.work - before)
-        if ended:
-            self.solved[key] = solution
-        return solution
+            return again if again.values else Solution(-math.inf, solution.values), False
+        return solution, ended
 
     def _run(self, highspy: Any, highs: Any, one: Work, thousands: float, *, interior: bool) -> bool:
         """Let HiGHS solve it, and add the work. A search for whole numbers ends when `most_work` is done;
@@ -212,6 +217,17 @@ class Program:
         kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
         lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(self.costs))]
         return lp
+
+
+def _solution(highspy: Any, highs: Any, *, fractions: bool) -> Solution:
+    """What HiGHS has found, where all columns may be `fractions` or not."""
+    info, answer = highs.getInfo(), highs.getSolution()
+    values = list(answer.col_value) if info.primal_solution_status == FEASIBLE else []
+    if not fractions:
+        return Solution(info.mip_dual_bound, values)
+    solved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    bound = info.objective_function_value if solved else -math.inf
+    return Solution(bound, values, list(answer.col_dual) if values else ())
 
 
 SLACK = 1e-6

@@ -157,7 +157,9 @@ class Search:
         places go there then, and not each to where the first of its own is.
         """
         board, first = self.board, dict[Place, Option]()
-        mounting = [job for job in asked if any(job.ask.want.mounts)]
+        mounting = [
+            job for job in asked if any(len(mount.names) > 1 for own in job.ask.want.mounts for mount in own)
+        ]
         for option in board.options:
             if base.may_launch(option) and any(job.request.fit.get(option.kind) for job in mounting):
                 first.setdefault(board.place_of[option.kind], option)

@@ -28,6 +28,36 @@ def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] 
     rough, those of which a rank finds no place.
     """
     launches: list[Option] = []
+    found = _seats_of(counted, values, launches)
+    if found is None:
+        return None
+    seats, lost, crowded = found
+    counted.values = values
+    counted.lossy.update(index for _, index in lost)
+    out = {job for job, _ in lost} | crowded
+    counted.seated = {seat[0].index for seat, _ in seats} - out
+    # Whether a task may sit on nodes that others launch is seen afterwards.
+    may = {job.index for (job, _), _ in seats if job.index in counted.loose and job.reuse and job.plain}
+    out |= (set(counted.loose) - may) | {job.index for job in without}
+    ledger = counted.base.copy()
+    # Where launches cost nothing, a solution names any number of them.
+    used = {node for _, node in seats} if counted.worth else None
+    number_of = _launch(ledger, launches, used)
+    for seat, node in seats:
+        if seat[0].index not in out:
+            _sit(ledger, seat, number_of.get(node, node))
+    if may:
+        accompany(ledger, counted.base, may)
+    return ledger
+
+
+def _seats_of(
+    counted: Counted, values: Sequence[float], launches: list[Option]
+) -> tuple[list[tuple[Seat, int]], set[tuple[int, int]], set[int]] | None:
+    """Which ranks sit on which nodes, with the numbers of those in `launches`, to which they are added; tasks
+    of which a rank finds no place, each with the class where it finds none; and tasks whose ranks would share
+    a node. None as `ledger_of`.
+    """
     slots = [_slots(counted, one, values, launches) for one in counted.classes]
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
     of_run = _of_runs(counted, values)
@@ -56,23 +86,7 @@ def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] 
         lost and not counted.rough
     ):
         return None
-    counted.values = values
-    counted.lossy.update(index for _, index in lost)
-    out = {job for job, _ in lost} | crowded
-    counted.seated = {seat[0].index for seat, _ in seats} - out
-    # Whether a task may sit on nodes that others launch is seen afterwards.
-    may = {job.index for (job, _), _ in seats if job.index in counted.loose and job.reuse and job.plain}
-    out |= (set(counted.loose) - may) | {job.index for job in without}
-    ledger = counted.base.copy()
-    # Where launches cost nothing, a solution names any number of them.
-    used = {node for _, node in seats} if counted.worth else None
-    number_of = _launch(ledger, launches, used)
-    for seat, node in seats:
-        if seat[0].index not in out:
-            _sit(ledger, seat, number_of.get(node, node))
-    if may:
-        accompany(ledger, counted.base, may)
-    return ledger
+    return seats, lost, crowded
 
 
 def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
