@@ -3,16 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, lists, sampled_from
 
 from declarative.model.resource import TaskWant
 from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
 from declarative.model.spec.hosts import HostFields
 from declarative.model.spec.values import Topology
-from declarative.placement import requests
+from declarative.placement import optimum, passes, requests
+from declarative.placement.board import Board
+from declarative.placement.counted import Counted
+from declarative.placement.ledger import Ledger
 from declarative.placement.place import place
 from declarative.placement.types import Ask, VolumeAt
 from tests.model import World, rank_mounts, spec
+from tests.test_place_laws import LAW
 from tests.test_placement import SHAPE, fleet, node, offer
 from tests.test_plan_hosts import bring, declared
 from tests.test_plan_hosts import rack as rack_fleet
@@ -197,18 +203,73 @@ def test_ranks_apart_share_no_node_though_others_fill_it():
     assert (len(out.launches), out.refusals) == (2, ())
 
 
-@pytest.mark.parametrize("most", [0, 1, 2])
+@pytest.mark.parametrize(("most", "alike"), [(0, True), (1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("level", ["node", "zone"])
-def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, monkeypatch):
-    """With more than some the program does not know which ones do, and they are seated after it."""
+def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, alike, monkeypatch):
+    """With more than some the program does not know which ones do, and they are seated after it. Tasks that
+    are alike are one.
+    """
     monkeypatch.setattr(requests, "MOST_APART", most)
-    asks = [ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."}) for i in range(2)]
+    sizes = ["1..", "1.." if alike else "2.."]
+    asks = [
+        ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": size})
+        for i, size in enumerate(sizes)
+    ]
     offers = [offer(1.0, zone=zone, cpu=8) for zone in ("za", "zb")]
     out = run(asks, fleets=[fleet(nodes="0..", offers=offers, blocks=8)])
     zone_of = {n.name: n.zone for n in out.launches}
     apart = {(c.task, zone_of[c.node] if level == "zone" else c.node) for c in out.choices}
     assert (len(apart), len(out.launches), out.refusals) == (4, 2, ())
-    assert out.bound == pytest.approx(2.0 if most == 2 else 1.0)
+    assert out.bound == pytest.approx(2.0 if most + alike >= 2 else 1.0)
+
+
+@pytest.mark.parametrize("level", ["node", "zone"])
+@pytest.mark.parametrize("idle", [(1, 2, 3), (3, 2, 1), (2, 2, 2), (6, 3, 0), (0, 3, 6)])
+def test_tasks_that_are_alike_are_told_apart(level, idle):
+    """Three tasks of two ranks need all that there is: each takes where most is left."""
+    nodes = [
+        node(f"gpu-{number}", zone=f"z{number}", total=6, held=range(6 - blocks))
+        for number, blocks in enumerate(idle)
+    ]
+    asks = [ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."}) for i in range(3)]
+    board = Board(asks, nodes, {"gpu": fleet(nodes="0..3", existing=3)}, {})
+    program = Counted(Ledger.start(board), board.jobs, {}, 1000)
+    (gang,) = program.gangs.values()
+    assert len(gang.jobs) == 3
+    _, ledger = optimum.solve(program, passes.COST, optimum.Known())
+    assert ledger is not None
+    assert [len({*ledger.seats[index]}) for index in range(3)] == [2, 2, 2]
+
+
+@LAW
+@given(
+    lists(integers(0, 5), min_size=1, max_size=5),
+    integers(1, 6),
+    integers(2, 3),
+    sampled_from(["node", "zone"]),
+)
+def test_as_many_tasks_that_are_alike_are_seated_apart_as_can_be(idle, tasks, ranks, level):
+    """So many that all places together have a rank of each for every one of their ranks (Gale, Ryser)."""
+    nodes = [
+        node(f"gpu-{number}", zone=f"z{number % 3}", total=5, held=range(5 - blocks))
+        for number, blocks in enumerate(idle)
+    ]
+    asks = [
+        ask(ranks, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."})
+        for i in range(tasks)
+    ]
+    out = run(asks, nodes, [fleet(nodes=f"0..{len(nodes)}", existing=len(nodes))])
+    rooms = idle if level == "node" else [sum(idle[zone::3]) for zone in range(3)]
+    most = max(n for n in range(tasks + 1) if sum(min(room, n) for room in rooms) >= n * ranks)
+    assert len({choice.task for choice in out.choices}) == most
+
+
+def test_ranks_of_tasks_that_are_alike_do_not_share_a_node_that_holds_them_all():
+    """There are three places on one node for three tasks of two ranks, but two on the other."""
+    nodes = [node("gpu-0", total=8), node("gpu-1", total=8, held=range(6))]
+    asks = [ask(2, name=f"t{i}", placement="any", spread="node", resources={"cpu": "1.."}) for i in range(3)]
+    out = run(asks, nodes, [fleet(nodes="0..2", existing=2)])
+    assert len({choice.task for choice in out.choices}) == 2
 
 
 @pytest.mark.parametrize(("offers", "code"), [(ZONES, "no-capacity"), (ZONES[:1], "never-fits")])

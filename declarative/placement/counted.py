@@ -83,7 +83,8 @@ class GangGroup:
     value: float
     """What one of them is worth, if they may be left out."""
     spread: str | None = None
-    """The level of which each rank has a place of its own: then it is one task."""
+    """The level at which the ranks of each task have to lie apart: then all are one piece, or it is one task.
+    """
     jobs: list[Job] = field(default_factory=list)
     seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
     """Piece → the ranks of each task that are of it."""
@@ -291,7 +292,8 @@ class Counted:
             return
         parts = Counter(numbers)
         value = float(job.weight) if optional else 0.0
-        key = (tuple(domains), tuple(sorted(parts.items())), value, spread and job.index)
+        own = spread and len(parts) > 1 and job.index
+        key = (tuple(domains), tuple(sorted(parts.items())), value, spread, own)
         gang = self.gangs.setdefault(key, GangGroup(job.request, dict(parts), value, spread))
         gang.jobs.append(job)
         for number in parts:
@@ -415,27 +417,45 @@ class Counted:
                 terms = self._seats(number, len(gang.jobs) * ranks, domain, len(self.runs) - 1)
                 self.uncut.row(0, 0, {column: -float(ranks), **terms})
             if gang.spread:
-                self._keep_apart(
-                    gang.spread, [(index, column) for _, index, column, _ in self.placed[first:]]
-                )
+                self._keep_apart(gang, column, [placed[:3] for placed in self.placed[first:]])
         if runs:
             self.uncut.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
         return bool(runs or gang.value)
 
-    def _keep_apart(self, level: str, seats: Iterable[tuple[int, int]]) -> None:
-        """Seat one rank of a task at one place of a level; in a class, as many as that has nodes. `seats` are
-        classes, with the columns of ranks that sit there.
+    def _keep_apart(self, gang: GangGroup, run: int, seats: Sequence[tuple[int, int, int]]) -> None:
+        """Seat at most one rank of each task of a run at one place of a level. `run` is the column that
+        counts the tasks; `seats` are pieces, classes, and the columns of ranks that sit there.
+
+        Tasks of as many ranks each can be told apart then: a matrix of zeros and ones has such sums of rows
+        and columns (Gale 1957, Ryser 1957).
         """
         at: dict[object, dict[int, float]] = defaultdict(dict)
-        for index, column in seats:
-            one = self.classes[index]
-            if level == "node":
-                at[index] |= {column: 1.0, **{self.bought[i]: -1.0 for i in one.stocks}}
-            for area in one.areas:
-                if area and area.level == level:
-                    at[area[1:]][column] = 1.0
-        for terms in at.values():
-            self.uncut.row(-math.inf, 0 if level == "node" else 1, terms)
+        for _, index, column in seats:
+            at[index if gang.spread == "node" else self.place_apart(gang, index)][column] = 1.0
+        if gang.spread == "node":
+            for number, index, _ in seats:
+                self._keep_apart_on_nodes(self.classes[index], number, len(gang.jobs), run, at[index])
+        else:
+            for terms in at.values():
+                self.uncut.row(-math.inf, 0, {**terms, run: -1.0})
+
+    def _keep_apart_on_nodes(
+        self, one: Class, number: int, tasks: int, run: int, ranks: Mapping[int, float]
+    ) -> None:
+        """No node takes more `ranks` of a piece than it has room for, nor than there are tasks in the run."""
+        room = {i: min(self.stocks[i].idle // one.takes[number], tasks) for i in one.stocks}
+        there = [i for i in one.stocks if not self.stocks[i].option]
+        fewer = {0, *map(room.__getitem__, there)} if tasks > 1 else set()
+        for most in sorted({tasks} | fewer):
+            full = [i for i in there if room[i] > most]
+            nodes = {self.bought[i]: -float(room[i]) for i in one.stocks if i not in full}
+            many = sum(self.stocks[i].most for i in full)
+            self.uncut.row(-math.inf, 0, {**ranks, **nodes, run: -float(many)})
+
+    def place_apart(self, gang: GangGroup, index: int) -> object:
+        """Where ranks that have to lie apart are, if they are in a class."""
+        areas = self.classes[index].areas
+        return next(area[1:] for area in areas if area and area.level == gang.spread)
 
     # What may be launched
 

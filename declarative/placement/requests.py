@@ -218,12 +218,13 @@ def lies_together(task: Task) -> bool:
 
 
 MOST_APART = 250
-"""Tasks whose ranks have to lie apart that a program tells from each other."""
+"""Tasks whose ranks have to lie apart that a program tells from each other: those that are alike are one."""
 
 
 def are_few_apart(jobs: Iterable[Job]) -> bool:
     """Whether a program knows which ranks of these tasks have to lie apart."""
-    return sum(is_spread(job.task) for job in jobs) <= MOST_APART
+    apart = (job for job in jobs if is_spread(job.task))
+    return len({job.index if any(job.ask.want.mounts) else job.key for job in apart}) <= MOST_APART
 
 
 def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:

@@ -61,31 +61,73 @@ def _seats_of(
     slots = [_slots(counted, one, values, launches) for one in counted.classes]
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
     of_run = _of_runs(counted, values)
+    if any(abs(values[column] - round(values[column])) > NEARLY for _, _, column, _ in counted.placed):
+        return None
     seats: list[tuple[Seat, int]] = []
-    lost: set[tuple[int, int]] = set()
-    nodes_of: dict[int, set[int]] = defaultdict(set)
-    """Task → its nodes, if its ranks lie apart: those choose first."""
-    crowded: set[int] = set()
-    apart = {run for run, (gang, _, _) in enumerate(counted.runs) if gang.spread}
-    for number, index, column, run in sorted(counted.placed, key=lambda item: item[3] not in apart):
-        count = round(values[column])
-        if abs(values[column] - count) > NEARLY:
-            return None
+    lost, crowded = set[tuple[int, int]](), set[int]()
+    apart = [run for run, (gang, _, _) in enumerate(counted.runs) if gang.spread]
+    for run in apart:  # these choose first
+        own, without, beside = _seats_apart(counted, values, run, slots, of_run)
+        seats += own
+        lost |= without
+        crowded |= beside
+    for number, index, column, run in counted.placed:
         queue = queues[number] if run < 0 else of_run[run, number]
-        for seat in itertools.islice(queue, count):
-            here = slots[index][counted.classes[index].takes[number]]
-            beside = nodes_of[seat[0].index] if run in apart else ()
-            place = next((i for i in range(len(here) - 1, -1, -1) if here[i] not in beside), None)
-            if place is None:
-                crowded.update([seat[0].index] if here else ())
-                lost.update(() if here else [(seat[0].index, index)])
+        here = slots[index][counted.classes[index].takes[number]]
+        for seat in itertools.islice(queue, 0 if run in apart else round(values[column])):
+            if here:
+                seats.append((seat, here.pop()))
             else:
-                seats.append((seat, here.pop(place)))
-                nodes_of[seat[0].index].add(seats[-1][1])
+                lost.add((seat[0].index, index))
     if any(next(queue, None) for queue in (*queues.values(), *of_run.values())) or (
         lost and not counted.rough
     ):
         return None
+    return seats, lost, crowded
+
+
+def _seats_apart(
+    counted: Counted,
+    values: Sequence[float],
+    run: int,
+    slots: Sequence[Mapping[int, list[int]]],
+    of_run: Mapping[tuple[int, int], Iterator[Seat]],
+) -> tuple[list[tuple[Seat, int]], set[tuple[int, int]], set[int]]:
+    """As `_seats_of`, for the tasks of a run whose ranks have to lie apart: each takes the places that have
+    most left for them. `slots` are taken, for each class.
+    """
+    gang, _, column = counted.runs[run]
+    seats: list[tuple[Seat, int]] = []
+    lost, crowded = set[tuple[int, int]](), set[int]()
+    left: dict[int, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    """Piece → place → the nodes there, one for each rank."""
+    short: dict[int, int] = {}
+    """Piece → the class where a rank finds no place."""
+    on, most = Counter[int](), round(values[column])
+    """Node → ranks there: no more than there are tasks."""
+    for number, index, own, _ in (placed for placed in counted.placed if placed[3] == run):
+        here = slots[index][counted.classes[index].takes[number]]
+        for _ in range(round(values[own])):
+            slot = next((i for i in range(len(here) - 1, -1, -1) if on[here[i]] < most), None)
+            if slot is None:
+                short[number] = index
+                break
+            node = here.pop(slot)
+            on[node] += 1
+            left[number][node if gang.spread == "node" else counted.place_apart(gang, index)].append(node)
+    used: dict[int, set[object]] = defaultdict(set)
+    for number in gang.parts:
+        for seat in of_run[run, number]:
+            job, places = seat[0].index, left[number]
+            fit = [place for place, nodes in places.items() if nodes and place not in used[job]]
+            if fit:
+                place = max(fit, key=lambda one: len(places[one]))
+                used[job].add(place)
+                seats.append((seat, places[place].pop()))
+            elif number in short:
+                lost.add((job, short[number]))
+            else:
+                crowded.add(job)
     return seats, lost, crowded
 
 
