@@ -713,22 +713,25 @@ def test_no_step_of_a_program_is_taken_twice(monkeypatch):
     assert len(runs) == times + 2
 
 
-@pytest.mark.parametrize(("far", "quick", "again"), [(0.5, False, 1), (1.5, False, 0), (0.5, True, 0)])
-def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, quick, again):
-    """Here they cost twice the bound."""
+@pytest.mark.parametrize(
+    ("far", "quick", "found", "again"),
+    [(0.5, False, 1, [0.5]), (1.5, False, 1, []), (0.5, True, 1, []), (1.5, False, 0, [1.0])],
+)
+def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, quick, found, again):
+    """Here they cost twice the bound, or no program had an outcome: then with all work."""
     work = []
 
     def by(_search, _program, _jobs, limits):
         work.append(limits.work)
         assert limits.quick is quick
-        return 1.0, [Mock(cost=2.0)]
+        return 1.0, [Mock(cost=2.0)] * found
 
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "FAR_ABOVE", far)
     program = _program_of(5)
     search.Search(program.board)._by_programs(program, program.jobs, quick=quick)
     assert work[0] < passes.COST.work
-    assert work[1:] == [search.AGAIN * passes.COST.work] * again
+    assert work[1:] == [part * passes.COST.work for part in again]
 
 
 def test_the_second_look_tells_how_nodes_are_cut_that_lacked_places(monkeypatch):
@@ -1069,6 +1072,21 @@ def test_what_finds_no_place_beside_the_others_is_seated_first():
     found = passes.Passes(board).whole(_seated(board, [numbers["one"], numbers["two"]], []), board.jobs)
     assert found.left == []
     assert sorted(found.ledger.seats[numbers["pair"]]) == [0, 1]
+
+
+@pytest.mark.parametrize(("sizes", "mended"), [((), False), ((0,), False), ((0, 9), True), ((9,), True)])
+@pytest.mark.parametrize("moving", [True, False])
+def test_what_finds_no_place_is_seated_anew_with_those_beside_it(monkeypatch, sizes, mended, moving):
+    """Both nodes are full but for one CPU each. With more and more of what sits there, if that may move."""
+    monkeypatch.setattr(passes, "MENDED", sizes)
+    monkeypatch.setattr(passes.Passes, "_anew", lambda _, ledger, jobs, left: Seating(ledger, left))
+    if not moving:
+        monkeypatch.setattr(passes, "movable", lambda jobs: [job for job in jobs if job.index == 5])
+    asks = [ask(f"t{i}", resources={"cpu": cpu}) for i, cpu in enumerate((5, 4, 3, 3, 3, 2))]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=10)])}, {})
+    found = passes.Passes(board).whole(_seated(board, [0, 1], [2, 3, 4]), board.jobs)
+    assert [job.index for job in found.left] == ([] if mended and moving else [5])
+    assert len(found.ledger.launches) == 2
 
 
 def test_what_finds_no_place_in_any_solution_stays_where_it_was(monkeypatch):

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from declarative.placement.board import Board
 from declarative.placement.counted import Counted
-from declarative.placement.gangs import Seating, keep_places, seat_all, seat_by_quota
+from declarative.placement.gangs import Seating, base_for, keep_places, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import EXACT, Known
+from declarative.placement.optimum import EXACT, Known, solve
 from declarative.placement.orders import Orders
 from declarative.placement.program import SolverLimits
-from declarative.placement.requests import Job
+from declarative.placement.requests import Job, movable
 
 COST = SolverLimits(nodes=12, columns=12_000, gap=2.5e-3, work=300)
 """For the cheapest launches; so much work if less had no answer…"""
@@ -36,6 +36,12 @@ LEAST_SEATING = 0.15
 """The part of it that programs for the tasks of one priority may take, and one of them, whatever those before
 them took.
 """
+
+MOST_LEFT, MENDED = 60, (30, 120, 480)
+"""Up to so many tasks that are left are seated again with about so many ranks: few, or else more of them."""
+
+MENDED_WORK = 0.2
+"""The part of the most work of a program that one for them may take."""
 
 SEAT_WORK, DOMAIN_WORK = 0.025, 0.033
 """The work of seating a task in one pass, and of each place where tasks that ask for the same may lie."""
@@ -130,13 +136,16 @@ class Passes:
     def whole(self, ledger: Ledger, jobs: Sequence[Job]) -> Seating:
         """A ledger, tidied, with those of the tasks seated that it lacks."""
         others = [job for job in jobs if not job.reuse]
-        if any(job.index not in ledger.seats for job in others):
-            found = self.seat(others, "size", wanted={}, first=ledger, by_priority=False)
-            if found.left:
-                found = self._anew(ledger, others, found.left)
-            if found.left:
-                return found
-            ledger = found.ledger
+        found = Seating(ledger, [job for job in others if job.index not in ledger.seats])
+        found = self._mended(found, others)
+        if found.left:
+            found = self.seat(others, "size", wanted={}, first=found.ledger, by_priority=False)
+            found = self._mended(found, others)
+        if found.left:
+            found = self._anew(ledger, others, found.left)
+        if found.left:
+            return found
+        ledger = found.ledger
         # Now nodes are gone that nobody needs. Tasks that launch nothing must not keep them.
         if all(job.index in ledger.seats for job in jobs):
             Tidy(ledger).run()
@@ -148,6 +157,44 @@ class Passes:
             _drop_idle(ledger)
             found = self.seat(jobs, "size", wanted={}, first=ledger, by_priority=False)
         return found
+
+    def _mended(self, found: Seating, jobs: Sequence[Job]) -> Seating:
+        """With those seated that are left and may go anywhere, if a program finds places for them and for
+        some that sit where they might (a large neighbourhood: Shaw 1998).
+        """
+        free = {job.index: job for job in movable(jobs)}
+        left = {job.index: job for job in found.left if job.index in free}
+        if not 0 < len(left) <= MOST_LEFT:
+            return found
+        on = self._moving(found.ledger, free, {kind for job in left.values() for kind in job.request.fit})
+        for most in MENDED:
+            again, ranks = dict(left), 0
+            for here in on:
+                if ranks < most:
+                    ranks += sum(free[index].ranks for index in here - again.keys())
+                    again |= {index: free[index] for index in here}
+            base = base_for(self.start, found.ledger, found.ledger.seats.keys() - again)
+            counted = self.counted(base, [again[index] for index in sorted(again)], found)
+            limits = replace(self.cost, work=MENDED_WORK * self.cost.work)
+            new = solve(counted, limits, self.known)[1]
+            if new and again.keys() <= new.seats.keys():
+                return replace(found, ledger=new, left=[job for job in found.left if job.index not in again])
+        return found
+
+    def _moving(self, ledger: Ledger, free: Mapping[int, Job], kinds: Collection[int]) -> list[set[int]]:
+        """The tasks on each node that is launched, if all of them are `free`: first on nodes of some kinds,
+        and of those on what is used least.
+        """
+        on: dict[int, set[int]] = {new.node: set() for new in ledger.launches if new.name is None}
+        for index, node in ((index, node) for index, nodes in ledger.seats.items() for node in nodes):
+            if node in on:
+                on[node].add(index)
+
+        def rank(node: int) -> tuple[object, ...]:
+            kind = ledger.kind_of[node]
+            return kind not in kinds, -ledger.free[node] / self.board.kinds[kind].total, node
+
+        return [on[node] for node in sorted(on, key=rank) if on[node] <= free.keys()]
 
     def _anew(self, ledger: Ledger, jobs: Sequence[Job], front: Sequence[Job]) -> Seating:
         """The tasks on the nodes that a ledger launches, some of them first."""

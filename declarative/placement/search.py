@@ -33,7 +33,9 @@ FAR_ABOVE = 0.08
 """Launches that cost more than this part above the bound are looked for once more, with more work."""
 
 AGAIN = 0.5
-"""The part of the most work of a program that a second look at launches may take that cost far too much."""
+"""The part of the most work of a program that a second look at launches may take that cost far too much; if
+there is no outcome at all, it may take all of it.
+"""
 
 MOST_PLACES = 12
 """Places at which outcomes begin, if volumes are at several."""
@@ -195,7 +197,8 @@ class Search:
                 lower, more = self._by(program, jobs, limits)
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
-            limits = replace(self.passes.cost, work=AGAIN * self.passes.cost.work)
+            work = (AGAIN if found else 1.0) * self.passes.cost.work
+            limits = replace(self.passes.cost, work=work)
             lower, more = self._by(counted.finer() if last else counted, jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
