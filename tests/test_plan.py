@@ -261,6 +261,21 @@ def test_a_hint_beside_a_running_task_that_cannot_grow_is_true():
     assert look(world, [{"name": "aa", "nodes": "0..3"}], tasks, **CPUS)["unplaced"] == []
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_no_change_of_a_running_task_takes_the_place_of_what_fits_beside_it(beside):
+    """Once it goes, the large task fits in the stead of the small one, which has a place while it stays."""
+    fleets = [{"name": name, "nodes": "0..1", "blocks": 4} for name in ("aa", "bb")]
+    gang = {"name": "gang", "resources": {"cpu": 1}, "fleets": ["aa"]}
+    base = {**gang, "name": "base"}
+    world = bring(World(), fleets, [gang, base], **CPUS)
+    tasks = [{**gang, "resources": {"cpu": 4}}, base]
+    tasks += [{**gang, "name": f"t{cpu}", "resources": {"cpu": cpu}} for cpu in ((1, 3) if beside else (1,))]
+    found = look(world, fleets, tasks, **CPUS)
+    changes = {r["task"]: r["changes"] for r in found["unplaced"]}
+    assert ("with `fleets: [aa, bb]`" in changes["gang"]) is not beside
+    assert changes.keys() == ({"gang", "t3"} if beside else {"gang"})
+
+
 def test_no_larger_maximum_is_named_while_nodes_go_that_would_stay_then():
     """The node in another zone than the volume would be in the way."""
     zones = {"availability_zones": ["za", "zb"], **CPUS}

@@ -94,13 +94,17 @@ class Placed:
         """How many ranks have no place."""
         return sum(job.ranks for job in self.found.left)
 
-    def outcome(self, about: str | None = None, *, shared: bool = True) -> PlacementOutcome:
-        """All of it, with the reasons, and with changes that tasks share if those are wanted."""
+    def outcome(
+        self, about: str | None = None, *, shared: bool = True, seated: Collection[str] | None = None
+    ) -> PlacementOutcome:
+        """All of it, with the reasons, and with changes that tasks share if those are wanted. No change takes
+        the place of a task that is `seated` in the end, by default of those that are so here.
+        """
         found, finished = self.found, self.finished
         refusals: Sequence[Refusal] = ()
         remedies: Sequence[Remedy] = ()
         if found.left:
-            sought = Remedies(self.board, found, self.known, self.effort, about, shared=shared)
+            sought = Remedies(self.board, found, self.known, self.effort, about, shared=shared, seated=seated)
             told = Refusals(self.board, found.ledger, finished, self._may_seat_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
@@ -141,12 +145,15 @@ class Remedies:
         about: str | None = None,
         *,
         shared: bool = True,
+        seated: Collection[str] | None = None,
     ) -> None:
         """With `about`, of all tasks that were refused only that one matters."""
         self.board, self.known, self.effort = board, known, effort
         self.changes = Changes(board, found.ledger)
-        left = found.left
-        self.placed = {job.index for job in board.jobs} - {job.index for job in left}
+        placed = {str(board.jobs[index].task.name) for index in found.ledger.seats}
+        placed = placed if seated is None else set(seated)
+        left = [job for job in found.left if job.task.name not in placed]
+        self.placed = {job.index for job in board.jobs if job.task.name in placed}
         closer = CLOSER if about else 1
         few = len(board.jobs) <= EXACT
         scale = effort * (1 if few else min(TIMES, max(FEWER, len(board.jobs) / MANY)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from declarative.model.diagnostic import Diagnostic, and_more
 from declarative.model.record import dataclass, set_field
@@ -89,27 +90,33 @@ class Decisions:
         return found | {node.name: node for node in self.outcome.launches}
 
 
+class DecisionRound(NamedTuple):
+    """What was decided with running tasks that cannot be placed anew."""
+
+    placed: Placed
+    outcome: PlacementOutcome
+    stuck: Mapping[str, Refusal]
+    """Those tasks."""
+
+
 def decide(asked: Question) -> Decisions:
     """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again; but
     first with its nodes as they are, if they would go, or be split anew.
     """
-    stuck: dict[str, Refusal] = {}
+    rounds: list[DecisionRound] = []
     spared: frozenset[str] = frozenset()
-    first: PlacementOutcome | None = None
     while True:
-        found = _judge(asked, frozenset(stuck), spared)
+        stuck = frozenset().union(*(before.stuck for before in rounds))
+        found, placed = _judge(asked, stuck, spared)
         refused = {r.task: r for r in found.outcome.refusals}
         more = {n: r for n, r in refused.items() if n not in stuck and _goes_on(asked.state, found.tasks[n])}
         idle = _given_up(asked.state, found.fleets, more) - spared
         if idle:
             spared |= idle
             continue
-        if first and not more:
-            return replace(found, outcome=_with_stuck(found.outcome, first, stuck))
         if not more:
-            return found
-        stuck |= more
-        first = first or found.outcome
+            return replace(found, outcome=_with_stuck(asked, found.outcome, rounds)) if rounds else found
+        rounds.append(DecisionRound(placed, found.outcome, more))
 
 
 def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[str]:
@@ -124,18 +131,28 @@ def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[
 
 
 def _with_stuck(
-    outcome: PlacementOutcome, first: PlacementOutcome, stuck: Mapping[str, Refusal]
+    asked: Question, outcome: PlacementOutcome, rounds: Sequence[DecisionRound]
 ) -> PlacementOutcome:
-    """The outcome with the refusals of running tasks, and the changes of `first` that help such: they take
-    part once more as soon as something fits them.
+    """The outcome with the refusals of running tasks, and the changes that help such: they take part once
+    more as soon as something fits them.
     """
+    stuck: dict[str, Refusal] = {}
+    first, seated = rounds[0].outcome, {choice.task for choice in outcome.choices}
+    for number, before in enumerate(rounds):
+        stuck |= before.stuck
+        if seated - {choice.task for choice in before.outcome.choices}:
+            # Without those that are stuck others are seated, of which no change may take the place.
+            again = before.placed.outcome(asked.about, shared=not number, seated=seated)
+            again = not_now(again, asked.desired, asked.inventory, asked.now)
+            stuck |= {r.task: r for r in again.refusals if r.task in before.stuck}
+            first = first if number else again
     named = and_more((f"task/{name}" for name in sorted(stuck, key=natural)), MOST_NAMED)
     hint = f"make room for the changes of {named} first: that would take what is free"
-    others = [
+    refused = [
         replace(r, changes=None, hint=hint) if r.code == "no-capacity" and r.changes == () else r
         for r in outcome.refusals
     ]
-    refusals = sorted((*others, *stuck.values()), key=lambda r: natural(r.task))
+    refusals = sorted((*refused, *stuck.values()), key=lambda r: natural(r.task))
     remedies = tuple(r for r in first.remedies if not stuck.keys().isdisjoint(r.tasks))
     return replace(outcome, refusals=tuple(refusals), remedies=remedies)
 
@@ -146,7 +163,7 @@ def _goes_on(state: State, decision: TaskDecision) -> bool:
     return runs and not decision.incomplete
 
 
-def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> Decisions:
+def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> tuple[Decisions, Placed]:
     """Decide, with the `stuck` tasks where they are, and the `spared` nodes as they are though idle."""
     desired, state = asked.desired, asked.state
     decisions = task_decisions.judge_all(desired, state, asked.requested, asked.now)
@@ -169,9 +186,10 @@ def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> De
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now, aside=asked.aside)
-    return Decisions(
+    found = Decisions(
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
     )
+    return found, placed
 
 
 def _with_cascades(
