@@ -131,6 +131,16 @@ def test_alternatives_are_shared_out_among_ranks():
     assert [r["volumes"] for r in found["reservations"]] == [{"/data": "own-0"}, {"/data": "shared"}]
 
 
+def test_no_rank_takes_the_one_volume_with_which_another_launches_nothing():
+    """Rank 0 may have any of both that lie where a node is, rank 1 only the first of these."""
+    world = bring(World(), [{**ANY, "nodes": 1, "regions": ["west"]}], **BOTH)
+    volumes = [{**WEST, "name": "data-0"}, WEST, {**EAST, "name": "shared"}]
+    task = {**GANG, "placement": "any", "mounts": {"/data": ["data-1", "shared", "data-#"]}}
+    found = look(world, [ANY], [task], volumes, **BOTH)
+    assert created(found, "node") == []
+    assert [r["volumes"] for r in found["reservations"]] == [{"/data": "data-0"}, {"/data": "data-1"}]
+
+
 def test_ranks_meet_where_the_volumes_of_all_of_them_are():
     """One node in the west is enough, though the east, where one of the volumes is, comes first."""
     volumes = [EAST, {"name": "shared", "region": "west", "count": 2}]

@@ -115,8 +115,12 @@ class Special:
         price = functools.cache(self._price)
         for found in options.values():
             found.sort(key=lambda b: price(b.place))  # of alternatives the first, unless another costs less
-        matching = Matching(options, functools.cache(self._room), functools.cache(self._site))
-        failed = matching.match()
+        room, site = functools.cache(self._room), functools.cache(self._site)
+        cheap = {r: [b for b in own if price(b.place) == price(own[0].place)] for r, own in options.items()}
+        matching = Matching(cheap, room, site)
+        if (failed := matching.match()) is not None and cheap != options:
+            matching = Matching(options, room, site)
+            failed = matching.match()
         return matching.given, failed
 
     def _room(self, place: Place) -> int:
