@@ -370,9 +370,16 @@ def test_few_columns_are_looked_at_first(monkeypatch, small):
     assert least <= Seating(ledger, []).cost <= least * (1 + 12 * passes.COST.gap)
 
 
-def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch):
-    """None may be used of which no fraction is, and the bound is not reached: all of them prove it."""
+@pytest.mark.parametrize("large", [False, True])
+def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch, large):
+    """None may be used of which no fraction is, and the bound is not reached: all of them prove it. Those of
+    a large program find something at least.
+    """
     monkeypatch.setattr(optimum, "FEW_COST", (optimum.Few(0, False, 0),))
+    if large:
+        monkeypatch.setattr(optimum, "PROVED", 10**6)
+        monkeypatch.setattr(optimum, "SMALL", 10**6)
+        monkeypatch.setattr(optimum, "_with_few", lambda *_: NONE)
     program = _program_of(5, offers=[H100, replace(L4, price=3.0)])
     least, ledger = optimum.solve(program, passes.COST, optimum.Known())
     assert ledger
@@ -394,7 +401,7 @@ def test_columns_for_what_is_seated_are_always_looked_at(monkeypatch, seated):
         program.incumbent = solved.ledger_of(program, program.program.solve(passes.COST).values)
     none = replace(fractions, values=[0.0] * len(fractions.values))
     monkeypatch.setattr(Program, "solve", lambda *args, **how: none if "whole" in how else real(*args, **how))
-    _, ledger = optimum.solve(program, passes.COST, optimum.Known())
+    _, ledger = optimum.solve(program, replace(passes.COST, quick=True), optimum.Known())
     assert bool(ledger) == seated
 
 
@@ -1072,6 +1079,42 @@ def test_what_finds_no_place_beside_the_others_is_seated_first():
     found = passes.Passes(board).whole(_seated(board, [numbers["one"], numbers["two"]], []), board.jobs)
     assert found.left == []
     assert sorted(found.ledger.seats[numbers["pair"]]) == [0, 1]
+
+
+def test_a_task_that_launches_nothing_changes_places_with_another():
+    """Both nodes are full, and all that sits on one of them launches nothing."""
+    asks = [ask(name, resources={"cpu": 4}) for name in ("one", "two")]
+    asks.append(
+        ask("guest", nodes=2, placement="any", resources={"cpu": 4}, creation_policy="reuse"),
+    )
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    guest, one, two = (job.index for job in board.jobs)
+    ledger = _seated(board, [one, two], [guest])
+    solved.accompany(ledger, Ledger.start(board), {guest})
+    assert ledger.seats == {guest: [0, 1], one: [1], two: [0]}
+    assert ledger.free == [0, 0]
+
+
+def test_no_node_is_launched_for_tasks_alone_that_launch_nothing():
+    """The program knows it: else its launches have no place for these, and the plan costs 73.4."""
+    large: Any = {"cpu": "7..", "memory": "60GB.."}
+    asks = [
+        ask("t0", resources=large),
+        ask("t1", nodes=3, placement="any", resources={"cpu": "3.."}, creation_policy="reuse"),
+        ask("t2", resources={"cpu": "5.."}),
+        ask("t3", nodes=3, placement="any", resources=large),
+        ask("t4", resources={"cpu": "7.."}),
+    ]
+    shapes = {1.62: (32, 131072), 0.51: (8, 32768), 72.89: (192, 2048000)}
+    offers = [
+        offer(price, instance_type=f"c{cpu}", shape=replace(gpus("T4", 0, cpu=cpu), memory_mib=memory))
+        for price, (cpu, memory) in shapes.items()
+    ]
+    fleets = [fleet(nodes="0..3", blocks="auto", offers=offers)]
+    fleets += [fleet("bb", nodes="0..", blocks="auto", offers=offers, placement="cluster")]
+    out = run(asks, fleets=fleets)
+    assert not out.refusals
+    assert cost(out) == pytest.approx(4.86)
 
 
 @pytest.mark.parametrize(("sizes", "mended"), [((), False), ((0,), False), ((0, 9), True), ((9,), True)])

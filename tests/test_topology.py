@@ -1,10 +1,12 @@
 """Ranks together and apart: zones, racks of hosts, `same` and `spread`."""
 
 from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis.strategies import integers, lists, sampled_from
+from hypothesis.strategies import integers, lists, sampled_from, tuples
 
 from declarative.model.resource import TaskWant
 from declarative.model.schema import BadValueError, decode_part
@@ -262,6 +264,60 @@ def test_as_many_tasks_that_are_alike_are_seated_apart_as_can_be(idle, tasks, ra
     rooms = idle if level == "node" else [sum(idle[zone::3]) for zone in range(3)]
     most = max(n for n in range(tasks + 1) if sum(min(room, n) for room in rooms) >= n * ranks)
     assert len({choice.task for choice in out.choices}) == most
+
+
+def fit_apart(idle, sizes):
+    """Whether gangs of so many ranks, of so many blocks each, fit nodes so that none has two on one."""
+    if not sizes:
+        return True
+    (ranks, blocks), *rest = sizes
+    some = combinations([i for i, free in enumerate(idle) if free >= blocks], ranks)
+    return any(fit_apart([free - blocks * (i in at) for i, free in enumerate(idle)], rest) for at in some)
+
+
+@LAW
+@given(
+    lists(integers(0, 8), min_size=2, max_size=4),
+    lists(tuples(integers(1, 3), integers(1, 4)), min_size=1, max_size=5),
+)
+def test_ranks_lie_apart_on_nodes_that_are_told_from_each_other(idle, sizes):
+    """Then each solution of the program is one, and there is one if they fit at all."""
+    nodes = [node(f"gpu-{i}", total=8, held=range(8 - blocks)) for i, blocks in enumerate(idle)]
+    asks = [
+        ask(ranks, name=f"t{i}", placement="any", spread="node", resources={"cpu": f"{blocks}.."})
+        for i, (ranks, blocks) in enumerate(sizes)
+    ]
+    board = Board(asks, nodes, {"gpu": fleet(nodes=f"0..{len(idle)}", existing=len(idle))}, {})
+    sources = {(kind, free) for kind in board.kind_of for free in idle}
+    told = Counted(Ledger.start(board), board.jobs, {}, 1000, each=sources)
+    _, ledger = optimum.solve(told, passes.COST, optimum.Known())
+    seats = {index: len({*at}) for index, at in ledger.seats.items()} if ledger else {}
+    assert seats == ({job.index: job.ranks for job in board.jobs} if fit_apart(idle, sizes) else {})
+
+
+def test_ranks_that_lie_apart_share_nodes_with_others_as_tightly_as_can_be():
+    """All find a place on the three nodes; three more are launched if those are not told from each other."""
+    tasks: list[tuple[str, int, int, dict[str, Any]]] = [
+        ("t0", 2, 11, {"spread": "node"}),
+        ("t1", 3, 29, {}),
+        ("t2", 2, 23, {}),
+        ("t3", 1, 1, {}),
+        ("t4", 3, 17, {"spread": "node"}),
+        ("t5", 1, 11, {}),
+        ("t6", 3, 13, {"spread": "node"}),
+    ]
+    asks = [
+        ask(ranks, name=name, placement="any", resources={"cpu": f"{cpu}.."}, **words)
+        for name, ranks, cpu, words in tasks
+    ]
+    shape = replace(SHAPE, cpu=96, gpus=0, gpu_name=None)
+    nodes = [node(f"own-{i}", total=96, shape=shape) for i in range(3)]
+    fleets = [
+        fleet("own", "0..3", existing=3, blocks=96),
+        fleet("aa", offers=[offer(2.0, cpu=48)], blocks=48),
+    ]
+    out = run(asks, nodes, fleets)
+    assert (len(out.choices), out.launches, out.refusals) == (15, (), ())
 
 
 def test_ranks_of_tasks_that_are_alike_do_not_share_a_node_that_holds_them_all():

@@ -12,12 +12,10 @@ import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
-from declarative.model.record import dataclass
 from declarative.placement.board import Option
-from declarative.placement.cutting import columns_of, cut, cut_roughly
+from declarative.placement.cutting import Class, GangGroup, Piece, Stock, columns_of, cut, cut_roughly
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
 from declarative.placement.requests import (
@@ -25,7 +23,6 @@ from declarative.placement.requests import (
     Area,
     Domain,
     Job,
-    Request,
     are_few_apart,
     is_spread,
 )
@@ -46,70 +43,14 @@ ROUGH = 24
 MOST_CHEAPER = 20
 """Offers of a fleet, the cheapest ones, that others are compared with."""
 
+EXACT = 100
+"""For up to so many tasks, launches may cost one gap too much, and all that is said is to be proved."""
+
 SKEW = 1e-3
 """By how much at most tasks that come later are worth less: of equals, the first are seated."""
 
 UNKNOWN = 4
 """What an unknown price counts as: so many times the highest that is known."""
-
-Seat = tuple[Job, int]
-"""A rank of a task."""
-
-
-class Stock(NamedTuple):
-    """Nodes of one kind with as many idle blocks: how many there are, or may be launched."""
-
-    kind: int
-    idle: int
-    most: float
-    option: Option | None
-
-
-@dataclass(slots=True)
-class Piece:
-    """Ranks that take the same number of blocks everywhere."""
-
-    takes: dict[int, int]
-    """Kind → blocks."""
-    seats: list[Seat] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class GangGroup:
-    """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
-
-    request: Request
-    parts: dict[int, int]
-    value: float
-    """What one of them is worth, if they may be left out."""
-    spread: str | None = None
-    """The level at which the ranks of each task have to lie apart: then all are one piece, or it is one task.
-    """
-    jobs: list[Job] = field(default_factory=list)
-    seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
-    """Piece → the ranks of each task that are of it."""
-
-
-@dataclass(slots=True)
-class Class:
-    """Nodes that no rank tells apart."""
-
-    takes: dict[int, int]
-    """Piece → blocks."""
-    areas: frozenset[Area | None]
-    """Where they lie, at each level at which gangs lie together."""
-    maker: str | None
-    stocks: list[int] = field(default_factory=list)
-    sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    """Blocks of a rank → the columns that count such ranks."""
-    ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Idle blocks → the columns of the nodes that have so many."""
-    rough: bool = False
-    """Whether it is not told how nodes are cut."""
-    arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
-    nodes are cut roughly.
-    """
 
 
 class Counted:
@@ -135,9 +76,12 @@ class Counted:
         least: Mapping[str, int],
         columns: int,
         may: Sequence[Job] = (),
+        *,
+        each: Collection[object] = (),
     ) -> None:
         """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`:
         tasks that are left out if they do not fit; as many as can be are seated then, by weight, at any cost.
+        `each`: stocks of which nodes are told from each other though they are alike, by their `source`.
         """
         self.jobs, self.may, self.columns = jobs, may, columns
         self.base, self.board, self.least = base, base.board, least
@@ -145,6 +89,8 @@ class Counted:
         """The program without how nodes are cut."""
         self.lossy = set[int]()
         """The classes of the nodes where ranks found no place in rough solutions. Copies share it."""
+        self.crowded = set[object]()
+        """The sources of nodes that ranks would have shared in solutions which lie apart. Copies share it."""
         self.pieces: list[Piece] = []
         self.gangs: dict[object, GangGroup] = {}
         self._numbers: dict[object, int] = {}
@@ -168,11 +114,12 @@ class Counted:
         self.bought: list[int] = []
         self.possible, self.is_demanded = True, False
         self.few_apart = are_few_apart((*jobs, *may))
+        self.few_tasks = len(jobs) + len(may) <= EXACT
         requests = {id(job.request) for job in (*jobs, *may)}
         self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
         if not self.large:
-            self._build(jobs, may, columns)
+            self._build(jobs, may, columns, each)
 
     @property
     def roughens(self) -> bool:
@@ -193,9 +140,15 @@ class Counted:
         return rough
 
     def finer(self) -> Counted:
-        """The rough program that tells how nodes are cut where ranks found no place in a rough solution, as
+        """The program that tells nodes from each other, if ranks were to lie apart and would have shared one;
+        else the rough program that tells how nodes are cut where ranks found no place in a rough solution. As
         far as it does not become too large.
         """
+        if self.crowded and self.few_tasks:
+            told = Counted(self.base, self.jobs, self.least, self.columns, self.may, each=self.crowded)
+            told.loose = self.loose
+            if not told.large:
+                return told
         finer, cut = self.roughened(), list[int]()
         for index in sorted(self.lossy, key=lambda i: (max(self.classes[i].ends), i)):
             more = self.roughened((*cut, index))
@@ -225,12 +178,13 @@ class Counted:
                 found += columns_of(self.uncut, one.sizes, one.ends)
         return found
 
-    def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
+    def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int, each: Collection[object]) -> None:
         for job in jobs:
             self._add(job)
         for job in may:
             self._add(job, optional=True)
         self._leave_out_beaten(free=bool(may))
+        self.stocks = [one for stock in self.stocks for one in stock.told_apart(each)]
         self.classes = self._classes()
         for i, one in enumerate(self.classes):
             for area in one.areas:
@@ -241,6 +195,7 @@ class Counted:
         for one, i in ((each, i) for each in self.classes for i in each.stocks):
             one.ends[self.stocks[i].idle].append(self.bought[i])
         self._limits()
+        self._launch_for_others()
         self.large = not self.is_demanded or self.size > columns
 
     def _buy(self, most: float, *, free: bool) -> None:
@@ -284,7 +239,7 @@ class Counted:
 
     def _add(self, job: Job, *, optional: bool = False) -> None:
         domains = self.board.domains(job.request)
-        numbers = [self._piece(job.request, self._reach(job, rank)) for rank in range(job.ranks)]
+        numbers = [self._piece(job, self._reach(job, rank)) for rank in range(job.ranks)]
         spread = job.task.spread if self.few_apart and is_spread(job.task) else None
         if domains == [ANYWHERE] and not optional and not spread:
             for rank, number in enumerate(numbers):
@@ -308,19 +263,19 @@ class Counted:
         places = dict.fromkeys(self.board.place_of[kind] for kind in self.kinds)
         return frozenset(p for p in places if all(any(serves(at, p) for _, at in own) for own in free))
 
-    def _piece(self, request: Request, reach: Reach) -> int:
-        key = (id(request), reach)
+    def _piece(self, job: Job, reach: Reach) -> int:
+        key = (id(job.request), reach, job.reuse)
         if key not in self._numbers:
             place_of = self.board.place_of
             takes = {
                 kind: need
                 for kind in self.kinds
-                if (need := request.fit.get(kind)) and (reach is None or place_of[kind] in reach)
+                if (need := job.request.fit.get(kind)) and (reach is None or place_of[kind] in reach)
             }
-            same = tuple(takes.items())
+            same = (*takes.items(), job.reuse)
             if same not in self._numbers:
                 self._numbers[same] = len(self.pieces)
-                self.pieces.append(Piece(takes))
+                self.pieces.append(Piece(takes, job.reuse))
             self._numbers[key] = self._numbers[same]
         return self._numbers[key]
 
@@ -359,13 +314,16 @@ class Counted:
 
     def _classes(self) -> list[Class]:
         takes, site = self._takes(), self._sites()
+        # Ranks of one class may come to lie on one node: those that lie apart need to know how large it is.
+        apart = self.few_tasks and any(gang.spread == "node" for gang in self.gangs.values())
         found: dict[object, Class] = {}
         for i, stock in enumerate(self.stocks):
             kind = stock.kind
             if not takes[kind]:
                 continue
             areas, maker = site[kind]
-            key = (tuple(takes[kind].items()), areas, maker)
+            own = apart and (stock.idle, i if stock.single else None)
+            key = (tuple(takes[kind].items()), areas, maker, own)
             found.setdefault(key, Class(takes[kind], areas, maker)).stocks.append(i)
         return list(found.values())
 
@@ -479,6 +437,20 @@ class Counted:
                 self.uncut.row(least, room, terms)
             if not base.bound.get(fleet, True) and len(homes[fleet]) > 1:
                 self._one_home(homes[fleet].values(), min(room, self.most))
+
+    def _launch_for_others(self) -> None:
+        """Launch no node in a class for ranks alone that launch nothing, but those that fleets launch."""
+        if not any(piece.reuse for piece in self.pieces):
+            return
+        hosts: dict[int, dict[int, float]] = defaultdict(dict)
+        for number, index, column, _ in self.placed:
+            if not self.pieces[number].reuse:
+                hosts[index][column] = -1.0
+        for index, one in enumerate(self.classes):
+            options = {self.bought[i]: option for i in one.stocks if (option := self.stocks[i].option)}
+            owed = sum(self.least.get(fleet, 0) for fleet in {o.fleet for o in options.values()})
+            if options:
+                self.uncut.row(-math.inf, owed, dict.fromkeys(options, 1.0) | hosts[index])
 
     def _one_home(self, homes: Iterable[Mapping[int, float]], most: float) -> None:
         """Launch the nodes of a cluster fleet, of which there are none yet, in one of its homes."""

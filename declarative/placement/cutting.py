@@ -1,5 +1,5 @@
-"""How nodes are cut into ranks: in a program, as a flow along their blocks, or roughly, by rows that hold
-however they are cut; and in a solution, with each rank on its node. Pure.
+"""Nodes that are alike, and how they are cut into ranks: in a program, as a flow along their blocks, or
+roughly, by rows that hold however they are cut; and in a solution, with each rank on its node. Pure.
 """
 
 from __future__ import annotations
@@ -9,9 +9,96 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import NamedTuple
 
+from declarative.model.record import dataclass
+from declarative.placement.board import Option
 from declarative.placement.program import Program
+from declarative.placement.requests import Area, Job, Request
+
+MOST_SINGLE = 4
+"""So many nodes that are alike are told from each other, where that is needed."""
+
+Seat = tuple[Job, int]
+"""A rank of a task."""
+
+
+class Stock(NamedTuple):
+    """Nodes of one kind with as many idle blocks: how many there are, or may be launched."""
+
+    kind: int
+    idle: int
+    most: float
+    option: Option | None
+    first: int = 0
+    """How many of them come before these…"""
+    single: bool = False
+    """…and whether it is one that is told from the others."""
+
+    @property
+    def source(self) -> object:
+        """Equal for nodes that are told from each other, or not."""
+        return self.option or (self.kind, self.idle)
+
+    def told_apart(self, sources: Collection[object]) -> Iterator[Stock]:
+        """The first nodes each by itself, and the rest of them, if the source is one of `sources`."""
+        count = int(min(self.most, MOST_SINGLE)) if self.source in sources else 0
+        for number in range(count):
+            yield self._replace(most=1, first=number, single=True)
+        if self.most > count:
+            yield self._replace(most=self.most - count, first=count)
+
+
+@dataclass(slots=True)
+class Piece:
+    """Ranks that take the same number of blocks everywhere."""
+
+    takes: dict[int, int]
+    """Kind → blocks."""
+    reuse: bool
+    """Whether they launch nothing themselves."""
+    seats: list[Seat] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GangGroup:
+    """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
+
+    request: Request
+    parts: dict[int, int]
+    value: float
+    """What one of them is worth, if they may be left out."""
+    spread: str | None = None
+    """The level at which the ranks of each task have to lie apart: then all are one piece, or it is one task.
+    """
+    jobs: list[Job] = field(default_factory=list)
+    seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
+    """Piece → the ranks of each task that are of it."""
+
+
+@dataclass(slots=True)
+class Class:
+    """Nodes that no rank tells apart."""
+
+    takes: dict[int, int]
+    """Piece → blocks."""
+    areas: frozenset[Area | None]
+    """Where they lie, at each level at which gangs lie together."""
+    maker: str | None
+    stocks: list[int] = field(default_factory=list)
+    sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Blocks of a rank → the columns that count such ranks."""
+    ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Idle blocks → the columns of the nodes that have so many."""
+    rough: bool = False
+    """Whether it is not told how nodes are cut."""
+    arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
+    nodes are cut roughly.
+    """
+
 
 Balance = dict[int, dict[int, float]]
 """A stop of a flow → the columns that begin (-1) and end (1) there: as much of the one as of the other."""

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.model.record import dataclass
-from declarative.placement.counted import SKEW, Counted
+from declarative.placement.counted import EXACT, SKEW, Counted
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
 from declarative.placement.solved import columns_of, ledger_of
@@ -70,9 +70,6 @@ MOST_THOROUGH = 1_500
 """A program with more columns is never searched thoroughly: that takes longer than all the rest, and hardly
 raises the bound.
 """
-
-EXACT = 100
-"""For up to so many tasks, launches may cost one gap too much."""
 
 FEW_BOUGHT, FEW_ARCS = 8, 4
 """So many times as many offers may stay, and arcs of one class, as columns of other sorts."""
@@ -244,7 +241,7 @@ def _in_steps(
     if (
         program.cost(found.values) > enough
         and not limits.quick
-        and len(program.costs) * PROVED <= limits.columns
+        and (len(program.costs) * PROVED <= limits.columns or not found.values)
     ):
         last = program.solve(limits, start=found.values)
         return Solution(max(first.bound, last.bound), min(found.values, last.values, key=program.cost))

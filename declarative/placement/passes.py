@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.placement.board import Board
-from declarative.placement.counted import Counted
+from declarative.placement.counted import EXACT, Counted
 from declarative.placement.gangs import Seating, base_for, keep_places, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import EXACT, Known, solve
+from declarative.placement.optimum import Known, solve
 from declarative.placement.orders import Orders
 from declarative.placement.program import SolverLimits
 from declarative.placement.requests import Job, movable
@@ -182,19 +182,20 @@ class Passes:
         return found
 
     def _moving(self, ledger: Ledger, free: Mapping[int, Job], kinds: Collection[int]) -> list[set[int]]:
-        """The tasks on each node that is launched, if all of them are `free`: first on nodes of some kinds,
-        and of those on what is used least.
+        """The tasks on each node that are `free`: first on nodes of some kinds, and of those on what is used
+        least.
         """
-        on: dict[int, set[int]] = {new.node: set() for new in ledger.launches if new.name is None}
-        for index, node in ((index, node) for index, nodes in ledger.seats.items() for node in nodes):
-            if node in on:
-                on[node].add(index)
+        on: dict[int, set[int]] = {}
+        for index in ledger.seats.keys() & free.keys():
+            for node in ledger.seats[index]:
+                on.setdefault(node, set()).add(index)
 
         def rank(node: int) -> tuple[object, ...]:
             kind = ledger.kind_of[node]
             return kind not in kinds, -ledger.free[node] / self.board.kinds[kind].total, node
 
-        return [on[node] for node in sorted(on, key=rank) if on[node] <= free.keys()]
+        named = {new.node for new in ledger.launches if new.name}
+        return [on[node] for node in sorted(on.keys() - named, key=rank)]
 
     def _anew(self, ledger: Ledger, jobs: Sequence[Job], front: Sequence[Job]) -> Seating:
         """The tasks on the nodes that a ledger launches, some of them first."""

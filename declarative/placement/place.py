@@ -17,10 +17,11 @@ from declarative.model.record import dataclass
 from declarative.model.state import natural
 from declarative.placement.admission import TooMuchWorkError
 from declarative.placement.board import Board
+from declarative.placement.counted import EXACT
 from declarative.placement.finish import finish
 from declarative.placement.gangs import Seating
 from declarative.placement.ledger import Ledger
-from declarative.placement.optimum import EXACT, Known
+from declarative.placement.optimum import Known
 from declarative.placement.passes import SEAT_WORK
 from declarative.placement.refusals import Refusals
 from declarative.placement.requests import Job

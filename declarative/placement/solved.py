@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from declarative.placement.board import Option
-from declarative.placement.counted import Class, Counted, Seat
-from declarative.placement.cutting import pack
+from declarative.placement.counted import Counted
+from declarative.placement.cutting import Class, Seat, pack
 from declarative.placement.ledger import Ledger
 from declarative.placement.requests import Job
 from declarative.placement.volumes import hold, serves
@@ -110,7 +110,7 @@ def _seats_apart(
         for _ in range(round(values[own])):
             slot = next((i for i in range(len(here) - 1, -1, -1) if on[here[i]] < most), None)
             if slot is None:
-                short[number] = index
+                short |= {} if here else {number: index}
                 break
             node = here.pop(slot)
             on[node] += 1
@@ -128,13 +128,17 @@ def _seats_apart(
                 lost.add((job, short[number]))
             else:
                 crowded.add(job)
+    if crowded:
+        shared = {index for _, index, own, of in counted.placed if of == run and values[own] > 0.5}
+        stocks = (counted.stocks[i] for index in shared for i in counted.classes[index].stocks)
+        counted.crowded.update(stock.source for stock in stocks)
     return seats, lost, crowded
 
 
 def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
     """Let tasks that launch nothing sit only where others do: move a rank of these to each node that has
-    none, or else leave those without a place that lie there. `guests` are such tasks, by their index. What
-    sits in the `base` stays.
+    none, or exchange one for a rank there; or else leave those without a place that lie there. `guests` are
+    such tasks, by their index. What sits in the `base` stays.
     """
     jobs, left = ledger.board.jobs, set[int]()
     on: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
@@ -152,37 +156,58 @@ def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
     for node, seats in on.items():
         if not seats or any(job.index not in guests for job, _ in seats):
             continue
-        looked_at = (seat for seat, _ in zip(hosts, tries, strict=False))
-        host = next((seat for seat in looked_at if _may_join(ledger, seat, node, on)), None)
-        if host is None:
+        pairs = ((host, back) for back in (None, *seats) for host in hosts)
+        looked_at = (pair for pair, _ in zip(pairs, tries, strict=False))
+        found = next((pair for pair in looked_at if _may_join(ledger, *pair, node, on)), None)
+        if found is None:
             left.update(job.index for job, _ in seats)
             continue
-        job, rank = host
-        old = ledger.seats[job.index][rank]
-        if old in on:
-            on[old].remove(host)
-        seats.append(host)
-        ledger.seats[job.index][rank] = node
-        ledger.fill(old, -job.request.fit[ledger.kind_of[old]])
-        ledger.fill(node, job.request.fit[ledger.kind_of[node]])
+        (host, rank), back = found
+        old = ledger.seats[host.index][rank]
+        _move(ledger, [(found[0], node), *([(back, old)] if back else ())], on)
     for index in sorted(left):
         for node in ledger.seats.pop(index):
             ledger.fill(node, -jobs[index].request.fit[ledger.kind_of[node]])
 
 
-def _may_join(ledger: Ledger, seat: Seat, node: int, on: Mapping[int, Sequence[Seat]]) -> bool:
-    """Whether a rank may go to a launched node, and does not leave alone those that launch nothing. `on` are
-    the ranks on each launched node.
+def _move(ledger: Ledger, moves: Sequence[tuple[Seat, int]], on: Mapping[int, list[Seat]]) -> None:
+    """Move ranks to nodes, all at once. `on` are the ranks on each launched node."""
+    for (job, rank), _ in moves:
+        old = ledger.seats[job.index][rank]
+        ledger.fill(old, -job.request.fit[ledger.kind_of[old]])
+        if old in on:
+            on[old].remove((job, rank))
+    for (job, rank), node in moves:
+        ledger.fill(node, job.request.fit[ledger.kind_of[node]])
+        ledger.seats[job.index][rank] = node
+        if node in on:
+            on[node].append((job, rank))
+
+
+def _may_join(
+    ledger: Ledger, host: Seat, back: Seat | None, node: int, on: Mapping[int, Sequence[Seat]]
+) -> bool:
+    """Whether a rank may go to a launched node, for another one of there that comes `back` if there is one,
+    and does not leave alone those that launch nothing. `on` are the ranks on each launched node.
     """
-    (job, rank), board = seat, ledger.board
+    (job, rank), guest = host, back and back[0]
     old = ledger.seats[job.index][rank]
-    others = [other for other, _ in on.get(old, ()) if other is not job]
-    if old == node or job.request.whole or (others and all(other.reuse for other in others)):
-        return False
     kind, before = ledger.kind_of[node], ledger.kind_of[old]
+    rest = [*(other for other in on.get(old, ()) if other != host), *([back] if back else ())]
+    if old == node or (old in on and rest and all(other.reuse for other, _ in rest)):
+        return False
+    room = ledger.free[node] + (guest.request.fit[kind] if guest else 0)
+    if guest and not _may_move(ledger, guest, node, old, ledger.free[old] + job.request.fit[before]):
+        return False
+    return _may_move(ledger, job, old, node, room)
+
+
+def _may_move(ledger: Ledger, job: Job, old: int, node: int, room: int) -> bool:
+    """Whether a rank may go from one node to another that has `room` for it."""
+    board, kind, before = ledger.board, ledger.kind_of[node], ledger.kind_of[old]
     near = not job.request.together or board.area(job.task, kind) == board.area(job.task, before)
     alike = not job.request.apart or board.maker_of[kind] == board.maker_of[before]
-    return near and alike and 0 < job.request.fit.get(kind, 0) <= ledger.free[node]
+    return near and alike and not job.request.whole and 0 < job.request.fit.get(kind, 0) <= room
 
 
 def _launch(ledger: Ledger, options: Sequence[Option], used: Collection[int] | None) -> dict[int, int]:
@@ -271,7 +296,8 @@ def _nodes(
             launches += [stock.option] * count
             out[stock.idle] += range(first, first + count)
         elif count:
-            out[stock.idle] += [-n for n in reversed(counted.base.piles[stock.kind][stock.idle][-count:])]
+            ids = counted.base.piles[stock.kind][stock.idle][::-1]
+            out[stock.idle] += [-n for n in ids[stock.first : stock.first + count]]
     for found in out.values():
         found.reverse()
     return out
@@ -317,18 +343,19 @@ class _Taken:
             for new in found.launches
             if new.node not in self._in_base
         }
-        self._class_of = {
-            counted.stocks[i].kind: n for n, one in enumerate(counted.classes) for i in one.stocks
-        }
+        stocks = ((counted.stocks[i], n) for n, one in enumerate(counted.classes) for i in one.stocks)
+        self._class_of = {(stock.kind, stock.idle): n for stock, n in stocks}
         self._column_of = {(number, index, run): column for number, index, column, run in counted.placed}
         self._sizes: dict[int, list[int]] = {node: [] for node in self._option_of}
         """Node → the blocks that each of its ranks takes."""
 
     def class_at(self, job: Job, rank: int) -> int:
         """The number of the class of the node where a rank sits; -1 if it is in none."""
-        node = self.found.seats[job.index][rank]
-        option = self._option_of.get(node)
-        return self._class_of.get(option.kind if option else self.found.kind_of[node], -1)
+        node, base = self.found.seats[job.index][rank], self.counted.base
+        if option := self._option_of.get(node):
+            return self._class_of.get((option.kind, base.board.kinds[option.kind].total), -1)
+        own = self._in_base.get(node, node)
+        return self._class_of.get((base.kind_of[own], base.free[own]), -1)
 
     def seat(self, seats: Iterable[tuple[int, Seat]], run: int) -> bool:
         """Take the columns for ranks, each with the number of its piece; whether there are all of them."""
