@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis.strategies import integers, lists, sampled_from, tuples
+from hypothesis.strategies import booleans, integers, lists, sampled_from, tuples
 
 from declarative.model.resource import TaskWant
 from declarative.model.schema import BadValueError, decode_part
@@ -293,6 +293,30 @@ def test_ranks_lie_apart_on_nodes_that_are_told_from_each_other(idle, sizes):
     _, ledger = optimum.solve(told, passes.COST, optimum.Known())
     seats = {index: len({*at}) for index, at in ledger.seats.items()} if ledger else {}
     assert seats == ({job.index: job.ranks for job in board.jobs} if fit_apart(idle, sizes) else {})
+
+
+@LAW
+@given(
+    integers(2, 3),
+    sampled_from([8, 12]),
+    lists(tuples(integers(1, 3), integers(1, 6)), min_size=1, max_size=8),
+    booleans(),
+)
+def test_what_fits_apart_on_the_nodes_that_are_there_needs_no_other(count, cpus, sizes, offered):
+    """However tightly: nothing is launched, and nothing refused."""
+    sizes = [(ranks, blocks) for ranks, blocks in sizes if ranks <= count]
+    while not fit_apart([cpus] * count, sizes):
+        sizes = sizes[1:]
+    shape = replace(SHAPE, cpu=cpus)
+    nodes = [node(f"own-{i}", total=cpus, shape=shape) for i in range(count)]
+    asks = [
+        ask(ranks, name=f"t{i}", placement="any", spread="node", resources={"cpu": f"{blocks}.."})
+        for i, (ranks, blocks) in enumerate(sizes)
+    ]
+    fleets = [fleet("own", f"0..{count}", existing=count, blocks=cpus)]
+    fleets += [fleet("aa", offers=[offer(2.0, cpu=cpus)], blocks=cpus)] if offered else []
+    out = run(asks, nodes, fleets)
+    assert (len(out.choices), out.launches, out.refusals) == (sum(ranks for ranks, _ in sizes), (), ())
 
 
 def test_ranks_that_lie_apart_share_nodes_with_others_as_tightly_as_can_be():

@@ -141,20 +141,27 @@ class Counted:
 
     def finer(self) -> Counted:
         """The program that tells nodes from each other, if ranks were to lie apart and would have shared one;
-        else the rough program that tells how nodes are cut where ranks found no place in a rough solution. As
+        else the rough program that tells how nodes are cut where ranks found no place in a rough solution, as
         far as it does not become too large.
         """
-        if self.crowded and self.few_tasks:
-            told = Counted(self.base, self.jobs, self.least, self.columns, self.may, each=self.crowded)
-            told.loose = self.loose
-            if not told.large:
-                return told
+        if told := self.told_apart():
+            return told
         finer, cut = self.roughened(), list[int]()
         for index in sorted(self.lossy, key=lambda i: (max(self.classes[i].ends), i)):
             more = self.roughened((*cut, index))
             if not more.large:
                 finer, cut = more, [*cut, index]
         return finer
+
+    def told_apart(self) -> Counted | None:
+        """The program that tells nodes from each other that ranks would have shared which lie apart; None if
+        there are no such ranks, or it is too large.
+        """
+        if not (self.crowded and self.few_tasks):
+            return None
+        told = Counted(self.base, self.jobs, self.least, self.columns, self.may, each=self.crowded)
+        told.loose = self.loose
+        return None if told.large else told
 
     @functools.cached_property
     def program(self) -> Program:

@@ -18,7 +18,7 @@ from declarative.placement.board import Option
 from declarative.placement.program import Program
 from declarative.placement.requests import Area, Job, Request
 
-MOST_SINGLE = 4
+MOST_SINGLE = 8
 """So many nodes that are alike are told from each other, where that is needed."""
 
 Seat = tuple[Job, int]

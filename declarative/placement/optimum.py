@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -133,12 +133,19 @@ def most(
     on the nodes of one that lacks some which have to be seated; None if it cannot.
 
     The rough program comes first. The exact one follows if it could be better; with `many` tasks, only if the
-    rough one found nothing better than what is seated. No program begins once the work comes to `until`.
+    rough one found nothing better than what is seated. The last one tells nodes from each other, if ranks
+    were to lie apart. No program begins once the work comes to `until`.
     """
     large = many and counted.size * HALF > limits.columns
     rough = counted.roughened() if large else rough_of(counted)
     least, best, weight = -math.inf, None, 0
-    for program in filter(None, (rough, None if large else counted)):
+
+    def programs() -> Iterator[Counted | None]:
+        yield rough
+        yield None if large else counted
+        yield counted.told_apart()
+
+    for program in filter(None, programs()):
         if known.drawn >= until or (best and many and weight >= counted.worth):
             break
         program.worth = counted.worth
