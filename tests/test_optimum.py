@@ -1117,6 +1117,28 @@ def test_no_node_is_launched_for_tasks_alone_that_launch_nothing():
     assert cost(out) == pytest.approx(4.86)
 
 
+@pytest.mark.parametrize(("turns", "cost"), [(0, 3.0), (1, 1.5)])
+def test_launches_are_made_cheaper_node_by_node(monkeypatch, turns, cost):
+    """Two of three tasks leave nodes of which they use half: for that of the third, and for a small one."""
+    monkeypatch.setattr(passes, "TURNS", turns)
+    monkeypatch.setattr(passes, "IMPROVED", 2)
+    asks = [ask(f"t{i}", resources={"cpu": cpu}) for i, cpu in enumerate((4, 4, 4))]
+    offers = [offer(0.5, cpu=4, limit=1, instance_type="small"), offer(1.0, cpu=8)]
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    found = Seating(_seated(board, [0], [1], [2]), [])
+    assert passes.Passes(board).improved(found, board.jobs, 0.0).cost == cost
+    assert passes.Passes(board).improved(found, board.jobs, 3.0).cost == 3.0
+
+
+def test_what_launches_nothing_is_not_left_alone_by_tasks_that_are_seated_anew():
+    """So the one task beside it stays."""
+    asks = [ask("one", resources={"cpu": 4}), ask("two", resources={"cpu": 4})]
+    asks.append(ask("zero", resources={"cpu": 2}, creation_policy="reuse"))
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    moving = passes.Passes(board)._moving(_seated(board, [0], [1, 2]), board.jobs)
+    assert moving.keys() == {0}
+
+
 @pytest.mark.parametrize(("sizes", "mended"), [((), False), ((0,), False), ((0, 9), True), ((9,), True)])
 @pytest.mark.parametrize("moving", [True, False])
 def test_what_finds_no_place_is_seated_anew_with_those_beside_it(monkeypatch, sizes, mended, moving):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.placement.board import Board
 from declarative.placement.counted import EXACT, Counted
-from declarative.placement.gangs import Seating, base_for, keep_places, seat_all, seat_by_quota
+from declarative.placement.gangs import CENT, Seating, base_for, keep_places, seat_all, seat_by_quota
 from declarative.placement.launches import Tidy, keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, solve
@@ -42,6 +42,11 @@ MOST_LEFT, MENDED = 60, (30, 120, 480)
 
 MENDED_WORK = 0.2
 """The part of the most work of a program that one for them may take."""
+
+IMPROVED, TURNS, A_TURN = 40, 12, 0.07
+"""Ranks that are seated anew to make launches cheaper, how often that is tried, and the part of the most work
+of a program that each turn may take; all of them take no more than one that mends.
+"""
 
 SEAT_WORK, DOMAIN_WORK = 0.025, 0.033
 """The work of seating a task in one pass, and of each place where tasks that ask for the same may lie."""
@@ -162,40 +167,71 @@ class Passes:
         """With those seated that are left and may go anywhere, if a program finds places for them and for
         some that sit where they might (a large neighbourhood: Shaw 1998).
         """
-        free = {job.index: job for job in movable(jobs)}
+        free = self._moving(found.ledger, jobs) if found.left else {}
         left = {job.index: job for job in found.left if job.index in free}
         if not 0 < len(left) <= MOST_LEFT:
             return found
-        on = self._moving(found.ledger, free, {kind for job in left.values() for kind in job.request.fit})
-        for most in MENDED:
-            again, ranks = dict(left), 0
-            for here in on:
-                if ranks < most:
-                    ranks += sum(free[index].ranks for index in here - again.keys())
-                    again |= {index: free[index] for index in here}
-            base = base_for(self.start, found.ledger, found.ledger.seats.keys() - again)
-            counted = self.counted(base, [again[index] for index in sorted(again)], found)
-            limits = replace(self.cost, work=MENDED_WORK * self.cost.work)
-            new = solve(counted, limits, self.known)[1]
-            if new and again.keys() <= new.seats.keys():
-                return replace(found, ledger=new, left=[job for job in found.left if job.index not in again])
-        return found
-
-    def _moving(self, ledger: Ledger, free: Mapping[int, Job], kinds: Collection[int]) -> list[set[int]]:
-        """The tasks on each node that are `free`: first on nodes of some kinds, and of those on what is used
-        least.
-        """
-        on: dict[int, set[int]] = {}
-        for index in ledger.seats.keys() & free.keys():
-            for node in ledger.seats[index]:
-                on.setdefault(node, set()).add(index)
+        ledger, kinds = found.ledger, {kind for job in left.values() for kind in job.request.fit}
 
         def rank(node: int) -> tuple[object, ...]:
+            """Where those that are left may sit comes first, and of that what is used least."""
             kind = ledger.kind_of[node]
             return kind not in kinds, -ledger.free[node] / self.board.kinds[kind].total, node
 
-        named = {new.node for new in ledger.launches if new.name}
-        return [on[node] for node in sorted(on.keys() - named, key=rank)]
+        on = _on_nodes(ledger, free)
+        order = [on[node] for node in sorted(on, key=rank)]
+        for most in MENDED:
+            again = left | _first(order, free, most)
+            if new := self._seated_again(found, again, MENDED_WORK):
+                return replace(found, ledger=new, left=[job for job in found.left if job.index not in again])
+        return found
+
+    def improved(self, found: Seating, jobs: Sequence[Job], least: float) -> Seating:
+        """The same tasks on cheaper launches, if programs find some for those on a few nodes: in turns, first
+        on those of which most is paid for in vain. Until it costs no more than the `least`, or so.
+        """
+        free, kinds = self._moving(found.ledger, jobs), self.board.kinds
+        until, skip = self.known.drawn + MENDED_WORK * self.cost.work, 0
+        for _ in range(TURNS):
+            if found.cost <= least * (1 + self.cost.gap) or self.known.drawn > until:
+                break
+            ledger = found.ledger
+            on = _on_nodes(ledger, free)
+
+            def rank(node: int, ledger: Ledger = ledger) -> tuple[float, int]:
+                kind = kinds[ledger.kind_of[node]]
+                return -kind.cost * ledger.free[node] / kind.total, node
+
+            launched = {new.node for new in ledger.launches}
+            order = [on[node] for node in sorted(on.keys() & launched, key=rank)]
+            again = _first(order[skip % max(1, len(order)) :], free, IMPROVED)
+            if new := self._seated_again(found, again, A_TURN):
+                Tidy(new).run()
+                other = replace(found, ledger=new, short=launch_baselines(new))
+            if new and other.cost < found.cost - CENT:
+                found = other
+            else:
+                skip += max(1, len(again) // 2)
+        return found
+
+    def _moving(self, ledger: Ledger, jobs: Sequence[Job]) -> dict[int, Job]:
+        """The tasks that may go anywhere, but for those beside which one sits that launches nothing: it must
+        not be left alone.
+        """
+        launched = {new.node for new in ledger.launches}
+        guests = {
+            node for i, nodes in ledger.seats.items() if self.board.jobs[i].reuse for node in nodes
+        } & launched
+        return {j.index: j for j in movable(jobs) if guests.isdisjoint(ledger.seats.get(j.index, ()))}
+
+    def _seated_again(self, found: Seating, again: Mapping[int, Job], part: float) -> Ledger | None:
+        """A ledger in which some tasks are seated anew by an exact program, all others as they are found;
+        None if it finds no place for one of them. It may take a `part` of the most work of a program.
+        """
+        base = base_for(self.start, found.ledger, found.ledger.seats.keys() - again)
+        counted = self.counted(base, [again[index] for index in sorted(again)], found)
+        new = solve(counted, replace(self.cost, work=part * self.cost.work), self.known)[1]
+        return new if new and again.keys() <= new.seats.keys() else None
 
     def _anew(self, ledger: Ledger, jobs: Sequence[Job], front: Sequence[Job]) -> Seating:
         """The tasks on the nodes that a ledger launches, some of them first."""
@@ -214,3 +250,27 @@ def _drop_idle(ledger: Ledger) -> None:
     for launch in list(ledger.launches):
         if launch.name is None and launch.node not in used:
             ledger.drop(launch.node)
+
+
+def _on_nodes(ledger: Ledger, free: Collection[int]) -> dict[int, set[int]]:
+    """Node → those of the `free` tasks that sit there, by their index; but for nodes that are pinned."""
+    on: dict[int, set[int]] = {}
+    for index in ledger.seats.keys() & free:
+        for node in ledger.seats[index]:
+            on.setdefault(node, set()).add(index)
+    for new in ledger.launches:
+        if new.name:
+            on.pop(new.node, None)
+    return on
+
+
+def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:
+    """The first tasks, node by node, until they have so many ranks."""
+    again: dict[int, Job] = {}
+    ranks = 0
+    for here in order:
+        if ranks >= most:
+            break
+        ranks += sum(free[index].ranks for index in set(here) - again.keys())
+        again |= {index: free[index] for index in here}
+    return again

@@ -32,6 +32,9 @@ FAIR = 12
 FAR_ABOVE = 0.08
 """Launches that cost more than this part above the bound are looked for once more, with more work."""
 
+ABOVE = 0.03
+"""Launches that still cost more than this part above it are looked at node by node."""
+
 AGAIN = 0.5
 """The part of the most work of a program that a second look at launches may take that cost far too much; if
 there is no outcome at all, it may take all of it.
@@ -125,6 +128,8 @@ class Search:
         same = [replace(other, left=found.left, proved=found.proved) for other in others]
         found = min([found, *same], key=lambda r: r.value)
         known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
+        if known and found.cost > least * (1 + ABOVE):
+            found = self.passes.improved(found, jobs, least)
         found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
         return found, bool(others)
 
