@@ -720,12 +720,14 @@ def test_no_step_of_a_program_is_taken_twice(monkeypatch):
     assert len(runs) == times + 2
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize(
     ("far", "quick", "found", "again"),
     [(0.5, False, 1, [0.5]), (1.5, False, 1, []), (0.5, True, 1, []), (1.5, False, 0, [1.0])],
 )
-def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, quick, found, again):
-    """Here they cost twice the bound, or no program had an outcome: then with all work."""
+def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far, quick, found, again, few):
+    """Here they cost twice the bound, or no program had an outcome: then with all work, as for few tasks."""
+    monkeypatch.setattr(counted, "EXACT", 100 if few else 0)
     work = []
 
     def by(_search, _program, _jobs, limits):
@@ -738,7 +740,7 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     program = _program_of(5)
     search.Search(program.board)._by_programs(program, program.jobs, quick=quick)
     assert work[0] < passes.COST.work
-    assert work[1:] == [part * passes.COST.work for part in again]
+    assert work[1:] == [(1.0 if few else part) * passes.COST.work for part in again]
 
 
 def test_the_second_look_tells_how_nodes_are_cut_that_lacked_places(monkeypatch):

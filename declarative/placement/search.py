@@ -36,8 +36,8 @@ ABOVE = 0.03
 """Launches that still cost more than this part above it are looked at node by node."""
 
 AGAIN = 0.5
-"""The part of the most work of a program that a second look at launches may take that cost far too much; if
-there is no outcome at all, it may take all of it.
+"""The part of the most work of a program that a second look at launches may take that cost far too much; for
+few tasks, or if there is no outcome at all, it may take all of it.
 """
 
 MOST_PLACES = 12
@@ -202,7 +202,7 @@ class Search:
                 lower, more = self._by(program, jobs, limits)
                 least, found = max(least, lower), found + more
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
-            work = (AGAIN if found else 1.0) * self.passes.cost.work
+            work = (AGAIN if found and not counted.few_tasks else 1.0) * self.passes.cost.work
             limits = replace(self.passes.cost, work=work)
             lower, more = self._by(counted.finer() if last or counted.crowded else counted, jobs, limits)
             least, found = max(least, lower), found + more
