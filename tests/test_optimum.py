@@ -205,6 +205,17 @@ def test_nodes_with_many_blocks_do_not_make_a_program_too_large(monkeypatch):
     assert cost(out) <= out.bound * 1.07
 
 
+@pytest.mark.parametrize(("part", "large"), [(1.0, False), (1.7, False), (1.8, True)])
+def test_a_rough_program_may_have_more_columns_than_others(part, large):
+    """Without it there would be no bound, and launches as they come."""
+    board = _program_of(30, offers=[offer(1.0, cpu=64)]).board
+    rough = counted.Counted(Ledger.start(board), board.jobs, {}, 10_000).roughened()
+    assert rough.size > 30
+    program = counted.Counted(Ledger.start(board), board.jobs, {}, int(rough.size / part))
+    assert program.large
+    assert program.roughened().large is large
+
+
 def beaten(*offers, free=False, **more):
     """The prices of what is left of a fleet's offers once those are left out that no plan needs. If launches
     are `free`, tasks may be left out.

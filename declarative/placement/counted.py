@@ -37,6 +37,9 @@ MOST_PAIRS = 12
 built.
 """
 
+MOST_ROUGH = 1.75
+"""So many times as many columns may a rough program have."""
+
 ROUGH = 24
 """In a rough program, nodes with more blocks than that are cut roughly."""
 
@@ -136,7 +139,7 @@ class Counted:
             replace(one, arcs={}, rough=max(one.ends) > ROUGH and index not in cut)
             for index, one in enumerate(self.classes)
         ]
-        rough.large = not self.is_demanded or rough.size > self.columns
+        rough.large = not self.is_demanded or rough.size > MOST_ROUGH * self.columns
         return rough
 
     def finer(self) -> Counted:
@@ -149,7 +152,7 @@ class Counted:
         finer, cut = self.roughened(), list[int]()
         for index in sorted(self.lossy, key=lambda i: (max(self.classes[i].ends), i)):
             more = self.roughened((*cut, index))
-            if not more.large:
+            if more.size <= self.columns:
                 finer, cut = more, [*cut, index]
         return finer
 
@@ -179,7 +182,7 @@ class Counted:
         """How many columns the program has; if they are too many, no more than that is known of them."""
         found = len(self.uncut.costs)
         for one in self.classes:
-            if found > self.columns:
+            if found > MOST_ROUGH * self.columns:
                 break
             if not one.rough:
                 found += columns_of(self.uncut, one.sizes, one.ends)
@@ -198,7 +201,7 @@ class Counted:
                 self.by_area[area].append(i)
         self.most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
         self._buy(self.most, free=bool(may))
-        self.is_demanded = self._demand_all(columns)
+        self.is_demanded = self._demand_all(MOST_ROUGH * columns)
         for one, i in ((each, i) for each in self.classes for i in each.stocks):
             one.ends[self.stocks[i].idle].append(self.bought[i])
         self._limits()
@@ -214,7 +217,7 @@ class Counted:
             price = min(self.board.kinds[stock.kind].cost, dear) if paid else 0.0
             self.bought.append(self.uncut.column(price, min(stock.most, most)))
 
-    def _demand_all(self, columns: int) -> bool:
+    def _demand_all(self, columns: float) -> bool:
         """Seat everyone; whether the columns were enough for that."""
         # Every one of them, though one cannot be seated: what follows is about all columns.
         seated = [self._demand(i, piece) for i, piece in enumerate(self.pieces) if piece.seats]
