@@ -105,7 +105,6 @@ class Counted:
         self.placed: list[tuple[int, int, int, int]] = []
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
         self.runs: list[tuple[GangGroup, Domain, int]] = []
-        self.weighed = 0
         self.homes: dict[int, Collection[int]] = {}
         """Columns that say where cluster fleets begin, with those of the nodes that they launch there."""
         self.beaten: dict[Option, Option] = {}
@@ -115,11 +114,10 @@ class Counted:
         self.step = 0.99 * math.gcd(*(job.weight for job in may))
         """Two sums of their weights differ by more than that, or not at all."""
         self.bought: list[int] = []
-        self.possible, self.is_demanded = True, False
-        self.few_apart = are_few_apart((*jobs, *may))
-        self.few_tasks = len(jobs) + len(may) <= EXACT
-        requests = {id(job.request) for job in (*jobs, *may)}
-        self.large = len(requests) * len(self.kinds) > MOST_PAIRS * columns
+        self.possible, self.is_demanded, self.weighed = True, False, 0
+        every = (*jobs, *may)
+        self.few_apart, self.few_tasks = are_few_apart(every), len(every) <= EXACT
+        self.large = len({id(job.request) for job in every}) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
         if not self.large:
             self._build(jobs, may, columns, each)
