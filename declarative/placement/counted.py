@@ -143,10 +143,12 @@ class Counted:
     def finer(self) -> Counted:
         """The program that tells nodes from each other, if ranks were to lie apart and would have shared one;
         else the rough program that tells how nodes are cut where ranks found no place in a rough solution, as
-        far as it does not become too large.
+        far as it does not become too large. The same one if it tells that anyway.
         """
         if told := self.told_apart():
             return told
+        if not self.roughens:
+            return self
         finer, cut = self.roughened(), list[int]()
         for index in sorted(self.lossy, key=lambda i: (max(self.classes[i].ends), i)):
             more = self.roughened((*cut, index))
@@ -399,7 +401,7 @@ class Counted:
         for _, index, column in seats:
             at[index if gang.spread == "node" else self.place_apart(gang, index)][column] = 1.0
         if gang.spread == "node":
-            for number, index, _ in seats:
+            for index, number in {index: number for number, index, _ in seats}.items():
                 self._keep_apart_on_nodes(self.classes[index], number, len(gang.jobs), run, at[index])
         else:
             for terms in at.values():

@@ -151,10 +151,10 @@ class Remedies:
         """With `about`, of all tasks that were refused only that one matters."""
         self.board, self.known, self.effort = board, known, effort
         self.changes = Changes(board, found.ledger)
-        placed = {str(board.jobs[index].task.name) for index in found.ledger.seats}
-        placed = placed if seated is None else set(seated)
-        left = [job for job in found.left if job.task.name not in placed]
-        self.placed = {job.index for job in board.jobs if job.task.name in placed}
+        self.placed = set(found.ledger.seats)
+        if seated is not None:
+            self.placed = {job.index for job in board.jobs if job.task.name in seated}
+        left = [job for job in found.left if job.index not in self.placed]
         closer = CLOSER if about else 1
         few = len(board.jobs) <= EXACT
         scale = effort * (1 if few else min(TIMES, max(FEWER, len(board.jobs) / MANY)))

@@ -204,7 +204,7 @@ class Search:
         if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
             work = (AGAIN if found and not counted.few_tasks else 1.0) * self.passes.cost.work
             limits = replace(self.passes.cost, work=work)
-            lower, more = self._by(counted.finer() if last or counted.crowded else counted, jobs, limits)
+            lower, more = self._by(counted.finer(), jobs, limits)
             least, found = max(least, lower), found + more
         return least, found
 
