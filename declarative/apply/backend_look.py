@@ -191,7 +191,7 @@ def _look_at_machines(
         _note_unreadable(name, error, nodes, found)
 
 
-def _ask_nodes(  # noqa: PLR0917 (the first ones are given once)
+def _ask_nodes(
     state: State,
     name: str,
     backends: Backends,
@@ -256,7 +256,7 @@ def _things_on_hosts(
     return things, frozenset({*silent, *faults, *slow})
 
 
-def _look_at_hosts(  # noqa: PLR0917 (as `_look_at_machines`)
+def _look_at_hosts(
     state: State, name: str, nodes: Sequence[Record], backends: Backends, found: BackendLook, patience: float
 ) -> None:
     """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""

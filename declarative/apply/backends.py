@@ -144,7 +144,7 @@ Hosts = Mapping[str, Mapping[str, Any]]
 class Backends:
     """Providers by the name of their backend. Safe to use from many threads."""
 
-    def __init__(  # noqa: PLR0913 (keywords, each with a default)
+    def __init__(
         self,
         declared: Mapping[str, Backend],
         project_dir: Path,

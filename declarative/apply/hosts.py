@@ -145,7 +145,7 @@ def listed(
     return [t for node in sorted(found) for t in found[node]], dict(faults), {*nodes} - found.keys()
 
 
-def host_offers(  # noqa: PLR0913 (keywords: what is looked at, and how)
+def host_offers(
     hosts: Iterable[Host],
     state: State,
     backends: Backends,

@@ -40,7 +40,7 @@ class Seen:
 
 
 @named("look")
-def look(  # noqa: PLR0913 (keywords, each with a default)
+def look(
     state: State,
     backends: Backends,
     *,

@@ -65,7 +65,7 @@ def poll(
     return out
 
 
-def _asking(  # noqa: PLR0917 (those of `poll`)
+def _asking(
     state: State,
     provider: RenamedBackend,
     stray: Callable[[Record, str], None] | None = None,

@@ -120,7 +120,7 @@ def cause_of(state: State, task: str) -> str | None:
     return f"rank/{first} {status.state.value}: {status.cause}" if status else None
 
 
-def follow(  # noqa: PLR0913 (keywords)
+def follow(
     store: Store,
     backends: Backends,
     tasks: Iterable[str],

@@ -192,7 +192,7 @@ MOST_DIGITS = 18
 )
 @json_option
 @partial(project_command, short_names=())  # `-f` follows
-def events_command(  # noqa: PLR0917 (each is an option)
+def events_command(
     session: Session, since: str | None, types: tuple[str, ...], follow: bool, deliver: bool, as_json: bool
 ) -> int:
     """Print what happened, oldest first: things made and deleted, states of nodes, ranks and tasks, and what

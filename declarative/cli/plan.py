@@ -93,7 +93,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 )
 @project_command
 @no_collections()
-def plan_command(  # noqa: PLR0913 (keywords, each an option)
+def plan_command(
     session: Session,
     *,
     as_json: bool,
@@ -174,7 +174,7 @@ def _print(plan: Plan, *, paged: bool, summary_only: bool = False, before: str =
 
 
 @state_errors
-def compute(  # noqa: PLR0913 (keywords, each an option)
+def compute(
     session: Session,
     *,
     offline: bool,

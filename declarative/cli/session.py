@@ -56,7 +56,7 @@ class Allowed:
 class Session:
     """One command's view of a project."""
 
-    def __init__(  # noqa: PLR0917  # each is an option of the command line
+    def __init__(  # each is an option of the command line
         self,
         directory: Path,
         state_url: str | None,
@@ -366,7 +366,7 @@ def part_of(
     return limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
 
 
-def _part(  # noqa: PLR0917  # what `part_of` was given
+def _part(  # what `part_of` was given
     plan: Plan,
     planned: Callable[..., Plan],
     desired: Desired,

@@ -39,7 +39,7 @@ class _Misfit(NamedTuple):
 class Fleets:
     """The decisions of all recorded nodes, and the rules by which placement may launch more."""
 
-    def __init__(  # noqa: PLR0913 (keywords, each with a default)
+    def __init__(
         self,
         desired: Desired,
         state: State,

@@ -46,7 +46,7 @@ SMALL_DISK = 100 * 1024
 """MiB of a node's disk: less is small where it has GPUs."""
 
 
-def make(  # noqa: PLR0913 (keywords, each with a default)
+def make(
     desired: Desired,
     recorded: State,
     inventory: Inventory,

@@ -119,7 +119,7 @@ class AllowedPart:
         return {group: LOST for group in made if self.causes.get(group) is Cause.REPLACE_LOST}
 
 
-def choose(  # noqa: PLR0913 (keywords)
+def choose(
     plan: Plan,
     state: State,
     desired: Desired,

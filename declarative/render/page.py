@@ -153,7 +153,7 @@ def _lines(name: str, title: str, lines: Iterable[str]) -> Iterator[dict[str, An
         yield {"id": name, "title": title, "kind": "lines", "lines": [("", line) for line in shown]}
 
 
-def _table(  # noqa: PLR0917 (one call each, above)
+def _table(
     name: str,
     title: str,
     head: tuple[str, ...],

@@ -83,7 +83,7 @@ def actor_of(connection: Connection) -> dict[str, str | None]:
     return {"actor": who.actor, "commit": who.revision, "doing": connection.holder.get("doing")}
 
 
-def note(  # noqa: PLR0913 (keywords, each with a default)
+def note(
     connection: Connection,
     op: str,
     address: Address,

@@ -51,7 +51,7 @@ KEPT_OPERATIONS = 5000
 """How many ended entries the journal keeps."""
 
 
-def open_store(  # noqa: PLR0913 (keywords, each with a default)
+def open_store(
     url: str,
     *,
     create: bool = True,

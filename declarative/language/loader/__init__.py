@@ -49,7 +49,7 @@ class Loaded:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def load(  # noqa: PLR0913 (keywords, each with a default)
+def load(
     directory: Path,
     *,
     named: Sequence[Path] = (),

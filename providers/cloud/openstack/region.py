@@ -71,7 +71,7 @@ class Region:
 
     # ----------------------------------------------------------------------------------- requests
 
-    def ask(  # noqa: PLR0913  # a request has that many parts
+    def ask(  # a request has that many parts
         self,
         what: str,
         api: str,
