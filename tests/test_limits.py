@@ -56,7 +56,7 @@ def test_beyond_a_limit(project: Project, found, message):
 
 
 def test_explain_names_the_limit_that_refuses(project):
-    """Of the month as well, which counts what was spent in it."""
+    """Of the month as well, which counts what was spent in it: here more than the limit, on any day of it."""
     train = task("train", "true", nodes=3, fleets=["gpu"])
     project.declare(*on_cloud(3, cost_per_hour=5), train)
     done = project.run("explain", "task/train", "--offline", code=1)
@@ -65,7 +65,7 @@ def test_explain_names_the_limit_that_refuses(project):
     project.apply("--target", "fleet/here", env={})
     with closing(sqlite3.connect(project.path / ".fleetform/state.db")) as state, state:
         month = datetime.now(UTC).strftime("%Y-%m")
-        state.execute("INSERT INTO spent_months VALUES (?, 4000)", (month,))
+        state.execute("INSERT INTO spent_months VALUES (?, 5000)", (month,))
     project.declare(*on_cloud(3, cost_per_month=6 * 730), train)
     done = project.run("explain", "task/train", "--offline", "--json", code=1)
     (found,) = [d for d in done.json["diagnostics"] if d["code"] == "over-limit"]
