@@ -15,7 +15,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RankInputs
 from declarative.model.record import dataclass
 from declarative.model.resource import TaskWant
-from declarative.model.state import STOPPED, Record, State, silent_since
+from declarative.model.state import Record, State, is_stopped, silent_since
 from declarative.planner.tasks import again
 from declarative.planner.types import Action, Op, Plan, Reason
 
@@ -165,7 +165,7 @@ class Retries:
 
     def _due(self, task: str, want: TaskWant, have: list[Record], state: State, *, freed: bool) -> Due | None:
         now = self.now()
-        if any(not state.has_ended(r.address.name) or r.outputs.get(STOPPED) for r in have):
+        if is_stopped(have) or not all(state.has_ended(r.address.name) for r in have):
             self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None
         found = again(want, have, state, now)

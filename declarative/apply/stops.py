@@ -15,12 +15,12 @@ from declarative.apply.polls import PollRounds
 from declarative.model.spec import StopCriteria
 from declarative.model.state import (
     STARTED,
-    STOPPED,
     Address,
     Record,
     State,
     attempt_id,
     first_failure,
+    is_stopped,
     rank_name,
 )
 from declarative.model.status import RankState, RankStatus
@@ -44,10 +44,11 @@ LOOKS_COST = 20
 
 
 def user_stops(state: State) -> dict[str, RankStatus]:
-    """Ranks that the user has stopped, and could not be asked then."""
+    """Ranks of tasks that the user has stopped, and that could not be asked then."""
     stopped = RankStatus(state=RankState.STOPPED, cause=BY_USER)
-    asked = [r.address.name for r in state.of("rank") if r.outputs.get(STOPPED)]
-    return {name: stopped for name in asked if not state.has_ended(name)}
+    gangs = (members for members in state.gangs().values() if is_stopped(members))
+    names = (r.address.name for members in gangs for r in members)
+    return {name: stopped for name in names if not state.has_ended(name)}
 
 
 def gang_stops(state: State) -> dict[str, RankStatus]:

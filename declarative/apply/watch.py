@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from declarative.apply.backends import Backends
 from declarative.apply.polls import PollRounds
@@ -18,14 +18,18 @@ from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import release_ended
 from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
 from declarative.model.diagnostic import and_more
+from declarative.model.inputs import data_of
+from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet
 from declarative.model.state import (
     STOPPED,
     Address,
+    Record,
     State,
     first_failure,
     given_up,
     natural,
+    rank_name,
     silent_since,
 )
 from declarative.model.status import RankState, RankStatus
@@ -243,12 +247,20 @@ def stop_task(
     now: Callable[[], float],
     note: Note,
     *,
+    want: TaskWant | None = None,
     silent: Collection[str] = (),
 ) -> None:
     """Stop every rank of a task side by side, and give back what it held.
 
-    Those on nodes that are `silent` are stopped by the first command that writes and finds that they answer.
+    Ranks that were not started are recorded as stopped, as `want` declares them: a task that waits for a
+    place, for its schedule or for its next attempt must not start later. Those on nodes that are `silent` are
+    stopped by the first command that writes and finds that they answer.
     """
+    for rank in _not_started(writer.state(), want) if want else ():
+        status = RankStatus(state=RankState.STOPPED, cause=BY_USER)
+        writer.observe_rank(rank.address.name, status)  # first: a recorded rank must never lack it
+        writer.adopt(rank)
+        note(rank.address.name, status)
     state = writer.state()
     names = [n for n in ranks_of(state, task) if not state.has_ended(n)]
     names = [n for n in names if not ((w := state.node_of_rank(n)) and w.address.name in silent)]
@@ -261,3 +273,22 @@ def stop_task(
     writer.note({Address("rank", name): {STOPPED: True} for name in ranks_of(state, task)})
     stop_ranks(state, backends, dict.fromkeys(names, BY_USER), ended)
     release_ended(writer, backends, now)
+
+
+def _not_started(state: State, want: TaskWant) -> Iterator[Record]:
+    """The records, as stopped, of a task's ranks that have none. A start whose result is not known may have
+    succeeded: its rank gets no record here. Neither does a rank that the recorded gang does not have.
+    """
+    task, nodes = str(want.spec.name), want.spec.nodes
+    asked = {intent.address for intent in state.intents}
+    same = all(r.rank.nodes == nodes for r in state.of("rank") if r.rank.task == task)
+    for rank in range(nodes if same else 0):
+        address = Address("rank", rank_name(task, rank))
+        if address not in state.records and address not in asked:
+            yield Record(
+                address=address,
+                backend=None,
+                inputs=data_of(want.rank_inputs(rank)),
+                outputs={STOPPED: True},
+                generation=max(1, state.generations.get(address, 0)),
+            )

@@ -39,6 +39,7 @@ from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
+    from declarative.model.resource import TaskWant
     from declarative.model.state import Address, Record, State
     from declarative.model.status import Silence
     from declarative.provider.optional import Terminal
@@ -311,9 +312,10 @@ def _going(state: State, node: Record) -> str:
 def stop_command(session: Session, target: str, lock_timeout: float | None) -> int:
     """Stop every rank of a task: TERM, then KILL after its `stop_duration`, and give its blocks back.
 
-    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it. What runs of it
-    and is not recorded is stopped as well. Exits 4 if a rank could not be stopped: one on a node that does
-    not answer is stopped once it does, or is lost with the node after its fleet's `unreachable_duration`.
+    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it, also if it
+    waits for a place, for its `schedule` or for its next attempt. What runs of it and is not recorded is
+    stopped as well. Exits 4 if a rank could not be stopped: one on a node that does not answer is stopped
+    once it does, or is lost with the node after its fleet's `unreachable_duration`.
     """
     from declarative.apply.inventory import look
     from declarative.apply.orphans import delete_orphans
@@ -345,27 +347,37 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
         silent = seen.inventory.silent
         state = writer.state()
         strays = [o for o in seen.orphans if _is_rank_of(o.thing.address, task)]
-        if not ranks_of(state, task) and not strays:
+        # Beside what runs unrecorded, nothing waits: `apply` refuses to start the task a second time.
+        want = desired.tasks.get(task) if desired and state.lineage and not strays else None
+        if not ranks_of(state, task) and not strays and want is None:
             raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
         writer.log("stop", Address("task", task))
-        stop_task(writer, backends, task, now, note, silent=silent)
+        stop_task(writer, backends, task, now, note, want=want, silent=silent)
         results = delete_orphans(strays, state, backends, progress, threading.Event())
         state = writer.state()
-    left = _report_stop(state, task, silent)
+    left = _report_stop(state, task, silent, want)
     return 4 if left or any(result.outcome != "done" for result in results) else 0
 
 
-def _report_stop(state: State, task: str, silent: Mapping[str, Silence]) -> list[str]:
-    """Say what became of the task; the ranks that have not ended."""
+def _report_stop(state: State, task: str, silent: Mapping[str, Silence], want: TaskWant | None) -> list[str]:
+    """Say what became of the task; the ranks that have not ended, or may not have."""
     from declarative.apply.watch import ranks_of, state_of
+    from declarative.model.status import RankState
 
     names = ranks_of(state, task)
     left = [name for name in names if not has_ended(state, name)]
     for name in left:
         sys.stderr.write(f"{_left(state, task, name, silent)}\n")
+    asked = [str(i.address) for i in state.intents if i.op == "create" and _is_rank_of(i.address, task)]
+    for address in asked:
+        why = f"whether {address} started is not known yet, so it is not stopped"
+        sys.stderr.write(f"{why}. Once its node answers: `fleetform stop {task}`\n")
     if names:
-        emit_text(f"task/{task} {is_or_has(state_of(state, task).value)}.\n")
-    return left
+        how = state_of(state, task)
+        again = want and how is not RankState.STOPPED and (want.spec.retry.on_events or want.spec.schedule)
+        then = ", and does not start again by itself" if again else ""
+        emit_text(f"task/{task} {is_or_has(how.value)}{then}.\n")
+    return [*left, *asked]
 
 
 def _is_rank_of(address: Address, task: str) -> bool:

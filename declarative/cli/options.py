@@ -266,11 +266,16 @@ def ranks_of(state: State, task: str) -> list[Record]:
 
 def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
     """The ranks of a task, or the one; `Failed` where the task has not run, or has no such rank."""
+    from declarative.model.state import never_ran
+
     records = ranks_of(state, task)
     if not records:
         known = sorted({r.rank.task for r in state.of("rank")})
         ran = f"tasks that have run: {', '.join(known)}" if known else "run `fleetform apply` first"
         raise failed("not-run", f"task/{task} has not run", suggest(task, known) or ran)
+    if all(map(never_ran, records)):
+        hint = f"`fleetform apply --replace task/{task}` starts it"
+        raise failed("not-run", f"task/{task} was stopped before it ran", hint)
     found = [r for r in records if rank in (None, r.rank.rank)]
     if not found:
         hint = f"its ranks are 0 to {len(records) - 1}" if records[1:] else "its only rank is 0"

@@ -259,7 +259,7 @@ STARTED = "started_at"
 """Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
 
 STOPPED = "stopped"
-"""Among the outputs of a rank whose task the user stopped: no `retry` starts it again."""
+"""Among the outputs of a rank whose task the user stopped: no `retry` and no `schedule` starts it again."""
 
 MADE_AS = "made_as"
 """Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
@@ -304,6 +304,16 @@ def drain_of(record: Record) -> Drain | None:
         return None
     reason = found.get("reason")
     return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+
+
+def is_stopped(ranks: Iterable[Record]) -> bool:
+    """Whether the user stopped the task of these ranks."""
+    return any(r.outputs.get(STOPPED) for r in ranks)
+
+
+def never_ran(rank: Record) -> bool:
+    """Whether a rank is recorded only because the user stopped its task before it started."""
+    return is_stopped((rank,)) and STARTED not in rank.outputs and "node" not in rank.outputs
 
 
 def silent_since(record: Record) -> float | None:

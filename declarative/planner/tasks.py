@@ -23,11 +23,11 @@ from declarative.model.state import (
     NOTICED,
     RETRIES,
     SCHEDULED,
-    STOPPED,
     Address,
     Record,
     State,
     first_failure,
+    is_stopped,
     rank_name,
     readiness_of,
     task_state,
@@ -132,6 +132,8 @@ def judge(
         decision.reason = Reason.REQUESTED
     elif changed and not decision.files:
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
+    elif is_stopped(have.values()):
+        decision.course = Course.KEPT
     elif not decision.missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
         decision.series = series(have.values())
@@ -245,7 +247,7 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> R
     failure = _failure(ranks, state)
     if failure is None or _event(failure[1]) not in want.spec.retry.on_events:
         return None
-    if any(r.outputs.get(STOPPED) for r in ranks.values()) or _unknown(ranks, state):
+    if is_stopped(ranks.values()) or _unknown(ranks, state):
         return None
     broken, status = failure
     noticed = float(ranks[broken].outputs.get(NOTICED, now))
