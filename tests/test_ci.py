@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from declarative.render.approval import read_approval
-from tests.cli import COMMAND, clean_env, fleet, volume
+from tests.cli import COMMAND, clean_env, fleet, task, volume
 from tests.forge import forge
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +86,20 @@ def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
     merged = github(hub, declared, GITHUB_SHA="abc")
     assert "Apply complete: 3 created." in job(declared, merged, "apply").stdout
     assert "No changes" in job(declared, merged, "apply").stdout  # run again
+
+
+def test_a_task_without_a_place_holds_up_no_job_if_the_project_says_so(hub, declared):
+    big = task("big", "true", resources={"cpu": "64.."})
+    rest = {"type": "project", "allow_unplaced": True}
+    env = github(hub, declared)
+    declared.declare(fleet(resources={"cpu": 1}), big)
+    job(declared, env, "plan", code=3)
+    declared.declare(fleet(resources={"cpu": 1}), big, rest)
+    job(declared, env, "plan")
+    (comment,) = bodies(hub)
+    assert "### fleetform: 1 to create, 1 task cannot be placed\n" in comment
+    assert "Apply complete: 1 created." in job(declared, env, "apply").stdout
+    job(declared, env, "drift")
 
 
 def test_what_changed_since_is_refused_by_name(hub, declared):

@@ -48,7 +48,7 @@ RESERVATION = [
     "status",
     "restart",
 ]
-UNPLACED = ["task", "code", "summary", "proved", "hint", "changes", "ranks", "before", "after"]
+UNPLACED = ["task", "code", "summary", "proved", "hint", "starts", "changes", "ranks", "before", "after"]
 UNPLACED_RANK = ["rank", "verdict", "rejections"]
 REJECTION = ["target", "code", "detail", "short"]
 DIAGNOSTIC = [

@@ -242,3 +242,31 @@ def test_unplaced(project):
     project.run("plan", "--detailed-exitcode", code=3)
     project.apply("--allow-unplaced", "--wait")
     assert project.ranks("job")[0]["state"] == "succeeded"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("declared", "given", "allowed"),
+    [
+        (True, (), True),
+        (True, ("--no-allow-unplaced",), False),
+        (False, (), False),
+        (False, ("--allow-unplaced",), True),
+    ],
+)
+def test_the_project_may_say_that_a_task_without_a_place_holds_up_nothing(project, declared, given, allowed):
+    """The flag wins. The plan shows the task in any case, and a saved plan goes by what it was made with."""
+    rest = {"type": "project", "allow_unplaced": declared}
+    project.declare(fleet(nodes=1), task("big", "true", resources={"cpu": "64.."}), rest)
+    shown = project.run("plan", "--json", "--out", "p.plan", *given, code=0 if allowed else 3).json
+    assert shown["result"] == ("changes" if allowed else "unplaced")
+    assert [u["task"] for u in shown["unplaced"]] == ["big"]
+    text = project.run("plan", "--detailed-exitcode", *given, code=2 if allowed else 3).out
+    assert "task/big[never-fits]" in text
+    assert ("the rest is done all the same" in text) is allowed
+    project.run("apply", "p.plan", "--no-allow-unplaced", code=3)
+    project.run("apply", "p.plan", code=0 if allowed else 3)
+    project.apply(*given, code=0 if allowed else 3)
+    assert project.local.exists() is allowed
+    settled = project.run("plan", "--detailed-exitcode", *given, code=0 if allowed else 3)
+    assert ("No changes. 1 task cannot be placed" in settled.out) is allowed

@@ -626,7 +626,7 @@ PLAN_KEYS = (
     "format_version lineage serial result digest parts moved selection refresh_only actions "
     "reservations unplaced remedies queued health drift cost summary diagnostics"
 )
-UNPLACED_KEYS = "task code summary proved hint changes ranks before after"
+UNPLACED_KEYS = "task code summary proved hint starts changes ranks before after"
 ACTION_KEYS = "id op address reason because before after needs forget"
 RESERVATION_KEYS = (
     "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price "

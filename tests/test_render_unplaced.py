@@ -87,7 +87,7 @@ def test_the_count_is_not_in_the_json():
     out = CASES["5000-nodes"]()
     (refusal,) = plan_json(plan_of(refusals=out.refusals))["unplaced"]
     assert list(refusal) == [
-        *("task", "code", "summary", "proved", "hint", "changes", "ranks", "before", "after")
+        *("task", "code", "summary", "proved", "hint", "starts", "changes", "ranks", "before", "after")
     ]
     keys = {tuple(r) for v in refusal["ranks"] for r in v["rejections"]}
     assert keys == {("target", "code", "detail", "short")}

@@ -167,3 +167,52 @@ def test_a_task_that_waits_for_a_fleet_holds_up_nothing_else(project: Project):
     )
     project.apply()
     assert [n["name"] for n in project.status()["nodes"]] == ["gpu-0"]
+
+
+def test_a_task_whose_fleet_is_off_is_no_refusal(project: Project):
+    """It waits for the fleet's hours, and nothing waits for it: not the plan's exit code, nor an apply."""
+    clock = Clock()
+    later = task("later", "true", fleets=["day"])
+    project.declare(fleet(nodes=1), fleet("day", nodes=1, schedule=hours(clock, 2, 4)), later)
+    shown = project.run("plan", "--json").json
+    (waits,) = shown["unplaced"]
+    assert (shown["result"], waits["task"]) == ("changes", "later")
+    assert waits["starts"].startswith("2")
+    assert "which starts at 2" in waits["hint"]
+    project.run("plan", "--detailed-exitcode", code=2)
+    done = project.apply("--wait")
+    assert "task/later stays pending" in done.err
+    assert [n["name"] for n in project.status()["nodes"]] == ["gpu-0"]
+    project.run("plan", "--detailed-exitcode")
+    assert "1 task cannot be placed now and stays pending" in project.run("plan").out
+    assert "which starts at 2" in project.run("explain", "task/later").out
+
+
+def test_a_task_with_a_refusal_beside_one_that_waits_for_its_fleet_is_a_refusal(project: Project):
+    clock = Clock()
+    later, large = task("later", "true", fleets=["day"]), task("large", "true", resources={"gpu": 1})
+    project.declare(fleet(nodes=1), fleet("day", nodes=1, schedule=hours(clock, 2, 4)), later, large)
+    assert project.run("plan", "--json", code=3).json["result"] == "unplaced"
+    assert "nothing was done" in project.apply(code=3).err
+
+
+def test_an_ended_task_does_not_run_outside_of_its_schedule(project: Project):
+    """Not for a change, nor by its `retry`: both wait for the next start."""
+    clock, ran = Clock(), project.path / "ran"
+    more = {"schedule": hours(clock, 0, 2), "retry": {"duration": "3d"}}
+    project.declare(fleet(nodes=1), task("day", f"echo >> {ran}; false", **more))
+    here = Here(project.path, clock)
+    here.seen(0)
+    until(lambda: here.seen(1).tasks[0].state == "failed")
+    clock.at += 2 * 3600
+    assert here.step().actions == (), "its retry is due, and waits for its hours"
+    project.declare(fleet(nodes=1), task("day", f"echo >> {ran}", **more))
+    changed = here.step()
+    assert changed.actions == ()
+    assert changed.plan
+    (found,) = changed.plan.diagnostics
+    assert found.code == "outside-schedule"
+    assert "task/day has ended, and runs with the changed `commands` at 2" in found.summary
+    here.step(22 * 3600)
+    until(lambda: here.seen(1).tasks[0].state == "succeeded")
+    here.close()

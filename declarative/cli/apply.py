@@ -30,10 +30,11 @@ from declarative.cli.options import (
     refresh_option,
     replace_option,
     reuse_option,
+    unplaced_option,
 )
 from declarative.cli.reports import kept_text, protected, say_kept
 from declarative.cli.run import Run
-from declarative.cli.session import Session, check_refresh, check_requested, now, project_command
+from declarative.cli.session import Session, allowing, check_refresh, check_requested, now, project_command
 from declarative.cli.state_access import DEFAULT_STATE, StateAccess
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class SavedRun(Run):
         self.check_vanished(state, seen)
         if not plan.scope.moved:
             settle(writer, backends, seen, now, self.note)
-        return plan
+        return allowing(plan, self.options["allow_unplaced"])
 
     def ask(self) -> None:
         """Nobody is asked: the user who saved the plan has seen it."""
@@ -239,7 +240,7 @@ ELSEWHERE = (
 @click.argument("file", required=False, type=click.Path())
 @approve_option
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")
-@click.option("--allow-unplaced", is_flag=True, help="Do the rest although some task cannot be placed.")
+@unplaced_option
 @apply_options
 @click.option(
     "--expect",
@@ -265,9 +266,10 @@ def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
     """Converge: create, change and delete until everything is as declared.
 
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
-    then, unless its `retry` says to wait for capacity), 4 if an action failed, a backend could not be read
-    or, with --wait, a task failed; 130 when interrupted. With --json, each event is one line of JSON; the
-    `result` of the summary is `done`, `unhealthy`, `waiting`, `failed` or `interrupted`.
+    then, unless its `retry` says to wait for capacity, it waits for a `schedule`, or the project says
+    `allow_unplaced`), 4 if an action failed, a backend could not be read or, with --wait, a task failed; 130
+    when interrupted. With --json, each event is one line of JSON; the `result` of the summary is `done`,
+    `unhealthy`, `waiting`, `failed` or `interrupted`.
 
     With --wait, a task that failed or has no place now is tried again as its `retry` says. One that failed
     before, and is not run again, is named under `Ended` and does not change the exit code.

@@ -74,7 +74,8 @@ def explain_command(
         show_paged(explain_text(answer, **out_style()), paged=not no_pager)
     if has_errors(diagnostics):
         return 1
-    return 3 if answer.status == "unplaced" else 0
+    refusal = getattr(answer, "refusal", None)
+    return 3 if refusal and refusal.starts is None else 0
 
 
 def _explain(

@@ -97,6 +97,12 @@ reuse_option = click.option(
     is_flag=True,
     help="Launch nothing for tasks, as if each had `creation_policy: reuse`.",
 )
+unplaced_option = click.option(
+    "--allow-unplaced/--no-allow-unplaced",
+    default=None,
+    help="A task without a place holds up nothing else, or stops everything; default: as the project's "
+    "`allow_unplaced` says.",
+)
 effort_option = click.option(
     "--effort",
     metavar="N",

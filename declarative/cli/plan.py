@@ -20,6 +20,7 @@ from declarative.cli.options import (
     refresh_option,
     replace_option,
     reuse_option,
+    unplaced_option,
     work_option,
 )
 from declarative.cli.output import out_style, show_paged
@@ -27,6 +28,7 @@ from declarative.cli.reports import Reports, report_options
 from declarative.cli.session import (
     Session,
     allowed_work,
+    allowing,
     check_refresh,
     check_requested,
     now,
@@ -83,6 +85,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @replace_option
 @reuse_option
 @effort_option
+@unplaced_option
 @work_option
 @click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
 @click.option(
@@ -107,9 +110,10 @@ def plan_command(
 ) -> int:
     """Show every node to launch, every volume to create and every block to reserve.
 
-    Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
-    --detailed-exitcode 2 if there are changes, or something is not well: a node takes no work, a declared
-    host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
+    Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed (not if it waits
+    for a `schedule`, or the project says `allow_unplaced`), and with --detailed-exitcode 2 if there are
+    changes, or something is not well: a node takes no work, a declared host is left out, a backend could not
+    be read. With --reuse, fleets still get the nodes that they declare.
 
     With --target it shows what that needs as well, with --exclude what depends on it is left out too; it says
     which. Both may be given together.
@@ -181,6 +185,7 @@ def compute(
     requested: tuple[str, ...],
     reuse: bool = False,
     effort: int = 1,
+    allow_unplaced: bool | None = None,
     assume_empty: bool = False,
     max_work: int | None = None,
     out: str | None = None,
@@ -219,7 +224,7 @@ def compute(
         )
         spent = None if assume_empty else session.state.open(desired, offline=offline).spent()
         plan = part_of(planned, desired, state, seen.inventory, (targets, excludes), spent=spent)
-        plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
+        plan = allowing(replace(plan, scope=replace(plan.scope, moved=renames.moved)), allow_unplaced)
     if not offline:
         plan = foresee(plan, backends, desired.places, state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))

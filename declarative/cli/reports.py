@@ -229,11 +229,11 @@ class RunOutput:
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks for which there is no place: they stay pending, or run on as they were."""
         if self.as_json:
-            self._pending_events(plan.unplaced.waiting)
+            self._pending_events(plan.unplaced.pending)
             return
         going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
         groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
-        for task in plan.unplaced.waiting:
+        for task in plan.unplaced.pending:
             groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
         for what, tasks in groups.items():
             if tasks:

@@ -16,7 +16,7 @@ from declarative.cli.errors import Failed
 from declarative.cli.options import confirm, going_tasks, has_ended, name_tasks
 from declarative.cli.output import INTERRUPTED, STOPPING, stopping
 from declarative.cli.reports import PENDING, RunOutput
-from declarative.cli.session import Session, check_requested, part_of
+from declarative.cli.session import Session, allowing, check_requested, part_of
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
 
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from declarative.store import Store, Writer
     from declarative.store.rename import Declared, Names
 
-NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
+NOTHING_DONE = (
+    "nothing was done: a task cannot be placed (`--allow-unplaced`, or `allow_unplaced: true` in the "
+    "project, does the rest)"
+)
 MOST_DIFFERENCES = 100
 
 
@@ -77,8 +80,7 @@ class Run(RunOutput):
             if plan.result == "error":
                 return 1
             self._check_expected(plan)
-            lacking = plan.unplaced
-            if len(lacking.refusals) > len(lacking.waiting) and not self.options.get("allow_unplaced"):
+            if plan.result == "unplaced":
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
             state = writer.state()
@@ -163,6 +165,7 @@ class Run(RunOutput):
             planned, self.desired, recorded, inventory, parts, spent=self.store.spent(), among=among
         )
         plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
+        plan = allowing(plan, self.options.get("allow_unplaced"))
         plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         return foresee(plan, backends, self.desired.places, recorded)
@@ -308,7 +311,7 @@ class Run(RunOutput):
         """The result in one word, for scripts."""
         if code:
             return "interrupted" if code == INTERRUPTED else "failed"
-        if plan.unplaced.waiting or self.lacking:
+        if plan.unplaced.pending or self.lacking:
             return "waiting"
         return "unhealthy" if plan.health else "done"
 

@@ -343,6 +343,11 @@ def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
     return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
 
+def allowing(plan: Plan, unplaced: bool | None) -> Plan:
+    """The plan, with what `--allow-unplaced` or `--no-allow-unplaced` says; None if neither was given."""
+    return plan if unplaced is None else replace(plan, unplaced=replace(plan.unplaced, allowed=unplaced))
+
+
 def part_of(
     planned: Callable[..., Plan],
     desired: Desired,

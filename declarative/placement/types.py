@@ -177,11 +177,13 @@ class Refusal:
     """Whether it was proved that it does not fit beside all tasks of at least its priority."""
     causes: tuple[tuple[str, str], ...] = ()
     """The fleets that turned its rank down, each with the code of its reason: (fleet, code)."""
+    starts: str | None = None
+    """When the `schedule` of a fleet starts that the task waits for; None if it waits for no schedule."""
 
-    def until(self, hint: str) -> Refusal:
+    def until(self, hint: str, starts: str | None = None) -> Refusal:
         """The same refusal of a task that may fit later; `hint` says when."""
         summary = self.summary.replace(NEVER, NOT_NOW, 1)
-        return replace(self, code="no-capacity", summary=summary, hint=hint, changes=None)
+        return replace(self, code="no-capacity", summary=summary, hint=hint, changes=None, starts=starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

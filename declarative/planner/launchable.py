@@ -212,21 +212,21 @@ def not_now(
     Placement sees such a fleet as one of `nodes: 0`. To write more nodes would not help.
     """
     asleep = [name for name in desired.fleets if f"fleet/{name}" in desired.asleep]
-    hints: dict[tuple[str, str], str] = {}
+    hints: dict[tuple[str, str], tuple[str, str | None]] = {}
     for name, fleet in desired.fleets.items():
         if name in asleep and fleet.schedule:
-            starts = f"outside of its `schedule`, which starts at {fleet.schedule.next_start(now)}"
-            hints[str(name), "fleet-max"] = f"fleet/{name} has no nodes {starts}"
+            starts = fleet.schedule.next_start(now)
+            hint = f"fleet/{name} has no nodes outside of its `schedule`, which starts at {starts}"
+            hints[str(name), "fleet-max"] = hint, starts
         if unasked(fleet, inventory):
-            hints[str(name), "offers-unknown"] = (
-                f"the nodes of fleet/{name} are known once its cluster is asked"
-            )
+            hint = f"the nodes of fleet/{name} are known once its cluster is asked"
+            hints[str(name), "offers-unknown"] = hint, None
     refusals = (_not_now(refusal, hints) for refusal in outcome.refusals)
     remedies = (remedy for remedy in outcome.remedies if remedy.fleet not in asleep)
     return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))
 
 
-def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], str]) -> Refusal:
+def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], tuple[str, str | None]]) -> Refusal:
     """The refusal, or one that holds only for now if one of these causes is among its own."""
-    hint = next((hint for cause, hint in hints.items() if cause in refusal.causes), None)
-    return refusal if hint is None else refusal.until(hint)
+    later = next((later for cause, later in hints.items() if cause in refusal.causes), None)
+    return refusal if later is None else refusal.until(*later)

@@ -106,6 +106,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             remedies=outcome.remedies,
             waiting=_waiting(found),
             starts=tuple(_unstarted(found)),
+            allowed=desired.project.allow_unplaced,
         ),
         observed=Observed(
             drift=differences(inventory, desired),
@@ -145,6 +146,7 @@ def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[D
         *waiting(desired, found.volumes),
         *_small_disks(desired, found.outcome.launches),
         *_later_files(desired, found),
+        *_later_starts(desired, found),
     ]
 
 
@@ -171,6 +173,23 @@ def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
                 "files-changed-later",
                 summary=f"{summary}: {changes_text(decision.files)}",
                 hint=f"to run it with them: `fleetform apply --replace {address}`",
+                severity=Severity.WARNING,
+            )
+
+
+def _later_starts(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
+    """A warning for each ended task that changed outside of its schedule."""
+    for name, decision in sorted(found.tasks.items()):
+        if decision.course is Course.KEPT and decision.want.off and decision.because:
+            address = f"task/{name}"
+            changed = " and ".join(f"`{field}`" for field in decision.because)
+            yield finding(
+                desired,
+                address,
+                "outside-schedule",
+                summary=f"{address} has ended, and runs with the changed {changed} at "
+                f"{decision.want.starts}: it is outside of its `schedule`",
+                hint="change its `schedule` if it is to run earlier",
                 severity=Severity.WARNING,
             )
 

@@ -128,7 +128,10 @@ def judge(
     changed = _changed(want, have)
     if changed == {"files"}:
         decision.files = _later_files(want, have, state)
-    if f"task/{decision.name}" in requested:
+    if want.off and f"task/{decision.name}" not in requested:  # all its ranks have ended: see `is_there`
+        decision.course = Course.KEPT
+        decision.because = () if decision.files else tuple(sorted(changed))
+    elif f"task/{decision.name}" in requested:
         decision.reason = Reason.REQUESTED
     elif changed and not decision.files:
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))

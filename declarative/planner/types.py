@@ -280,6 +280,18 @@ class Unplaced:
     """Tasks that stay pending because of their `retry`: apply still does the rest."""
     starts: tuple[Action, ...] = ()
     """The action on rank 0 of each task once there is room. Only shown."""
+    allowed: bool = False
+    """Whether the rest is done all the same: `allow_unplaced` of the project, or `--allow-unplaced`."""
+
+    @property
+    def counted(self) -> tuple[Refusal, ...]:
+        """The refusals that decide the plan's result. A task that waits for a `schedule` is none of them."""
+        return () if self.allowed else tuple(r for r in self.refusals if r.starts is None)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The tasks that stay pending: because of their `retry`, or until a `schedule` starts."""
+        return tuple(r.task for r in self.refusals if r.task in {*self.waiting} or r.starts is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,12 +381,11 @@ class Plan:
     @property
     def result(self) -> str:
         """The first that holds of `error`, `unplaced` (`waiting`, if all of those tasks wait for capacity),
-        `changes`, `unhealthy` and `none`.
+        `changes`, `unhealthy` and `none`. Tasks that `Unplaced.counted` leaves out do not count.
         """
         if any(d.severity.value == "error" for d in self.diagnostics):
             return "error"
-        if self.unplaced.refusals:
-            tasks = {r.task for r in self.unplaced.refusals}
+        if tasks := {r.task for r in self.unplaced.counted}:
             return "waiting" if tasks <= {*self.unplaced.waiting} else "unplaced"
         return "changes" if self.changes else "unhealthy" if self.health else "none"
 

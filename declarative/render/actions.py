@@ -282,10 +282,10 @@ def counts(plan: Plan) -> str:
 
 def unplaced_count(plan: Plan) -> str:
     """`2 tasks cannot be placed, 1 of them stays pending`."""
-    text = f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed"
-    if not plan.unplaced.waiting:
-        return text
-    verb = "stays" if len(plan.unplaced.waiting) == 1 else "stay"
-    if len(plan.unplaced.waiting) == len(plan.unplaced.refusals):
-        return f"{text} now and {verb} pending"
-    return f"{text}, {len(plan.unplaced.waiting)} of them {verb} pending"
+    refusals, pending = plan.unplaced.refusals, plan.unplaced.pending
+    text = f"{plural(len(refusals), 'task')} cannot be placed"
+    if pending:
+        verb = "stays" if len(pending) == 1 else "stay"
+        every = len(pending) == len(refusals)
+        text += f" now and {verb} pending" if every else f", {len(pending)} of them {verb} pending"
+    return f"{text}; the rest is done all the same" if plan.unplaced.allowed else text

@@ -203,6 +203,7 @@ def _refusal(item: Refusal) -> dict[str, Any]:
         "summary": item.summary,
         "proved": item.proved,
         "hint": item.hint,
+        "starts": item.starts,
         "changes": None if item.changes is None else list(item.changes),
         "ranks": ranks,
     }

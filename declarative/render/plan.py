@@ -141,6 +141,8 @@ def _rest(plan: Plan) -> str:
     if plan.observed.drift:
         verb = "is" if plan.observed.ended else "has to be"
         return f"Nothing {verb} done about what changed outside of fleetform."
+    if any(d.code == "outside-schedule" for d in plan.diagnostics):
+        return "What differs waits for the next start of a `schedule`."
     if any(d.code in LATER for d in plan.diagnostics):
         return "What differs waits until nodes are idle."
     return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."

@@ -95,6 +95,10 @@ def _refusal() -> Schema:
         summary=text("For people."),
         proved=flag("Whether it was proved that it does not fit beside all tasks of at least its priority."),
         hint=or_null(text("What to do about it."), "if there is nothing"),
+        starts=or_null(
+            text("When the `schedule` of a fleet starts that it waits for: it holds up nothing else."),
+            "if it waits for no schedule",
+        ),
         changes=or_null(
             list_of("Changes, each of which is enough: `with …` or `without …`.", text("For people.")),
             "if not all possible ones were tried",
@@ -181,7 +185,8 @@ def plan_schema() -> Schema:
         serial=SERIAL,
         result=one_of(
             "`unplaced`: a task cannot be placed, whatever else there is to do; `waiting`: all of those wait "
-            "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
+            "for capacity, as their `retry` says. Neither counts tasks that wait for a `schedule`, nor any "
+            "with `allow_unplaced`. `unhealthy`: there is nothing to do, and not all is well.",
             RESULTS,
         ),
         digest=text(

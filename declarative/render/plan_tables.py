@@ -35,6 +35,7 @@ DETAILED = 20
 """The first so many refusals are shown in full, further ones by their first line."""
 WORDS = {Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
 WAITS = "`retry`: it stays pending, and every `fleetform apply` tries again"
+SLEEPS = "`schedule`: it stays pending until then, and holds up nothing else"
 
 
 def unplaced_lines(
@@ -114,6 +115,8 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
         yield f"    {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
     if waits:
         yield f"    {paint('cyan', '=')} {WAITS}"
+    elif refusal.starts is not None:
+        yield f"    {paint('cyan', '=')} {SLEEPS}"
 
 
 def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str, list[int]]]:

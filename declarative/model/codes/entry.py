@@ -37,7 +37,8 @@ _ABOUT = {
     Chapter.PLANNING: "The project is right by itself, but does not fit what the backends offer or what is "
     "recorded.",
     Chapter.PLACEMENT: "A task is placed with all of its ranks or not at all. A task that cannot be placed "
-    "is shown under `Cannot be placed` (`unplaced` in JSON) with one of these codes, and the exit code is 3. "
+    "is shown under `Cannot be placed` (`unplaced` in JSON) with one of these codes, and the exit code is 3 "
+    "(not with `allow_unplaced`, nor if the task waits for the `schedule` of a fleet). "
     "For the rank that is the cause, the plan lists every node and every offer that was turned down, with "
     "the first filter that it did not pass (one of the codes of the next two chapters) and with the numbers: "
     "what was wanted, what was there, and how much was missing (`short` in JSON). Structural reasons come "

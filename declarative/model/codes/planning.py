@@ -155,6 +155,13 @@ PLANNING: dict[str, Code] = {
         "files: [data]  # and data/new.csv was added",
         "`fleetform apply --replace task/x` runs the task with them; otherwise nothing",
     ),
+    "outside-schedule": Code(
+        Chapter.PLANNING,
+        "the task has ended and its declaration changed, at a time at which its `schedule` lets it not run. "
+        "It runs with the change at the next start",
+        'schedule: {start: "0 8 * * *", stop: "0 20 * * *"}  # and its `commands` changed at night',
+        "wait for the next start, or change the `schedule`",
+    ),
     "small-disk": Code(
         Chapter.PLANNING,
         "nodes with GPUs would start from a disk of less than 100 GB. Images of GPU software alone take 20 "

@@ -370,6 +370,13 @@ class Project:
             "[{nodes: 2, per: 10m}]}`."
         ),
     ] = Reconcile()
+    allow_unplaced: Annotated[
+        bool,
+        Doc(
+            "Whether a task without a place holds up nothing else: `plan` exits 0 or 2, and `apply` does the "
+            "rest. `--allow-unplaced` and `--no-allow-unplaced` say otherwise."
+        ),
+    ] = False
     notify: Annotated[
         tuple[Notify, ...],
         Is(most_items=50),
