@@ -27,7 +27,7 @@ from declarative.model.resource import (
 )
 from declarative.model.schema import decode
 from declarative.model.spec import Backend, Fleet, Name, Size, Task, Volume
-from declarative.model.state import NOTICED, Address, Record, State, rank_name
+from declarative.model.state import CLEANUP_SINCE, NOTICED, Address, Record, State, rank_name
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
@@ -392,7 +392,7 @@ class World:
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
             "node": {"tags", "prevent_destroy", "blocks", "host"},
-            "volume": {"size", "tags", "prevent_destroy", "host"},
+            "volume": {"size", "tags", "prevent_destroy", "auto_cleanup_duration", "host"},
             "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
         must(off <= free.get(kind, set()), f"{off} cannot be changed in place")
@@ -403,7 +403,8 @@ class World:
             must(action.address.name not in self._nodes_held(), "a busy node cannot be split anew")
         needs = record.needs if kind != "rank" else frozenset(action.holds)
         must(needs == record.needs, "an update changes what it holds")
-        self.records[action.address] = replace(record, inputs=after)
+        dated = {CLEANUP_SINCE: self.now} if "auto_cleanup_duration" in off else {}
+        self.records[action.address] = replace(record, inputs=after, outputs={**record.outputs, **dated})
 
     def _delete(self, action: Action) -> None:
         record = self.records.get(action.address)

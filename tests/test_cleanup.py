@@ -76,13 +76,15 @@ def test_a_volume_goes_when_it_was_attached_to_nothing_for_so_long(duration, sec
         assert said in plan_text(plan, color=False, width=120)
 
 
-def test_one_that_was_never_attached_goes_by_when_it_was_made():
+def test_one_that_was_never_attached_goes_by_when_its_duration_was_recorded():
     """It was made before its duration was declared, and no task ever got it."""
     kept = {"name": "cache"}
     world = World()
     world.apply(world.plan(wanted(kept, ())))
-    assert ids(world.plan(wanted(tasks=()))) == ["update:volume/cache"], "it may go from now on"
-    assert ids(later(world, 3600, wanted(tasks=()))) == ["delete:volume/cache"]
+    world.now += 10**9
+    assert ids(later(world, 0, wanted(tasks=()))) == ["update:volume/cache"], "it may go from now on"
+    assert ids(later(world, 3599, wanted(tasks=()))) == []
+    assert ids(later(world, 1, wanted(tasks=()))) == ["delete:volume/cache"]
 
 
 def test_what_is_not_known_is_not_counted():
@@ -194,8 +196,11 @@ def test_it_may_be_destroyed_and_replaced_unless_it_is_kept():
     assert ids(world.plan(wanted(kept))) == ["update:volume/cache"]
 
 
-def test_a_change_of_the_duration_alone_changes_nothing():
-    assert ids(filled().plan(wanted({**CACHE, "auto_cleanup_duration": "2h"}))) == []
+def test_a_change_of_the_duration_is_recorded_and_its_notation_is_not():
+    world = filled()
+    plan = later(world, 0, wanted({**CACHE, "auto_cleanup_duration": "2h"}))
+    assert [(a.id, a.because) for a in plan.actions] == [("update:volume/cache", ("auto_cleanup_duration",))]
+    assert ids(world.plan(wanted({**CACHE, "auto_cleanup_duration": "120m"}))) == []
 
 
 # ------------------------------------------------------------------------------- by the installed command
@@ -230,4 +235,6 @@ def test_from_its_first_task_to_its_deletion_and_back(project):
     assert len(lines(project.data("cache") / "runs")) == 1
     assert json.loads(project.run("state", "pull").out)["volumes"] == {}
     declare(project, WRITES, hold(up), auto_cleanup_duration=0)
+    assert project.ids() == ["update:volume/cache"]
+    project.apply()
     project.no_changes()

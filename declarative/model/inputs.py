@@ -79,6 +79,7 @@ class VolumeInputs:
     volume_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     prevent_destroy: bool = field(default=False, metadata=ALWAYS)
+    auto_cleanup_duration: str | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -281,6 +282,7 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
             _check_blocks(found)
         case VolumeInputs():
             _notation(Size, data, "size")
+            _notation(Duration, data, "auto_cleanup_duration")
         case RankInputs():
             _check_task(found, data)
         case AttachmentInputs():

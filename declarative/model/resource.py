@@ -15,7 +15,7 @@ from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, Volume
 from declarative.model.manifest import Manifest
 from declarative.model.record import dataclass
 from declarative.model.schema.decode import encode
-from declarative.model.spec.amounts import Count, Memory
+from declarative.model.spec.amounts import Count, Duration, Memory
 from declarative.model.spec.backend import Backend
 from declarative.model.spec.fleet import Fleet
 from declarative.model.spec.mounts import Volume
@@ -243,6 +243,7 @@ def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
         volume_id=volume.volume_id,
         tags=dict(sorted(volume.tags.items())),
         prevent_destroy=volume.protected,
+        auto_cleanup_duration=None if volume.cleanup is None else str(Duration(volume.cleanup).plain()),
     )
 
 

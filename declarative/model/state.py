@@ -261,6 +261,10 @@ STARTED = "started_at"
 STOPPED = "stopped"
 """Among the outputs of a rank whose task the user stopped: no `retry` and no `schedule` starts it again."""
 
+CLEANUP_SINCE = "cleanup_since"
+"""Among the outputs of a volume: when its present `auto_cleanup_duration` was recorded, seconds since the
+epoch by our clock. Nothing for one that was made with it."""
+
 MADE_AS = "made_as"
 """Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
 as they were when it was made. The real thing still carries them."""

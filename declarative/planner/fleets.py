@@ -103,8 +103,14 @@ class Fleets:
     def _decision(self, record: Record, held: Mapping[int, str], *, pinned: bool) -> NodeDecision:
         """The decision to keep a node as it is, before it is judged."""
         seen = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
+        fleet = self.desired.fleets.get(record.node.fleet)
+        protected = record.node.prevent_destroy and record.node.instance_id is None
         decision = NodeDecision(
-            record=record, node=node_of(record, seen, held), after=record.node, pinned=pinned
+            record=record,
+            node=node_of(record, seen, held),
+            after=record.node,
+            pinned=pinned,
+            unprotects=protected and fleet is not None and not fleet.prevent_destroy,
         )
         if record.node.host:
             host = decision.host = self.hosts.get((record.node.fleet, *decision.occupies))
@@ -369,7 +375,7 @@ class Fleets:
         goes in place of one that can, however short it was idle: the next plan is to find none that is due.
         """
         wait = fleet.idle_duration.seconds
-        idle = [f for f in unused if f.idle]
+        idle = [f for f in unused if f.idle and not f.unprotects]
         due = [f for f in idle if wait is not None and self._idle_for(f) >= wait]
         may_go = [f for f in idle if f in due or f.usefulness < BOOTS]
         if not due or spare >= len(may_go):

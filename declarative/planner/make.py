@@ -88,6 +88,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     errors = (
         *found.errors,
         *_node_errors(fleets, destroy=destroy),
+        *_put_off(fleets),
         *_lost_files(desired, actions),
         *_left_alone(desired, recorded),
         *_orphans(inventory, actions),
@@ -345,6 +346,24 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
             )
         )
     return out
+
+
+def _put_off(fleets: Fleets) -> Iterator[Diagnostic]:
+    """A warning for each fleet whose nodes would go, if this plan did not only end their protection."""
+    nodes: dict[str, list[str]] = {}
+    for decision in fleets.decisions.values():
+        if decision.put_off:
+            nodes.setdefault(decision.node.fleet, []).append(decision.address)
+    for fleet, addresses in nodes.items():
+        named = and_more(sorted(addresses, key=natural), MOST_NAMED)
+        yield finding(
+            fleets.desired,
+            f"fleet/{fleet}",
+            "protection-ends",
+            summary=f"{named} {'stays' if len(addresses) == 1 else 'stay'} for now: recorded as protected",
+            hint="this plan ends the protection: apply it, then plan again; that plan deletes what has to go",
+            severity=Severity.WARNING,
+        )
 
 
 def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]:

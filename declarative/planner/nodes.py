@@ -34,10 +34,20 @@ class NodeDecision:
     because: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
     """The fields that others changed and that are put back in place."""
+    unprotects: bool = False
+    """It is recorded as protected, and its fleet is not any more: this plan records that, and does not also
+    delete it.
+    """
+    put_off: Reason | None = None
+    """Why it would go, if this plan did not only end its protection."""
 
     def leave(self, reason: Reason, *because: str, again: bool = False) -> None:
         """Delete it; with `again` it is made anew."""
-        self.goes, self.because, self.again = reason, because, again
+        if self.unprotects:
+            self.put_off, self.because = reason, because
+            self.after = replace(self.record.node, prevent_destroy=False)
+        else:
+            self.goes, self.because, self.again = reason, because, again
 
     @property
     def ends(self) -> bool:

@@ -132,6 +132,8 @@ def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Colle
     if _is_scheduled(group, actions[0], reasons, scheduled):
         return Cause.SCHEDULE
     ops = {a.op for a in actions if not a.forgets}
+    if group.startswith("volume/") and Op.DELETE in ops:
+        return Cause.DELETE  # its content is lost, whatever led to that
     if ops <= {Op.UPDATE}:
         return Cause.DRIFT if Reason.DRIFT in reasons else Cause.UPDATE
     if group.startswith("task/") and not _stops_ranks(actions, state):

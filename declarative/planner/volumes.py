@@ -17,7 +17,7 @@ from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
-from declarative.model.state import Address, Record, State
+from declarative.model.state import CLEANUP_SINCE, Address, Record, State
 from declarative.placement.types import PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.inventory import Inventory
@@ -42,6 +42,8 @@ class VolumeDecision:
     """It is not declared any more, and stays as it is: only its record is deleted."""
     unused: bool = False
     """It is deleted, and made as declared for the next task that mounts it."""
+    put_off: str = ""
+    """Why it would be made anew, if this plan did not only end its protection. The next plan may."""
 
     @property
     def change(self) -> tuple[VolumeInputs, VolumeInputs]:
@@ -87,7 +89,8 @@ def judge_all(
     pinned: frozenset[Address] = frozenset(),
     requested: Collection[str] = (),
 ) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
-    """The decisions of all volumes, and an error for each protected one that would be lost.
+    """The decisions of all volumes, and an error for each protected one that would be lost; a warning if this
+    plan only ends its protection.
 
     `pinned` volumes are held by ranks without another place, and stay as they are. Tags that others changed
     are put back. `requested` volumes (`volume/data-0`) are made anew, empty.
@@ -98,11 +101,12 @@ def judge_all(
         record = state.get("volume", name)
         before = record.volume if record else None
         after = _reached(_settled(before, want.inputs), before, hosts)
-        decisions[name] = _judge(name, record, after, inventory, requested)
+        decisions[name] = _protected_until_applied(_judge(name, record, after, inventory, requested))
     for record in state.of("volume"):
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
     errors = _lost(desired, decisions.values())
+    errors += [_put_off(desired, decision) for decision in decisions.values() if decision.put_off]
     for address in pinned & state.records.keys():
         if address.kind == "volume" and (decision := decisions.get(address.name)):
             decisions[decision.name] = _staying(decision)
@@ -153,6 +157,43 @@ def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
     )
 
 
+def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
+    """The decision, unless it would replace a volume whose recorded protection only this plan takes away: an
+    apply first records that, and nothing else.
+    """
+    if not decision.replaced or decision.record is None:
+        return decision
+    before, after = decision.change
+    if not before.prevent_destroy or after.prevent_destroy or before.volume_id is not None:
+        return decision
+    kept = replace(before, prevent_destroy=False, auto_cleanup_duration=after.auto_cleanup_duration)
+    requested = decision.reason is Reason.REQUESTED
+    return VolumeDecision(
+        name=decision.name,
+        record=decision.record,
+        after=kept,
+        reason=Reason.CHANGED,
+        because=differing(before, kept),
+        put_off="`--replace`" if requested else f"`{_field(decision)}` changed",
+    )
+
+
+def _field(decision: VolumeDecision) -> str:
+    """The declared field that makes a volume anew. Its host is recorded as its zone."""
+    before, _ = decision.change
+    return "host" if decision.because[0] == "zone" and before.host else decision.because[0]
+
+
+def _put_off(desired: Desired, decision: VolumeDecision) -> Diagnostic:
+    address = f"volume/{decision.name}"
+    summary = f"{address} is not replaced by this plan ({decision.put_off}): it is recorded as protected"
+    hint = (
+        "this plan ends its protection: apply it, then plan again; that plan replaces the volume, and its "
+        "content is lost; to keep it, undo the change"
+    )
+    return finding(desired, address, "protection-ends", summary=summary, hint=hint, severity=Severity.WARNING)
+
+
 def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | None:
     """Why a changed or requested volume is not made anew: its content would be lost."""
     address, because = f"volume/{decision.name}", decision.because
@@ -170,8 +211,7 @@ def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | N
         return None
     if requested:
         return _protected(desired, address, "be made anew (`--replace`), empty", undo="")
-    field = "host" if because[0] == "zone" and before.host else because[0]
-    return _protected(desired, address, f"be replaced (`{field}` changed)")
+    return _protected(desired, address, f"be replaced (`{_field(decision)}` changed)")
 
 
 def _is_protected(desired: Desired, record: Record) -> bool:
@@ -328,10 +368,26 @@ def cleaned(
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:
-            # A volume that is attached until this plan, or made by it, is detached from now on.
-            idle = now - state.detached_since.get(name, now)
-            out[name] = _unused(decisions[name], due=name not in wanted and idle >= want.cleanup)
+            due = name not in wanted and _is_due(decisions[name], want.cleanup, state, now)
+            out[name] = _unused(decisions[name], due=due)
     return out
+
+
+def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) -> bool:
+    """Whether a volume was attached to nothing for so many seconds, since its last use and since an apply
+    recorded the duration. A plan that changes the duration, or ends the protection, does not also delete.
+    """
+    record = decision.record
+    if record is None or decision.after is None:
+        return False
+    before, after = record.volume, decision.after
+    if before.auto_cleanup_duration != after.auto_cleanup_duration:
+        return False
+    if before.prevent_destroy and not after.prevent_destroy:
+        return False
+    # A volume that is attached until this plan is detached from now on.
+    since = max(state.detached_since.get(decision.name, now), record.outputs.get(CLEANUP_SINCE) or 0.0)
+    return now - since >= cleanup
 
 
 def _unused(decision: VolumeDecision, *, due: bool) -> VolumeDecision:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.state import Address, Intent, Record
+from declarative.model.state import CLEANUP_SINCE, Address, Intent, Record
 from declarative.model.status import RankStatus
 from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
@@ -120,6 +120,8 @@ def adopt(
 def _put(
     connection: Connection, made: Record, idle_since: float | None, now: float, started: float | None
 ) -> None:
+    if made.address.kind == rows.VOLUME and made.inputs.get("auto_cleanup_duration"):
+        made = _dated(connection, made, now)
     new = put_record(connection, made, {"detached_since": now} if made.address.kind == rows.VOLUME else {})
     if made.address.kind == rows.NODE:
         since = now if started is None else min(started, now)
@@ -130,6 +132,15 @@ def _put(
         note_attached(connection, _volumes(made.needs))
     if idle_since is not None:
         put_node(connection, made.address.name, {"idle_since": idle_since})
+
+
+def _dated(connection: Connection, made: Record, now: float) -> Record:
+    """The volume, with the time from which a new `auto_cleanup_duration` counts."""
+    have = rows.record(connection, made.address)
+    same = "auto_cleanup_duration"
+    if have is None or have.inputs.get(same) == made.inputs.get(same):
+        return made
+    return replace(made, outputs={**made.outputs, CLEANUP_SINCE: now})
 
 
 def remove(connection: Connection, address: Address, now: float) -> bool:

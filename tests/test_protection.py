@@ -1,0 +1,219 @@
+"""No apply both ends a protection and uses that: what is recorded as protected is not deleted by the plan
+that records it as free. And what deletes content is `delete` in the loop, whatever led to it.
+
+`test_laws` has the law for volumes.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from declarative.model.spec.reconcile import Cause
+from declarative.model.status import NodeState, RankState
+from declarative.planner.permit import causes_of
+from declarative.planner.types import Op
+from tests.cli import Project, fleet, task
+from tests.model import World
+from tests.model import project as declared
+from tests.rounds import Clock, Here
+
+PAIR = {"name": "pair", "nodes": 2, "resources": {"cpu": 2}, "idle_duration": "1h"}
+DATA = {"name": "data", "size": "2GB"}
+FREE = {**DATA, "prevent_destroy": False}
+MANY_DAYS = 10**6
+
+
+def ids(plan):
+    return [a.id for a in plan.actions]
+
+
+def codes(plan):
+    return [d.code for d in plan.diagnostics]
+
+
+def with_volume(words, **more):
+    return declared(fleets=[PAIR], volumes=[words] if words else [], **more)
+
+
+def brought(desired):
+    world = World()
+    world.apply(world.plan(desired))
+    world.now += MANY_DAYS
+    return world
+
+
+# ----------------------------------------------------------------------------------------------- volumes
+
+REPLACES = [
+    ({"region": "far"}, frozenset(), "`region` changed"),
+    ({"size": "1GB"}, frozenset(), "`size` changed"),
+    ({"availability_zone": "z"}, frozenset(), "`zone` changed"),
+    ({"volume_type": "fast"}, frozenset(), "`volume_type` changed"),
+    ({}, frozenset({"volume/data"}), "`--replace`"),
+]
+
+
+@pytest.mark.parametrize(("words", "requested", "why"), REPLACES)
+def test_a_plan_that_ends_a_protection_replaces_nothing(words, requested, why):
+    """It says to apply it and to plan again; that plan then replaces the volume."""
+    world, free = brought(with_volume(DATA)), with_volume({**FREE, **words})
+    plan = world.plan(free, requested=requested)
+    assert [(a.id, a.because) for a in plan.actions] == [("update:volume/data", ("prevent_destroy",))]
+    assert plan.result == "changes"
+    (said,) = plan.diagnostics
+    assert said.code == "protection-ends"
+    assert said.summary == f"volume/data is not replaced by this plan ({why}): it is recorded as protected"
+    assert "apply it, then plan again" in str(said.hint)
+    world.apply(plan)
+    plan = world.plan(free, requested=requested)
+    assert ids(plan) == ["delete:volume/data", "create:volume/data"]
+    assert codes(plan) == []
+
+
+def test_what_is_free_from_the_start_is_replaced_at_once():
+    assert ids(brought(with_volume(FREE)).plan(with_volume({**FREE, "region": "far"}))) == [
+        "delete:volume/data",
+        "create:volume/data",
+    ]
+
+
+@pytest.mark.parametrize("duration", ["1h", "0s"])
+def test_a_new_cleanup_counts_from_the_apply_that_recorded_it(duration):
+    """The volume was attached to nothing for days: its first plan only ends its protection."""
+    world, cleaned = brought(with_volume(DATA)), with_volume({**DATA, "auto_cleanup_duration": duration})
+    plan = world.plan(cleaned)
+    assert [(a.id, a.because) for a in plan.actions] == [
+        ("update:volume/data", ("auto_cleanup_duration", "prevent_destroy"))
+    ]
+    world.apply(plan)
+    if duration == "1h":
+        world.now += 3599
+        assert ids(world.plan(cleaned)) == []
+        world.now += 1
+    assert ids(world.plan(cleaned)) == ["delete:volume/data"]
+
+
+def test_a_shorter_cleanup_counts_from_its_apply_too():
+    world = brought(with_volume({**DATA, "auto_cleanup_duration": "52w"}, tasks=[MOUNTS]))
+    world.end("fill-0", RankState.SUCCEEDED)
+    world.settle()
+    world.now += MANY_DAYS
+    shorter = with_volume({**DATA, "auto_cleanup_duration": "1h"}, tasks=[MOUNTS])
+    plan = world.plan(shorter)
+    assert ids(plan) == ["update:volume/data"]
+    world.apply(plan)
+    world.now += 3599
+    assert ids(world.plan(shorter)) == []
+    world.now += 1
+    assert ids(world.plan(shorter)) == ["delete:volume/data"]
+
+
+MOUNTS = {"name": "fill", "resources": {"cpu": "1.."}, "mounts": {"/d": "data"}}
+
+
+def lost_by(how):
+    """A world, and the plan that deletes or replaces its volume in that way."""
+    if how == "unused":
+        cleaned = {**DATA, "auto_cleanup_duration": "1h"}
+        world = brought(with_volume(cleaned, tasks=[MOUNTS]))
+        world.end("fill-0", RankState.SUCCEEDED)
+        world.settle()
+        world.now += 3600
+        return world, world.plan(with_volume(cleaned, tasks=[MOUNTS]))
+    world = brought(with_volume(FREE, tasks=[MOUNTS]))
+    if how == "removed":
+        return world, world.plan(with_volume(None))
+    words = {"region": "far"} if how == "changed" else {}
+    return world, world.plan(with_volume({**FREE, **words}), requested=frozenset({"volume/data"}))
+
+
+@pytest.mark.parametrize("how", ["unused", "removed", "changed", "requested"])
+def test_the_loop_takes_what_deletes_content_for_a_deletion(how):
+    world, plan = lost_by(how)
+    assert [a.id for a in plan.of(Op.DELETE, "volume")] == ["delete:volume/data"]
+    causes = causes_of(plan, world.state())
+    assert causes["volume/data"] is Cause.DELETE
+    assert set(causes.values()) <= {Cause.DELETE, Cause.REPLACE}
+
+
+def test_a_volume_that_was_adopted_is_only_released():
+    """Nothing of it is lost: a loop may do so, as it may forget others."""
+    adopted = {"name": "data", "volume_id": "vol-1", "auto_cleanup_duration": "1h"}
+    world = brought(with_volume(adopted, tasks=[MOUNTS]))
+    world.end("fill-0", RankState.SUCCEEDED)
+    world.settle()
+    world.now += 3600
+    plan = world.plan(with_volume(adopted, tasks=[MOUNTS]))
+    assert ids(plan) == ["delete:volume/data"]
+    assert causes_of(plan, world.state())["volume/data"] is Cause.UPDATE
+
+
+# ----------------------------------------------------------------------------------------------- fleets
+
+
+def idle_too_long(world):
+    return {"nodes": "0..2"}, frozenset()
+
+
+def failed(world):
+    world.sick["pair-1"] = NodeState.FAILED
+    return {}, frozenset()
+
+
+WAYS = {
+    "changed": lambda world: ({"env": {"A": "1"}}, frozenset()),
+    "fewer": lambda world: ({"nodes": 1}, frozenset()),
+    "misfit": lambda world: ({"resources": {"cpu": "64.."}}, frozenset()),
+    "requested": lambda world: ({}, frozenset({"node/pair-1"})),
+    "idle": idle_too_long,
+    "failed": failed,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plan_that_ends_a_fleets_protection_deletes_no_node(way):
+    """Whatever the reason; the next plan does."""
+    kept = {**PAIR, "prevent_destroy": True}
+    world = brought(declared(fleets=[kept]))
+    words, requested = WAYS[way](world)
+    free = declared(fleets=[{**PAIR, **words}])
+    plan = world.plan(free, requested=requested)
+    assert ids(plan) == ["update:node/pair-0", "update:node/pair-1"]
+    assert all("prevent_destroy" in a.because for a in plan.actions)
+    assert ("protection-ends" in codes(plan)) is (way not in ("idle", "failed"))
+    world.apply(plan)
+    assert "delete:node/pair-1" in ids(world.plan(free, requested=requested))
+
+
+# ------------------------------------------------------------------------------- by the installed command
+
+
+@pytest.mark.slow
+def test_a_loop_deletes_no_content_that_was_protected(tmp_path: Path):
+    """A duration is added to a volume that holds something: rounds end its protection, and then wait for a
+    person, however long ago it was used.
+    """
+    project = Project(tmp_path)
+    kept = {"type": "volume", "name": "data", "size": "1GB"}
+    write = task("fill", "echo all > $FLEETFORM_VOLUME_DATA/results", volumes=["data:/data"])
+    here = Here(tmp_path, Clock())
+    try:
+        project.declare(fleet(), kept, write)
+        project.apply("--wait")
+        results = project.data("data") / "results"
+        here.step(MANY_DAYS)
+        project.declare(fleet(), {**kept, "auto_cleanup_duration": "1h"}, write)
+        assert [r.id for r in here.step(60).results] == ["update:volume/data"]
+        assert [w.address for w in here.step(60).waits] == []
+        project.declare(fleet(), {**kept, "auto_cleanup_duration": "1h", "tags": {"a": "b"}}, write)
+        assert [r.id for r in here.step(60).results] == ["update:volume/data"]
+        assert [w.address for w in here.step(3479).waits] == []
+        (wait,) = here.step(1).waits
+        assert (wait.address, wait.action, wait.why) == ("volume/data", "delete", "waits for approval")
+        assert results.read_text() == "all\n"
+        project.run("approve", str(wait.digest))
+        here.step(60)
+        assert not results.exists()
+    finally:
+        here.close()
+        project.clean_up()
