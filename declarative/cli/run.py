@@ -79,7 +79,7 @@ class Run(RunOutput):
             self._show(plan)
             if plan.result == "error":
                 return 1
-            self._check_expected(plan)
+            self._check_expected(plan, writer.state())
             if plan.result == "unplaced":
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
@@ -225,14 +225,14 @@ class Run(RunOutput):
         if found:
             raise Failed(tuple(found))
 
-    def _check_expected(self, plan: Plan) -> None:
-        """`Failed` with what differs unless the plan is the one that was approved, or does nothing."""
+    def _check_expected(self, plan: Plan, state: State) -> None:
+        """`Failed` with what differs unless the plan is what was approved, or what is left of it."""
         approved = self.options.get("expect")
         if approved is None or not plan.changes:
             return
         from declarative.render.approval import approval_of, differences
 
-        lines = list(differences(approved, approval_of(plan)))
+        lines = list(differences(approved, approval_of(plan), {str(address) for address in state.records}))
         if lines:
             hint = "nothing was done; let this plan be approved, and apply with its digest"
             found = [Diagnostic(code="plan-differs", summary=line) for line in lines[:MOST_DIFFERENCES]]

@@ -2,36 +2,47 @@
 
 The digest covers what is done and to what, not when the plan was made, or why. So the same plan has the same
 digest in a pull request and after the merge, as long as files, state and world are the same.
+
+What is left of an approved plan was approved with it. So a plan may do less than was approved, if the state
+shows that the rest is done. Each of its actions has to be an approved one, with the same values. Only a lower
+price may differ.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from declarative.model.codec import to_data
 from declarative.model.record import dataclass
 from declarative.model.state import RETRIES
-from declarative.planner.types import Action, Plan
+from declarative.planner.types import Plan
+from declarative.render.plain import inputs_data, moved_data
 from declarative.render.text import clean, host_lists, numberless
 
 MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""
-_HEX = 16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
-_NOT_SHOWN = frozenset({"reason", "because"})
+_MOST_BYTES = 64 << 20
+"""The content of an approval, unpacked."""
+_MOST_CHARS = 80
+"""Of a value in a difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDigest:
-    """What a person approves: `parts` maps each step (`create node/gpu-[0-3]`) to a digest of its details."""
+    """What a person approves: `parts` maps each step (`create node/gpu-[0-3]`) to a digest of its details.
+    `content` are these details in the form of `plan --json`; None if only the digest is known.
+    """
 
     digest: str
     parts: Mapping[str, str]
+    content: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The digest and its parts as JSON."""
@@ -40,64 +51,215 @@ class PlanDigest:
             "parts": [{"step": step, "digest": found} for step, found in self.parts.items()],
         }
 
-    def hidden(self) -> str:
-        """The digest as a comment of Markdown or HTML. Nothing in it ends the comment, or has a meaning for a
-        forge.
+    def hidden(self, room: int | None = None) -> str:
+        """The digest as a comment of Markdown or HTML, with its content if that fits into `room` characters.
+        Nothing in it ends the comment, or has a meaning for a forge.
         """
-        text = json.dumps(self.to_json(), separators=(",", ":"))
-        for char in "<>&@#`-":
-            text = text.replace(char, f"\\u{ord(char):04x}")
-        return f"<!-- {MARK} {text} -->"
+        packed = base64.b64encode(zlib.compress(_bytes(self.content), 9)).decode()
+        whole = _hidden({"digest": self.digest, "content": packed})
+        return whole if room is None or len(whole) <= room else _hidden({"digest": self.digest})
+
+
+def _hidden(data: Mapping[str, str]) -> str:
+    text = json.dumps(data, separators=(",", ":"))
+    for char in "<>&@#`-":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return f"<!-- {MARK} {text} -->"
 
 
 def approval_of(plan: Plan) -> PlanDigest:
     """The digest to approve for this plan."""
-    alike: dict[tuple[str, str, str], list[Action]] = {}
-    for action in plan.actions:
-        key = (action.op.value, action.address.kind, numberless(action.address.name))
-        alike.setdefault(key, []).append(action)
-    parts: dict[str, str] = {"state": str(plan.basis.lineage)}
-    for (op, _, _), actions in alike.items():
-        names = ", ".join(host_lists(clean(a.address) for a in actions))
-        parts[f"{op} {names}"] = _digest([_done(action) for action in actions])[:_HEX]
-    for move in plan.scope.moved:
-        parts[f"rename {clean(move.source)} to {clean(move.target)}"] = _digest(list(move.addresses))[:_HEX]
-    unplaced = sorted(refusal.task for refusal in plan.unplaced.refusals)
+    return approval_in(
+        {
+            "lineage": plan.basis.lineage,
+            "actions": [
+                {"id": action.id, **inputs_data(action), "forget": action.forgets} for action in plan.actions
+            ],
+            "moved": moved_data(plan),
+            "unplaced": [{"task": refusal.task} for refusal in plan.unplaced.refusals],
+        }
+    )
+
+
+def approval_in(data: Mapping[str, Any]) -> PlanDigest:
+    """The digest to approve for a plan in the form of `plan --json`; it reads only what it covers."""
+    actions = [_done(action) for action in data["actions"]]
+    alike: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for action in actions:
+        op, _, address = action["id"].partition(":")
+        kind, _, name = address.partition("/")
+        alike.setdefault((op, kind, numberless(name)), []).append(action)
+    parts: dict[str, str] = {"state": str(data["lineage"])}
+    for (op, _, _), group in alike.items():
+        names = ", ".join(host_lists(clean(action["id"].partition(":")[2]) for action in group))
+        parts[f"{op} {names}"] = hashlib.sha256(_bytes(group)).hexdigest()
+    for move in data["moved"]:
+        parts[_rename(move)] = hashlib.sha256(_bytes(move["addresses"])).hexdigest()
+    unplaced = sorted({str(refusal["task"]) for refusal in data["unplaced"]})
     if unplaced:
-        parts["not placed: " + ", ".join(host_lists(f"task/{task}" for task in unplaced))] = ""
-    return PlanDigest(f"sha256:{_digest(parts)}", parts)
+        parts["not placed: " + _names(f"task/{task}" for task in unplaced)] = ""
+    content = {
+        "lineage": data["lineage"],
+        "actions": actions,
+        "moved": data["moved"],
+        "unplaced": [{"task": task} for task in unplaced],
+    }
+    return PlanDigest(f"sha256:{hashlib.sha256(_bytes(parts)).hexdigest()}", parts, content)
 
 
-def _digest(data: Any) -> str:
-    """SHA-256 of the data as ASCII: texts from outside may contain what UTF-8 cannot encode."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+def _bytes(data: Any) -> bytes:
+    """Data as ASCII: texts from outside may contain what UTF-8 cannot encode."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _done(action: Action) -> Any:
+def _done(action: Mapping[str, Any]) -> dict[str, Any]:
     """What an action does. Of a retry its number counts, but not its time, which differs in each plan."""
-    found = {key: value for key, value in to_data(action).items() if key not in _NOT_SHOWN}
-    after = found.get("after")
-    if isinstance(after, dict) and isinstance(after.get(RETRIES), dict):
+    after = action["after"]
+    if after is not None and isinstance(after.get(RETRIES), Mapping):
         series = {key: value for key, value in after[RETRIES].items() if key not in ("since", "at")}
-        found["after"] = {**after, RETRIES: series}
-    return found
+        after = {**after, RETRIES: series}
+    return {"id": action["id"], "before": action["before"], "after": after, "forget": action["forget"]}
 
 
-def differences(approved: PlanDigest, now: PlanDigest) -> Iterator[str]:
-    """How the plan differs from the approved one, one line each."""
+def _rename(move: Mapping[str, Any]) -> str:
+    return f"rename {clean(move['from'])} to {clean(move['to'])}"
+
+
+def _names(addresses: Iterable[str]) -> str:
+    return ", ".join(host_lists(clean(address) for address in addresses))
+
+
+# --------------------------------------------------------------------------------------- what differs
+
+
+def differences(approved: PlanDigest, now: PlanDigest, recorded: Collection[str] = ()) -> Iterator[str]:
+    """Why the plan is neither the approved one nor what is left of it, one line for each change.
+
+    `recorded` are the addresses in the state: they show what is done already.
+    """
     if approved.digest == now.digest:
         return
-    if not approved.parts:
+    before, after = approved.content, now.content
+    if before is None or after is None:
         yield "only the digest of the approved plan is known: compare its report with this plan"
-    for step, found in now.parts.items() if approved.parts else ():
-        if step not in approved.parts:
-            yield f"not approved: {step}"
-        elif approved.parts[step] != found:
-            yield f"not as approved: {step}"
-    for step in approved.parts:
-        if step not in now.parts:
-            yield f"approved, and not done now: {clean(step)}"
+        return
+    if before["lineage"] not in (None, after["lineage"]):
+        yield f"not as approved: it is another state: {after['lineage']}, approved: {before['lineage']}"
+    known = {action["id"]: action for action in before["actions"]}
+    yield from _not_approved(known, after["actions"])
+    renames = [_rename(move) for move in before["moved"] if move in after["moved"]]
+    yield from (f"not approved: {_rename(m)}" for m in after["moved"] if _rename(m) not in renames)
+    unplaced = [r["task"] for r in after["unplaced"] if r not in before["unplaced"]]
+    if unplaced:
+        yield f"not approved: not placed: {_names(f'task/{task}' for task in unplaced)}"
+    planned = {action["id"] for action in after["actions"]}
+    undone = [
+        action
+        for action in before["actions"]
+        if action["id"] not in planned and not _is_done(action, known, planned, recorded)
+    ]
+    yield from (f"approved, and not done now: {step}" for step in _steps(undone))
+
+
+def _not_approved(known: Mapping[str, Any], actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The actions that were not approved, and those with other values."""
+    changed: dict[tuple[str, str, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}
+    strange = []
+    for action in actions:
+        approved = known.get(action["id"])
+        if approved is None:
+            strange.append(action)
+        elif approved != action and (found := list(_changes(approved, action))):
+            address = action["id"].partition(":")[2]
+            kind, _, name = address.partition("/")
+            fields = tuple(field for field, _ in found)
+            group = changed.setdefault((kind, numberless(name), fields), {})
+            group[address] = tuple(values for _, values in found)
+    yield from (f"not approved: {step}" for step in _steps(strange))
+    for (_, _, fields), group in changed.items():
+        values = {*group.values()}
+        texts = values.pop() if len(values) == 1 else ("",) * len(fields)
+        for field, text in zip(fields, texts, strict=True):
+            yield f"not as approved: {_names(group)} {field}{text}"
+
+
+def _changes(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The values that differ, each with a text of both; nothing if only the price is lower."""
+    if isinstance(approved["after"], Mapping) and isinstance(now["after"], Mapping):
+        was, new = approved["after"].get("price"), now["after"].get("price")
+        if isinstance(was, (int, float)) and isinstance(new, (int, float)) and new < was:
+            approved = {**approved, "after": {**approved["after"], "price": new}}
+    if approved != now and not list(_values(approved, now, ())):
+        yield "is written in another way", ""  # `null` and nothing, which mean the same today
+    for key, suffix in (("after", ""), ("before", " as recorded"), ("forget", "")):
+        for path, was, new in _values(approved[key], now[key], ()):
+            if path == ("commands",) and isinstance(was, list) and isinstance(new, list):
+                yield from _lines(was, new)
+            else:
+                yield f"{clean('.'.join(path) or key)}{suffix}", _both(was, new)
+
+
+def _values(was: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    if isinstance(was, Mapping) or isinstance(now, Mapping):
+        was, now = was or {}, now or {}
+        if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+            yield path, was, now
+            return
+        for key in sorted({*was, *now}):
+            yield from _values(was.get(key), now.get(key), (*path, key))
+    elif was != now:
+        yield path, was, now
+
+
+def _lines(was: list[Any], now: list[Any]) -> Iterator[tuple[str, str]]:
+    """The lines of commands that differ, by their numbers in the plan as it is now."""
+    from difflib import SequenceMatcher
+
+    before, after = ("\n".join(map(str, commands)).split("\n") for commands in (was, now))
+    if before == after:  # the same lines, cut into other commands
+        yield "commands", _both(was, now)
+    for kind, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            for at in range(max(i_end - i, j_end - j)):
+                old = before[i + at] if i + at < i_end else None
+                new = after[j + at] if j + at < j_end else None
+                yield f"command line {(j if new is not None else i) + at + 1}", _both(old, new)
+
+
+def _both(was: Any, now: Any) -> str:
+    return f": {_text(now)}, approved: {_text(was)}"
+
+
+def _text(value: Any) -> str:
+    text = clean(value if isinstance(value, str) else "none" if value is None else json.dumps(value))
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
+
+
+def _steps(actions: Iterable[Mapping[str, Any]]) -> list[str]:
+    """`create node/gpu-[0-3]`: the actions by what they do and to what kind."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for action in actions:
+        op, _, address = action["id"].partition(":")
+        alike.setdefault((op, address.partition("/")[0]), []).append(address)
+    return [f"{op} {_names(addresses)}" for (op, _), addresses in alike.items()]
+
+
+def _is_done(
+    action: Mapping[str, Any], known: Collection[str], planned: Collection[str], recorded: Collection[str]
+) -> bool:
+    """Whether the state shows that an approved action is done, so that no plan has it any more."""
+    op, _, address = action["id"].partition(":")
+    if op == "delete":
+        return address not in recorded or f"create:{address}" in known
+    # A rank that ended has given back its blocks, and let go of its volumes.
+    kind, _, name = address.partition("/")
+    rank = {"reservation": name, "attachment": str((action["after"] or {}).get("rank"))}.get(kind)
+    shown_by = (address,) if rank is None else (address, f"rank/{rank}")
+    # What the plan deletes is the old one.
+    return any(at in recorded and f"delete:{at}" not in planned for at in shown_by)
+
+
+# -------------------------------------------------------------------------------------------- reading
 
 
 def is_digest(text: str) -> bool:
@@ -106,14 +268,25 @@ def is_digest(text: str) -> bool:
 
 
 def read_approval(text: str) -> PlanDigest:
-    """The approval in `plan --json`, or in a report; ValueError if there is none."""
+    """The approval in `plan --json`, or in a report; ValueError if there is none.
+
+    The digest is what was approved. Content that it does not cover is not used.
+    """
     marked = _MARKED.search(text)
     data = json.loads(marked[1] if marked else text)
-    found = data.get("digest") if isinstance(data, dict) else None
-    if not isinstance(found, str) or not is_digest(found):
+    digest = data.get("digest") if isinstance(data, dict) else None
+    if not isinstance(digest, str) or not is_digest(digest):
         raise ValueError("no digest")
     try:
-        parts = {str(part["step"]): str(part["digest"]) for part in data.get("parts") or ()}
-    except (TypeError, KeyError):
-        raise ValueError("no parts") from None
-    return PlanDigest(found, parts)
+        approval = approval_in(_unpacked(data["content"]) if marked else data)
+    except (LookupError, TypeError, ValueError, AttributeError, zlib.error):
+        return PlanDigest(digest, {})
+    return approval if approval.digest == digest else PlanDigest(digest, {})
+
+
+def _unpacked(text: str) -> Any:
+    unpacker = zlib.decompressobj()
+    content = unpacker.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+    if not unpacker.eof:
+        raise ValueError("too large, or cut short")
+    return json.loads(content)

@@ -6,20 +6,18 @@ The contract: docs/architecture.md, "The plan".
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from types import NoneType
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.inputs import data_of
 from declarative.placement.types import Refusal
 from declarative.planner.health import Health
 from declarative.planner.types import FORMAT_VERSION, Action, Drift, Part, Plan, Reservation
-from declarative.render.approval import approval_of
+from declarative.render.approval import approval_in
+from declarative.render.plain import inputs_data, moved_data, plain
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -52,19 +50,6 @@ def to_event(data: Mapping[str, Any]) -> str:
     return to_line({**data, "time": iso_ms(datetime.now(tz=UTC).timestamp())})
 
 
-def plain(value: Any) -> Any:
-    """Inputs as JSON. Mappings are sorted by key, since a database may return them in another order."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(value[key]) for key in sorted(value, key=str)}
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(item) for item in value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return value if isinstance(value, (bool, int, NoneType)) else str(value)
-
-
 def _number(value: float | None) -> float | None:
     return None if value is None else round(float(value), 6)
 
@@ -81,23 +66,25 @@ def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, A
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """What `plan --json` prints."""
-    wanted = {str(a.task): _inputs(a) for a in plan.unplaced.starts}
-    approval = approval_of(plan)
+    wanted = {str(a.task): inputs_data(a) for a in plan.unplaced.starts}
+    covered: dict[str, Any] = {
+        "lineage": plan.basis.lineage,
+        "actions": [_action(action) for action in plan.actions],
+        "moved": moved_data(plan),
+        "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
+    }
     return {
         "format_version": FORMAT_VERSION,
-        "lineage": plan.basis.lineage,
+        "lineage": covered["lineage"],
         "serial": plan.basis.serial,
         "result": plan.result,
-        **approval.to_json(),
-        "moved": [
-            {"from": m.source, "to": m.target, "addresses": [{"from": a, "to": b} for a, b in m.addresses]}
-            for m in plan.scope.moved
-        ],
+        **approval_in(covered).to_json(),
+        "moved": covered["moved"],
         "selection": _selection(plan.scope.part),
         "refresh_only": plan.scope.refresh_only,
-        "actions": [_action(action) for action in plan.actions],
+        "actions": covered["actions"],
         "reservations": [_reservation(item) for item in plan.reservations],
-        "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
+        "unplaced": covered["unplaced"],
         "remedies": [{"change": r.text, "tasks": list(r.tasks)} for r in plan.unplaced.remedies],
         "queued": [
             {
@@ -137,13 +124,6 @@ def _selection(part: Part | None) -> dict[str, list[str]] | None:
 _NOTHING: dict[str, Any] = {"before": None, "after": None}
 
 
-def _inputs(action: Action) -> dict[str, Any]:
-    return {
-        "before": None if action.before is None else plain(data_of(action.before)),
-        "after": None if action.after is None else plain(data_of(action.after)),
-    }
-
-
 def _action(action: Action) -> dict[str, Any]:
     return {
         "id": action.id,
@@ -151,7 +131,7 @@ def _action(action: Action) -> dict[str, Any]:
         "address": str(action.address),
         "reason": action.reason.value,
         "because": list(action.because),
-        **_inputs(action),
+        **inputs_data(action),
         "needs": list(action.needs),
         "forget": action.forgets,
     }

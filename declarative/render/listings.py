@@ -14,7 +14,8 @@ from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.planner.offers import Offered, grouped, priced_on
 from declarative.planner.types import FORMAT_VERSION
-from declarative.render.data import diagnostics_json, iso, iso_ms, plain
+from declarative.render.data import diagnostics_json, iso, iso_ms
+from declarative.render.plain import plain
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
 from declarative.render.values import one_line, written

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from declarative.model.record import dataclass
 from declarative.model.spec.reconcile import HOURS_A_MONTH
-from declarative.planner.types import Cost, NodePreview, Plan
+from declarative.planner.types import Cost, NodePreview, Op, Plan
 from declarative.render.actions import (
     SYMBOLS,
     ActionEntry,
@@ -59,6 +59,13 @@ NOT_NAMED = (
 )
 
 
+NOT_SHOWN = (
+    "\n**The values of {actions} are not shown here{commands}: a report of {limit:,} characters has no room "
+    "for them.** The digest covers them all the same. Look at `fleetform plan` before you approve this.\n"
+)
+ACTIONS = "All actions"
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of a report. `bodies` are versions of the same text, each shorter than the one before."""
@@ -93,14 +100,24 @@ def plan_markdown(plan: Plan, max_chars: int) -> str:
     entries = entries_of(plan)
     approval = approval_of(plan)
     head = "\n".join([HEAD, f"### fleetform: {_title(plan)}", "", *_summary(plan)]) + "\n"
-    foot = f"\nDigest: `{approval.digest}`\n"
-    room = max_chars - len(head) - len(foot)
+    foot = f"\nDigest: `{approval.digest}`\n\n{approval.hidden(max_chars // 2)}\n"
     sections = _sections(plan, entries)
-    least = sum(len(section.text(-1)) for section in sections)
-    gone = _destroyed(entries, room - least)
-    text = head + gone + _fitted(sections, room - len(gone)) + foot
-    hidden = f"\n{approval.hidden()}\n"
-    return text + hidden if len(text) + len(hidden) <= max_chars else text
+    actions = next(section for section in sections if section.title == ACTIONS)
+    for notice in ("", _not_shown(plan, max_chars)):
+        room = max_chars - len(head) - len(notice) - len(foot)
+        least = sum(len(section.text(-1)) for section in sections)
+        gone = _destroyed(entries, room - least)
+        text = _fitted(sections, room - len(gone))
+        if actions.text(0) in text:
+            break
+    return head + notice + gone + text + foot
+
+
+def _not_shown(plan: Plan, max_chars: int) -> str:
+    """What a report says that has no room for the values of its actions."""
+    ranks = len([a for a in plan.actions if a.op is not Op.DELETE and a.address.kind == "rank"])
+    commands = f", among them the commands of {plural(ranks, 'rank')}" if ranks else ""
+    return NOT_SHOWN.format(actions=plural(len(plan.actions), "action"), commands=commands, limit=max_chars)
 
 
 def _title(plan: Plan) -> str:
@@ -239,7 +256,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
             (part_lines(plan, _PLAIN, None), part_lines(plan, _PLAIN, None)[:1]),
             open=True,
         ),
-        Section("All actions", (changes, _headings(entries), _counts(entries)), "diff"),
+        Section(ACTIONS, (changes, _headings(entries), _counts(entries)), "diff"),
         Section(
             f"Changed outside of fleetform: {len(drift)}",
             (drift_lines(plan, _PLAIN), _counted(len(drift), "change")),

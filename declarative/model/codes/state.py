@@ -27,7 +27,7 @@ SAVED: dict[str, Code] = {
     ),
     "plan-differs": Code(
         Chapter.SAVED,
-        "the plan is not the one that `--expect` names: the message says what differs",
+        "the plan is neither what `--expect` names nor what is left of that: the message says what differs",
         "a node failed since the pull request was planned, and would be replaced too",
         "look at the new plan, and apply with its digest",
     ),
