@@ -337,6 +337,7 @@ class World:
             address=address,
             backend=action.backend,
             inputs=inputs,
+            outputs={"node": self._node_of(address)} if address.kind == "rank" else {},
             needs=frozenset(action.holds),
             generation=self.generations[address],
         )
@@ -348,6 +349,9 @@ class World:
         elif address.kind == "rank":
             self.ranks[address.name] = RankStatus(state=RankState.RUNNING)
         self._note_detached()
+
+    def _node_of(self, rank: Address) -> str:
+        return str(self.records[Address("reservation", rank.name)].inputs["node"])
 
     def _can_reserve(self, action: Action, inputs: Mapping[str, Any]) -> None:
         node = self.records.get(Address("node", inputs["node"]))

@@ -27,6 +27,11 @@ def read(retry):
         ({**WAIT, "duration": 7200}, {**WAIT, "duration": "2h"}),
         ({**WAIT, "duration": "off"}, {**WAIT, "duration": "off"}),
         ({"on_events": ["no-capacity", "no-capacity"]}, {"on_events": ["no-capacity"] * 2, "duration": "1h"}),
+        ({**WAIT, "max_attempts": 3}, {**WAIT, "duration": "off", "max_attempts": 3}),
+        (
+            {**WAIT, "duration": "2h", "max_attempts": 1},
+            {**WAIT, "duration": "2h", "max_attempts": 1},
+        ),
     ],
 )
 def test_waiting_for_capacity_works(written, plain):
@@ -45,3 +50,25 @@ def test_without_it_nothing_waits():
 
 def test_an_event_that_nobody_knows_is_an_error():
     assert [code for code, _ in read({"on_events": ["eror"]})[1]] == ["bad-value"]
+
+
+@pytest.mark.parametrize(
+    ("most", "code"),
+    [
+        (0, "out-of-range"),
+        (-1, "out-of-range"),
+        (True, "wrong-type"),
+        ("3", "wrong-type"),
+        (2.5, "wrong-type"),
+    ],
+)
+def test_a_number_of_attempts_is_from_one_on(most, code):
+    assert read({"max_attempts": most})[1] == [(code, ("retry", "max_attempts"))]
+
+
+@pytest.mark.parametrize(
+    "written", [True, False, {"max_attempts": 4}, {**WAIT, "max_attempts": 2, "duration": 5}]
+)
+def test_what_is_recorded_reads_as_what_was_written(written):
+    retry = read(written)[0].retry
+    assert type(retry).parse(retry.plain()) == retry

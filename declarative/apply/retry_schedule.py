@@ -222,7 +222,7 @@ class Retries:
 def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
     """Task → rank → its inputs, save what only counts its retries."""
     return {
-        task: {record.address.name: replace(record.rank, retries=None) for record in ranks}
+        task: {record.address.name: replace(record.rank, retries=None, failed_on=()) for record in ranks}
         for task, ranks in state.gangs().items()
     }
 

@@ -124,6 +124,21 @@ class RetrySeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailures:
+    """How often attempts of a task failed on one machine, and whether one of them failed at its start."""
+
+    machine: str
+    """`state.machine_name` of the node."""
+    count: int = 1
+    at_start: bool = False
+
+    @property
+    def avoids(self) -> bool:
+        """Whether the task is better off elsewhere."""
+        return self.at_start or self.count > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankInputs:
     """The inputs of a rank: its task's fields that are read again, and its own mounts."""
 
@@ -167,6 +182,8 @@ class RankInputs:
     retries: RetrySeries | None = None
     scheduled: float | None = None
     """The start of its `schedule` that it belongs to, seconds since the epoch."""
+    failed_on: tuple[NodeFailures, ...] = ()
+    """The machines on which earlier attempts of its task failed, the last one last."""
 
 
 _PREFIXES = ("FLEETFORM_", "DSTACK_")

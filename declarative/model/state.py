@@ -249,6 +249,9 @@ RETRIES = "retries"
 """Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
 attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""
 
+FAILED_ON = "failed_on"
+"""Among the inputs of a rank that runs again: on which machines earlier attempts failed."""
+
 NOTICED = "noticed_at"
 """Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
 

@@ -93,6 +93,7 @@ class Board:
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.ready = [n.fleet in self.fleets and ready_reason(n) is None for n in self.nodes]
         offers = self._number_kinds()
+        self._avoiding = frozenset().union(*(kind.avoided_by for kind in self.kinds))
         self.options = [
             Option(i, kind, self.kinds[kind].fleet, quota_of(offer), offer)
             for i, (kind, offer) in enumerate(self._priced(offers))
@@ -246,6 +247,7 @@ class Board:
             task.isolation,
             task.image is None,
             (task.same, task.spread) if task.nodes > 1 else None,
+            task.name if task.name in self._avoiding else None,
         )
         size = (task.resources, task.whole_nodes)
         apart = self._apart(task)

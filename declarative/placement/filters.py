@@ -67,7 +67,9 @@ def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Mismatch | None:
 
 
 def place_reason(task: Task, kind: Kind) -> Mismatch | None:
-    """Backend, region, spot, price, and what the host can do."""
+    """Whether the task avoids it, backend, region, spot, price, and what the host can do."""
+    if task.name in kind.avoided_by:
+        return Mismatch("avoided", "the task failed there before, and avoids it while another place fits")
     if task.backends and kind.backend not in task.backends:
         return Mismatch("backend", f"backend {kind.backend}; the task asks for {_few(task.backends)}")
     if task.regions and kind.region not in task.regions:

@@ -55,6 +55,7 @@ WORDS = {
     "region": "in another region",
     "zone": "in another zone",
     "topology": "elsewhere in the topology",
+    "avoided": "avoided since the task failed there",
     "spread": "beside another rank",
     "gpu-vendor": "with another vendor's GPUs",
     "spot": "ruled out by the spot policy",

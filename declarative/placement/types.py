@@ -44,6 +44,8 @@ class Node:
     """See `Kind.most`."""
     topology: tuple[tuple[str, str], ...] = ()
     """Level → where it stands there, as its host declares."""
+    avoided_by: frozenset[str] = frozenset()
+    """The tasks that do not go there, since they failed there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,8 @@ class Kind:
     """USD an hour that it never costs more than, where its price is unknown."""
     topology: tuple[tuple[str, str], ...] = ()
     """See `Node.topology`."""
+    avoided_by: frozenset[str] = frozenset()
+    """See `Node.avoided_by`."""
 
     def at(self, level: str) -> str | None:
         """Where it stands at a level of topology: "" where all of a region are alike, None if unknown."""
@@ -285,6 +289,7 @@ def of_node(node: Node) -> tuple[Any, ...]:
         node.readiness.can,
         node.most,
         node.topology,
+        node.avoided_by,
     )
 
 
@@ -303,6 +308,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         offer.can,
         fleet.max_price if offer.bids and offer.price is None else None,
         offer.host.topology if offer.host else (),
+        frozenset(),
     )
 
 
@@ -329,6 +335,7 @@ def by_name(kind: Kind) -> tuple[object, ...]:
         (kind.can is None, sorted(kind.can or ())),
         -1.0 if kind.most is None else kind.most,
         kind.topology,
+        sorted(kind.avoided_by),
     )
 
 

@@ -172,7 +172,7 @@ def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -
     """Change fields while the rank runs on. If it would have to restart, nothing is changed."""
     before = record.rank
     after = decision.want.rank_inputs(rank) if rank < decision.want.spec.nodes else before
-    after = replace(after, retries=before.retries)
+    after = replace(after, retries=before.retries, failed_on=before.failed_on)
     restart, in_place = changed_fields(before, after)
     if not in_place or restart:
         return

@@ -225,14 +225,55 @@ def _placed(
     asked: Question, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
 ) -> tuple[Board, Placed]:
     """Places for all tasks that have to run. If deleted nodes make room in a fleet, they are placed again."""
+    avoiding = {decision.name: decision.avoids for decision in runs if decision.avoids}
     while True:
-        nodes = [decision.planned for decision in fleets.staying()]
-        board = Board([_ask(asked, f) for f in runs], nodes, fleets.rules(), volumes)
-        placed = Placed(board, asked.effort)
+        board, placed = _placed_once(asked, runs, fleets, volumes, avoiding)
         launched = Counter(node.fleet for node in placed.finished.launches)
         retired = fleets.retire(placed.used, launched)
         if not fleets.makes_room(retired, launched, placed.refused):
+            break
+    for decision in runs:
+        nodes = avoiding.get(decision.name, ())
+        decision.despite = tuple(name for name in decision.avoids if name not in nodes)
+        decision.avoids = nodes
+        if nodes:
+            decision.because = (*decision.because, avoids_text(nodes))
+    return board, placed
+
+
+def avoids_text(nodes: Sequence[str]) -> str:
+    """`avoids node/gpu-0, where it failed before`."""
+    return f"avoids {and_more((f'node/{name}' for name in nodes), MOST_NAMED)}, where it failed before"
+
+
+def _placed_once(
+    asked: Question,
+    runs: Sequence[TaskDecision],
+    fleets: Fleets,
+    volumes: Mapping[str, VolumeAt],
+    avoiding: dict[str, tuple[str, ...]],
+) -> tuple[Board, Placed]:
+    """Places with the nodes that tasks are `avoiding`. A task that finds none that way avoids only the node
+    where it failed last, and then none: `avoiding` loses these.
+    """
+    while True:
+        nodes = [avoided_by(decision.planned, avoiding) for decision in fleets.staying()]
+        asks = [_ask(asked, decision, avoiding.get(decision.name, ())) for decision in runs]
+        board = Board(asks, nodes, fleets.rules(), volumes)
+        placed = Placed(board, asked.effort)
+        refused = [str(job.task.name) for job in placed.found.left if job.task.name in avoiding]
+        if not refused:
             return board, placed
+        for name in refused:
+            nodes_before = avoiding.pop(name)
+            if len(nodes_before) > 1:
+                avoiding[name] = nodes_before[-1:]
+
+
+def avoided_by(node: Node, avoiding: Mapping[str, Collection[str]]) -> Node:
+    """The node, with the tasks that avoid it."""
+    tasks = frozenset(task for task, names in avoiding.items() if node.name in names)
+    return replace(node, avoided_by=tasks) if tasks else node
 
 
 def _may_queue(
@@ -240,12 +281,16 @@ def _may_queue(
 ) -> dict[str, Ask]:
     """The refused tasks that may wait in a queue. A running task goes on instead."""
     refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
-    return {f.name: _ask(asked, f) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
+    return {f.name: _ask(asked, f, ()) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
 
 
-def _ask(asked: Question, decision: TaskDecision) -> Ask:
+def _ask(asked: Question, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
+    """What a task asks for. If it avoids more nodes than it has ranks, more likely the task itself is at
+    fault: then nothing is launched to avoid nodes.
+    """
     want = by_name(decision.want, asked.desired, asked.state)
-    return Ask(want=want, prior=_prior(asked.state, decision), reuse=asked.reuse)
+    suspect = bool(avoiding) and len(decision.avoids) > want.spec.nodes
+    return Ask(want=want, prior=_prior(asked.state, decision), reuse=asked.reuse or suspect)
 
 
 def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from declarative.model.inputs import RankInputs, RetrySeries, differing
+from declarative.model.inputs import NodeFailures, RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
 from declarative.model.record import dataclass
 from declarative.model.resource import SUMS, Desired, TaskWant
@@ -20,6 +20,7 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
+    FAILED_ON,
     NOTICED,
     RETRIES,
     SCHEDULED,
@@ -28,6 +29,7 @@ from declarative.model.state import (
     State,
     first_failure,
     is_stopped,
+    machine_name,
     rank_name,
     readiness_of,
     task_state,
@@ -61,6 +63,12 @@ class TaskDecision:
     """Changes in its folders since it has ended (`manifest.changes`)."""
     series: RetrySeries | None = None
     """The series of failures that its new ranks belong to, if any."""
+    failed_on: tuple[NodeFailures, ...] = ()
+    """The machines on which earlier attempts failed."""
+    avoids: tuple[str, ...] = ()
+    """The nodes among these that a new attempt is better off without, the last one last."""
+    despite: tuple[str, ...] = ()
+    """Those that it may go to all the same, since no other place was found without them."""
 
     @property
     def name(self) -> str:
@@ -77,12 +85,16 @@ class TaskDecision:
         found, started = self.want.rank_inputs(rank), self.want.started
         if self.series is None and started is None:
             return found
-        return replace(found, retries=self.series, scheduled=started)
+        return replace(found, retries=self.series, scheduled=started, failed_on=self.failed_on)
+
+
+NOT_DECLARED = frozenset({RETRIES, SCHEDULED, FAILED_ON, SUMS})
+"""Inputs of ranks that are no fields of their task."""
 
 
 def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields that differ: those that restart the rank, and those that change in place."""
-    keys = [name for name in differing(before, after) if name not in (RETRIES, SCHEDULED, SUMS)]
+    keys = [name for name in differing(before, after) if name not in NOT_DECLARED]
     marked = in_place(Task)
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
 
@@ -140,6 +152,8 @@ def judge(
     elif not decision.missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
         decision.series = series(have.values())
+        decision.failed_on = _failed_before(have.values())
+        decision.avoids = avoided(decision.failed_on, state)
     elif is_due(want, have.values(), state):
         decision.reason = Reason.SCHEDULE
     elif decision.missing:
@@ -155,6 +169,8 @@ def _complete(decision: TaskDecision, state: State, now: float) -> None:
     decision.reason, decision.incomplete = Reason.INCOMPLETE, True
     found = again(decision.want, have, state, now)
     decision.series = found.series if found else series(have)
+    decision.failed_on = found.failed_on if found else _failed_before(have)
+    decision.avoids = avoided(decision.failed_on, state)
     ended = any(state.has_ended(r.address.name) for r in have)
     if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
         decision.course = Course.COMPLETED
@@ -167,6 +183,8 @@ def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
         decision.course = Course.KEPT
     else:
         decision.reason, decision.because, decision.series = Reason.RETRY, (found.cause,), found.series
+        decision.failed_on = found.failed_on
+        decision.avoids = avoided(found.failed_on, state)
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -234,6 +252,8 @@ class Rerun:
     """When the failure was noticed, seconds since the epoch by our clock."""
     series: RetrySeries
     """The value that ranks of the new attempt record under `RETRIES`."""
+    failed_on: tuple[NodeFailures, ...] = ()
+    """The value that they record under `FAILED_ON`."""
 
     @property
     def count(self) -> int:
@@ -255,9 +275,50 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> R
     broken, status = failure
     noticed = float(ranks[broken].outputs.get(NOTICED, now))
     following = _following(series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
-    if following is None:
+    most = want.spec.retry.max_attempts
+    if following is None or (most is not None and following.count >= most):
         return None
-    return Rerun(cause=f"rank/{broken} {end_of(status)}", noticed=noticed, series=following)
+    return Rerun(
+        cause=f"rank/{broken} {end_of(status)}",
+        noticed=noticed,
+        series=following,
+        failed_on=_failed_on(ranks, broken, status, state),
+    )
+
+
+START_SECONDS = 60.0
+"""A rank that fails within so many seconds, by its host's own clock, failed at its start."""
+
+
+def _failed_before(have: Iterable[Record]) -> tuple[NodeFailures, ...]:
+    """The machines on which attempts before this one failed."""
+    return next((r.rank.failed_on for r in have if r.rank.failed_on), ())
+
+
+def _failed_on(
+    ranks: Mapping[str, Record], broken: str, status: RankStatus, state: State
+) -> tuple[NodeFailures, ...]:
+    """The machines on which attempts failed, this one included. The `broken` rank, which failed first, names
+    the machine: its siblings were only stopped. Machines that are gone are left out.
+    """
+    there = {machine_name(node) for node in state.of("node")}
+    before = {f.machine: f for f in _failed_before(ranks.values()) if f.machine in there}
+    place = state.get("reservation", broken)
+    name = place.reservation.node if place else ranks[broken].outputs.get("node")
+    node = state.get("node", str(name))
+    if node is None:
+        return tuple(before.values())
+    known = before.pop(machine_name(node), NodeFailures(machine=machine_name(node), count=0))
+    at_start = status.started_at is None
+    if status.started_at is not None and status.ended_at is not None:
+        at_start = status.ended_at - status.started_at < START_SECONDS
+    return (*before.values(), replace(known, count=known.count + 1, at_start=known.at_start or at_start))
+
+
+def avoided(failed_on: Iterable[NodeFailures], state: State) -> tuple[str, ...]:
+    """The nodes on which a task failed at its start, or twice, the last one last."""
+    names = {machine_name(node): node.address.name for node in state.of("node")}
+    return tuple(names[f.machine] for f in failed_on if f.avoids and f.machine in names)
 
 
 def _failure(ranks: Mapping[str, Record], state: State) -> tuple[str, RankStatus] | None:

@@ -268,7 +268,7 @@ def _retry(action: Action, task: str) -> str:
         return f"retry of {task}"
     series = action.after.retries if isinstance(action.after, RankInputs) else None
     number = f" {series.count}" if series else ""
-    return f"retry{number} after {clean(action.because[0])}"
+    return f"retry{number} after {'; '.join(map(clean, action.because))}"
 
 
 def counts(plan: Plan) -> str:

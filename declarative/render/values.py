@@ -16,7 +16,7 @@ from typing import Any
 from declarative.model.inputs import AttachmentInputs, Inputs, RankInputs, ReservationInputs, data_of
 from declarative.model.resource import SUMS
 from declarative.model.spec.values import show_mib
-from declarative.model.state import RETRIES, SCHEDULED
+from declarative.model.state import FAILED_ON, RETRIES, SCHEDULED
 from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wrapped
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
@@ -35,8 +35,8 @@ LEFT_OUT = {f.name: f.default for f in dataclasses.fields(RankInputs) if isinsta
 """The values of fields that are not recorded: `nodes: 1` is left out of the record and does not mean none."""
 FORCES = "forces replacement"
 SHOWN_ELSEWHERE = {
-    "task": frozenset({"task", "rank", RETRIES, SCHEDULED, SUMS}),
-    "rank": frozenset({"task", "rank", "volumes", RETRIES, SCHEDULED, SUMS}),
+    "task": frozenset({"task", "rank", RETRIES, SCHEDULED, FAILED_ON, SUMS}),
+    "rank": frozenset({"task", "rank", "volumes", RETRIES, SCHEDULED, FAILED_ON, SUMS}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
 }

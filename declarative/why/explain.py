@@ -27,7 +27,7 @@ from declarative.placement.types import (
     of_offer,
     offer_name,
 )
-from declarative.planner.decisions import Decisions, Question
+from declarative.planner.decisions import Decisions, Question, avoided_by
 from declarative.planner.hosts import by_name
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.make import decided
@@ -100,8 +100,9 @@ class Explainer:
     def scene(self) -> Scene:
         """Everything as it is once the plan is done."""
         if self._scene is None:
+            avoiding = {task: decision.avoids for task, decision in self.found.tasks.items()}
             nodes = [
-                replace(f.node, total=f.blocks, held=self._held(f.node.name))
+                replace(avoided_by(f.node, avoiding), total=f.blocks, held=self._held(f.node.name))
                 for f in self.found.fleets.decisions.values()
                 if not f.goes
             ]

@@ -16,6 +16,7 @@ from declarative.placement.board import Option
 from declarative.placement.filters import Mismatch
 from declarative.placement.requests import Domain, Job
 from declarative.placement.types import Ask, Kind, Node, Refusal, Rejection, of_node, offer_name
+from declarative.planner.decisions import avoids_text
 from declarative.planner.nodes import NodeDecision
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import NodePreview, Reason, Reservation
@@ -274,6 +275,11 @@ class Reasons:
             yield Why(key="not-ready", text=f"its node is {ready.state.value}{reason}")
         if task.instances:
             yield Why(key="pinned", text=f"the task asks for {', '.join(task.instances)}")
+        if self.decision.avoids:
+            yield Why(key="avoids", text=f"the task {avoids_text(self.decision.avoids)}")
+        if place.node in self.decision.despite:
+            text = f"the task failed on node/{place.node} before, and no other place fits"
+            yield Why(key="failed-there", text=text)
         if place.volumes:
             where = f"{place.backend}/{place.zone or place.region}"
             names = ", ".join(f"volume/{v}" for v in place.volumes.values())

@@ -340,6 +340,13 @@ CAPACITY: dict[str, Code] = {
         "fleetform drain gpu-3 --reason 'bad NIC'",
         "`fleetform undrain NODE`, or let the fleet grow",
     ),
+    "avoided": Code(
+        Chapter.CAPACITY,
+        "the task failed on the node at its start, or twice, and avoids it while another place fits",
+        "a node whose GPU fails in every attempt",
+        "nothing: if the task fits nowhere else, it goes there all the same; `fleetform drain NODE` keeps "
+        "every task away",
+    ),
     "offers-unknown": Code(
         Chapter.CAPACITY,
         "the backend could not be read, so its offers are not known",

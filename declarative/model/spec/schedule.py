@@ -31,16 +31,19 @@ class RetryEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h}`.
+    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h, max_attempts: 3}`.
 
     A task that failed (`error`) or was lost (`interruption`) runs again within `duration` of the first
-    failure of a series; any command may start it. After that it stays ended. A task without a place
-    (`no-capacity`), in the plan or at the clouds, is tried again by every `apply` that a person runs;
-    `duration` limits only the automatic tries.
+    failure of a series, `max_attempts` times in all; any command may start it. After that it stays ended. A
+    task without a place (`no-capacity`), in the plan or at the clouds, is tried again by every `apply` that a
+    person runs; `duration` limits only the automatic tries, and `max_attempts` counts none of them.
     """
 
     on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
     duration: Duration = Duration(3600)
+    max_attempts: int | None = None
+    """Attempts of a series, the first included; None for any number."""
+    COUNT_HINT: ClassVar[str] = "write a number from 1 on: it counts the first attempt too"
     HINT: ClassVar[str] = "write `true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`"
 
     @classmethod
@@ -52,7 +55,7 @@ class Retry:
             raise BadValueError(
                 "wrong-type", f"expected true, false or a mapping, found {describe(value)}", cls.HINT
             )
-        known = ("on_events", "duration")
+        known = ("on_events", "duration", "max_attempts")
         for key in value:
             if key not in known:
                 summary = f"`{key}` is not a field of retry"
@@ -60,12 +63,19 @@ class Retry:
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
         given = value.get("on_events")
         events = tuple(RetryEvent) if given is None else cls._events(given)
-        return cls(events, cls._duration(value.get("duration")))
+        most = value.get("max_attempts")
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
+            found = f"expected a number of attempts, found {describe(most)}"
+            raise BadValueError("wrong-type", found, cls.COUNT_HINT, ("max_attempts",))
+        if most is not None and most < 1:
+            found = f"`max_attempts` is at least 1, and this one is {most}"
+            raise BadValueError("out-of-range", found, cls.COUNT_HINT, ("max_attempts",))
+        return cls(events, cls._duration(value.get("duration"), most), most)
 
     @classmethod
-    def _duration(cls, value: Json) -> Duration:
-        if value is None:
-            return Duration(3600)
+    def _duration(cls, value: Json, most: int | None) -> Duration:
+        if value is None:  # a number of attempts alone holds however long they take
+            return Duration(3600 if most is None else None)
         try:
             return Duration.parse(value)
         except BadValueError as bad:
@@ -106,6 +116,7 @@ class Retry:
         keys = {
             "on_events": {"anyOf": [events, {"type": "null"}]},
             "duration": {"anyOf": [Duration.json_schema(), {"type": "null"}]},
+            "max_attempts": {"type": ["integer", "null"], "minimum": 1},
         }
         mapping = {"type": "object", "properties": keys, "additionalProperties": False}
         return {"anyOf": [{"type": "boolean"}, mapping]}
@@ -116,7 +127,8 @@ class Retry:
             return False
         if self == Retry():
             return True
-        return {"on_events": [e.value for e in self.on_events], "duration": self.duration.plain()}
+        most = {} if self.max_attempts is None else {"max_attempts": self.max_attempts}
+        return {"on_events": [e.value for e in self.on_events], "duration": self.duration.plain(), **most}
 
 
 MINUTE = 60.0

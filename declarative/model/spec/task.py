@@ -230,7 +230,7 @@ class Task:
         Retry,
         InPlace(),
         Doc(
-            "`true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`: "
+            "`true`, or `{on_events: [no-capacity, interruption, error], duration: 1h, max_attempts: 3}`: "
             "runs again, with all its ranks; default `false`."
         ),
     ] = Retry(())
