@@ -18,6 +18,7 @@ from declarative.model.status import (
     RankStatus,
 )
 from declarative.provider import TransientError, TransientKind
+from declarative.provider.optional import Terms
 from providers import containers, runner
 from providers.faults import guarded
 from providers.runner import LIVE, Attempt, AttemptState, Runner, RunnerError
@@ -133,6 +134,11 @@ class RanksOfNodes(ABC):
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
         self._ranks(node).runner.set_limit(attempt, seconds)
+
+    @guarded
+    def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
+        """See `provider.Adjusts`."""
+        self._ranks(node).runner.adjust(attempt, terms.stop_seconds, terms.alone_seconds, terms.near)
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:

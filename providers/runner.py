@@ -197,6 +197,13 @@ class Runner:
         """
         self._call(["limit", attempt_id, "off" if seconds is None else str(seconds)])
 
+    def adjust(
+        self, attempt_id: str, grace_seconds: int, alone_seconds: int | None, near: Sequence[str]
+    ) -> None:
+        """Change these parts of a running attempt's `Launch`. Nothing happens to one that has ended."""
+        alone = ["off"] if alone_seconds is None else [str(alone_seconds), ",".join(near)]
+        self._call(["adjust", attempt_id, str(grace_seconds), *filter(None, alone)])
+
     def forget(self, attempt_id: str) -> None:
         """Remove all files of an attempt, log included; the host refuses a running one as `busy`."""
         self._call(["forget", attempt_id])

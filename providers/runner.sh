@@ -15,9 +15,10 @@
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
 #   stop ID GRACE              TERM to the group, KILL to all processes GRACE seconds later; returns when all are dead
 #   limit ID SECONDS|off       the longest time a running attempt may take, counted from its start
+#   adjust ID GRACE SECONDS|off [ADDRESS,ADDRESS...]   its --grace, --alone and --near from now on
 #   forget ID                  removes an ended attempt
 #
-# start, release, poll, stop and limit answer with these lines; other lines before and after them are noise:
+# start, release, poll, stop, limit and adjust answer with these lines; other lines before and after them are noise:
 #   FLEETFORM-HOST 1
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED USED   `-` for a missing value
 #   FLEETFORM-END
@@ -32,7 +33,7 @@
 # An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
 # ctl (why and when it ends), lock (held to change these), run (locked by the supervisor as long as the run lasts),
 # gate (a pipe, removed when it opens), gated (how long it waits, its limit), ready (it waits), open (since when it no
-# longer waits), used (see above). pid, exit and ctl get their bytes when the attempt starts and are overwritten in place: a full disk
+# longer waits), used (see above), grace and alone (what `adjust` changed). pid, exit and ctl get their bytes when the attempt starts and are overwritten in place: a full disk
 # must neither lose an exit code nor prevent a stop.
 # The state's lock decides who may write; each of its holders has a higher number. If $FLEETFORM_EPOCH is the caller's
 # number, .epoch keeps the highest one that came, and a caller with a lower one has lost that lock: it is refused with
@@ -119,6 +120,7 @@ load() { # all of it without a fork: there may be hundreds of attempts
   boot='' up0='' t0='' grace='' sup='' supborn='' pid='' pidborn='' code='' why='' t1=''
   reason=- killat=- limitat=- watcher=0 confined='' groups=''
   get started boot up0 t0 grace sup supborn
+  get grace grace
   get open up0 t0
   get pid pid pidborn
   get ctl reason killat limitat watcher
@@ -282,12 +284,12 @@ vacate() { # its groups have done their work. Those just killed may take a momen
     break
   done
 }
-# alone SECONDS GRACE ADDRESSES: ends a run once its host was cut off for so long: then it may be run again elsewhere.
+# alone SECONDS ADDRESSES: ends a run once its host was cut off for so long: then it may be run again elsewhere.
 # It is cut off while no command comes, and neither its gateway nor one of the addresses answers that answered before.
 # Where none ever did, the link has to be down. That no command comes is no reason by itself.
 alone() {
-  longest=$((100 * $1)) softly=$2 every=$((10 * $1)) proven='' route=''
-  addresses=$(printf %s "$3" | tr , ' ')
+  longest=$((100 * $1)) every=$((10 * $1)) proven='' route=''
+  addresses=$(printf %s "$2" | tr , ' ')
   [ "$every" -ge 100 ] || every=100
   [ "$every" -le 3000 ] || every=3000
   while read -r link to by _; do
@@ -296,6 +298,7 @@ alone() {
   uptime
   heard=$now
   while live; do
+    if get alone other others && [ "$other $others" != "$1 $2" ]; then return; fi # another one watches
     uptime
     before=$now
     if reaching; then
@@ -305,7 +308,10 @@ alone() {
       { read -r came <"$B/.contact"; } 2>/dev/null || :
       uptime
       if [ "${came:-0}" -gt "$heard" ] && [ "$came" -le "$now" ]; then heard=$came; fi
-      if [ $((now - heard)) -ge "$longest" ]; then end alone "$softly" && return; fi
+      if [ $((now - heard)) -ge "$longest" ]; then
+        [ "$grace" -le $(($1 / 3)) ] || grace=$(($1 / 3)) # it has to be over before it begins elsewhere
+        end alone "$grace" && return
+      fi
     fi
     rest "$every"
   done
@@ -331,7 +337,7 @@ answers() { # ADDRESS: by ping, or by a port that is open or refused
   said=$(timeout 2 bash -c ': >"/dev/tcp/$0/22"' "$1" 2>&1) && return 0
   case $said in *refused*) ;; *) return 1 ;; esac
 }
-# unused PERCENT SECONDS GPUS GRACE: ends a run once one of its GPUs was used by less than PERCENT for so long, by each
+# unused PERCENT SECONDS GPUS: ends a run once one of its GPUs was used by less than PERCENT for so long, by each
 # of twenty samples or more. What cannot be read counts as used, and so does the time before a gate opens.
 unused() {
   longest=$((100 * $2)) every=$((5 * $2))
@@ -349,7 +355,7 @@ unused() {
       percent=$(printf '%s\n' "$said" | sed -n "s/^$gpu \([0-9][0-9]*\)\$/\1/p" | head -n 1)
       if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$gpu=$now"; fi
       eval "since=\$used_$gpu"
-      if [ $((now - since)) -ge "$longest" ]; then end unused "$4" && return; fi
+      if [ $((now - since)) -ge "$longest" ]; then end unused "$grace" && return; fi
       [ -z "$percent" ] || used=$used${used:+,}$gpu=$percent
     done
     { [ "$used" = "$told" ] || put used "$used"; } 2>/dev/null
@@ -470,6 +476,7 @@ supervise() {
   {
     { [ -z "$gate" ] || { rm -f "$d/gate" && mkfifo "$d/gate" && echo "$gate $limit" >"$d/gated"; }; } &&
     { [ -z "$confined" ] || echo "$confined $groups" >"$d/confined"; } &&
+      { [ "$alone" = - ] || echo "$alone $near" >"$d/alone"; } &&
       printf '' >"$d/log" && put pid.t '' && put exit.t '' && put ctl "- - $limitat 0" &&
       command exec 8>>"$d/run" && flock -w 10 8 && mv "$payload" "$d/task" &&
       echo "$BOOT $now $(date +%s) $grace $$ $born" >"$d/started.$$"
@@ -487,13 +494,10 @@ supervise() {
   exec >/dev/null
   unlock
   [ "$limit" = - ] || [ "$gate" ] || setsid -f sh "$self" _watch "$id" 0 8>&-
-  if [ "$alone" != - ]; then
-    [ "$grace" -le $((alone / 3)) ] || grace=$((alone / 3)) # it has to be over before it begins elsewhere
-    setsid -f sh "$self" _alone "$id" "$alone" "$grace" "$near" 8>&-
-  fi
+  [ "$alone" = - ] || setsid -f sh "$self" _alone "$id" "$alone" "$near" 8>&-
   case $unused/$gpus in
   /* | */ | */*[!0-9,]*) ;;
-  *) setsid -f sh "$self" _unused "$id" "${unused%:*}" "${unused#*:}" "$gpus" "$grace" 8>&- ;;
+  *) setsid -f sh "$self" _unused "$id" "${unused%:*}" "${unused#*:}" "$gpus" 8>&- ;;
   esac
   # In the foreground: the shell would have `&` ignore SIGINT, and so the task.
   FLEETFORM_RUN=$d setsid sh "$self" _task "$id" "$@" </dev/null >>"$d/log" 2>&1 8>&-
@@ -596,6 +600,9 @@ enter() { # becomes the user's shell, as if nothing had been there before
 limited() {
   limitat=-
   case $1 in off | -) ;; *) limitat=$((up0 + 100 * $1)) ;; esac
+  again
+}
+again() { # a new watcher in place of the last one. Its lock is held
   put ctl "$reason $killat $limitat $((watcher + 1))" || die nospace "$d"
   [ "$limitat" = - ] || setsid -f sh "$self" _watch "$id" $((watcher + 1)) </dev/null >/dev/null 2>&1 7>&- 9>&-
 }
@@ -636,9 +643,9 @@ command=$1
 shift
 case $command-$# in
 poll-* | peers-[1-9]* | release-[1-9]*) for i; do attempt "$i"; done ;;
-start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$command needs more arguments" ;;
-start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
-*) die usage "start | release | peers | poll | tail | stop | limit | forget" ;;
+start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | adjust-[012] | forget-0) die usage "$command needs more arguments" ;;
+start-* | tail-[23] | stop-2 | limit-2 | adjust-[34] | forget-1 | _*) attempt "$1" ;;
+*) die usage "start | release | peers | poll | tail | stop | limit | adjust | forget" ;;
 esac
 # Whether there is any attempt.
 holds() {
@@ -751,6 +758,25 @@ limit)
   unlock
   report "$id"
   ;;
+adjust)
+  number "$2" GRACE
+  [ "$3" = off ] || number "$3" SECONDS
+  case ${4-} in *[!0-9A-Za-z.:,_-]*) die usage "bad list of addresses: $4" ;; esac
+  [ -d "$d" ] || die missing "$id"
+  lock
+  if live; then
+    get alone other others || other=off others=''
+    { echo "$2" >"$d/grace.t" && mv "$d/grace.t" "$d/grace"; } 2>/dev/null || die nospace "$d"
+    # A watcher of an older runner knows only the old time, and gives up for a new one.
+    [ "$limitat" = - ] || again
+    if [ "$other $others" != "$3 ${4-}" ]; then
+      { echo "$3 ${4-}" >"$d/alone.t" && mv "$d/alone.t" "$d/alone"; } 2>/dev/null || die nospace "$d"
+      [ "$3" = off ] || setsid -f sh "$self" _alone "$id" "$3" "${4-}" </dev/null >/dev/null 2>&1 7>&- 9>&-
+    fi
+  fi
+  unlock
+  report "$id"
+  ;;
 forget)
   if [ -d "$d" ]; then
     lock
@@ -771,8 +797,8 @@ _run)
   supervise "$@"
   ;;
 _watch) watch "$2" ;;
-_alone) alone "$2" "$3" "$4" ;;
-_unused) unused "$2" "$3" "$4" "$5" ;;
+_alone) alone "$2" "$3" ;;
+_unused) unused "$2" "$3" "$4" ;;
 _end) end "$2" "$3" ;;
 _task) shift && task "$@" ;;
 _mount)

@@ -12,11 +12,12 @@ from typing import Any
 
 from declarative.apply.gate import GATE_SECONDS, Tools, check_peers, is_gang, release
 from declarative.apply.graph_walk import InterruptedApplyError
-from declarative.apply.launch import grace_of, launch_of, seconds
+from declarative.apply.launch import grace_of, launch_of, terms_of
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
 from declarative.model.inputs import RankInputs, ReservationInputs, data_of
 from declarative.model.state import (
+    ALONE,
     ATTEMPT,
     STARTED,
     Address,
@@ -27,7 +28,7 @@ from declarative.model.state import (
     attempt_of,
     rank_name,
 )
-from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankState, RankStatus, Readiness
+from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankStatus, Readiness
 from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
@@ -322,7 +323,7 @@ def _start(action: Action, tools: Tools) -> None:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
-    tools.writer.finish(intent, record.outputs)
+    tools.writer.finish(intent, {**record.outputs, **_alone(node, launch.alone_seconds)})
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
     if gate:
@@ -360,19 +361,32 @@ def _stop(action: Action, tools: Tools) -> None:
 
 
 def _change(action: Action, tools: Tools) -> None:
-    """Fields of a running rank that change in place: only `max_duration` concerns its host."""
-    state = tools.writer.part((action.address, Address("reservation", action.address.name)))
-    record = state.records[action.address]
+    """Fields of a rank that change in place. Its host is told those by which it ends the rank itself."""
     asked = action.typed
     assert isinstance(asked, RankInputs)
-    intent = tools.writer.begin("update", action.address, record.backend, data_of(asked), record.needs)
-    status = state.ranks.get(action.address.name)
-    if "max_duration" in action.because and status and status.state is RankState.RUNNING:
+    state = tools.writer.part((action.address, *_places(asked)))
+    record, inputs = state.records[action.address], data_of(asked)
+    intent = tools.writer.begin("update", action.address, record.backend, inputs, record.needs)
+    status, outputs = state.ranks.get(action.address.name), record.outputs
+    changed = TOLD.intersection(action.because)
+    if changed and status and not status.state.ended:
         node = state.needed(state.records[Address("reservation", action.address.name)], "node")
-        provider = tools.backends.get(node.backend)
-        limit = seconds(asked.max_duration, None)
-        _retrying(action, tools)(lambda: provider.change_limit(node, attempt_id(record), limit))
-    tools.writer.finish(intent, record.outputs)
+        provider, attempt = tools.backends.get(node.backend), attempt_id(record)
+        terms = terms_of(state, replace(record, inputs=inputs), tools.backends.limits)
+        _retrying(action, tools)(lambda: provider.adjust(node, attempt, terms))
+        outputs = {**outputs, **_alone(node, terms.alone_seconds)}
+        if "max_duration" in changed:
+            _retrying(action, tools)(lambda: provider.change_limit(node, attempt, terms.max_seconds))
+    tools.writer.finish(intent, outputs)
+
+
+TOLD = frozenset({"max_duration", "stop_duration", "retry", "unreachable_duration"})
+"""Fields of a task, and of its fleet, that shape how a host ends a running rank."""
+
+
+def _alone(node: Record, seconds: int | None) -> dict[str, int]:
+    """The output `ALONE` of a rank on that node, once its host was told."""
+    return {ALONE: seconds or 0} if node.node.host else {}
 
 
 _RANK: dict[Op, Callable[[Action, Tools], None]] = {Op.CREATE: _start, Op.DELETE: _stop, Op.UPDATE: _change}

@@ -18,13 +18,13 @@ from declarative.model.inputs import (
     gang_variables,
     knows_siblings,
 )
-from declarative.model.spec import Isolation, RetryEvent
-from declarative.model.spec.schedule import Retry
+from declarative.model.spec import Isolation
 from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
-from declarative.planner.health import LIMIT
+from declarative.planner.health import alone_seconds
 from declarative.planner.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
+from declarative.provider.optional import Terms
 
 GRACE_SECONDS = 300
 """Seconds that a rank gets to stop if its task does not say, or says `off`."""
@@ -41,9 +41,6 @@ def seconds(recorded: Any, default: int | None) -> int | None:
     return default if recorded is None else Duration.parse(recorded).seconds
 
 
-ALONE = 0.65
-"""The share of its fleet's `unreachable_duration` that a rank runs on when its host is cut off. In the rest
-it has to notice that and end, before others count it as lost; they begin to count later than it does."""
 MOST_NEAR = 3
 
 
@@ -69,6 +66,7 @@ def launch_of(
     shape, total = node.node.resources, node.node.blocks
     blocks, asked = reservation.reservation.blocks, rank.rank
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
+    terms = terms_of(state, rank, limits or {})
     env = {n: resolve_env(text, environ) for n, text in {**node.node.env, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME_VARIABLE + a.attachment.variable: a.attachment.path for a in attached}
@@ -80,8 +78,8 @@ def launch_of(
         gpus=gpus_of(shape, total, blocks),
         working_dir=asked.working_dir,
         volumes={a.attachment.path: state.needed(a, "volume") for a in attached},
-        max_seconds=seconds(asked.max_duration, None),
-        stop_seconds=grace_of(asked),
+        max_seconds=terms.max_seconds,
+        stop_seconds=terms.stop_seconds,
         binds=_binds(asked),
         image=asked.image,
         hostfile=_hostfile(state, rank) if knows_siblings(asked) else None,
@@ -93,7 +91,18 @@ def launch_of(
         hard=asked.isolation == Isolation.HARD.value,
         gate_seconds=gate_seconds,
         unused=_unused(asked),
-        alone_seconds=_alone(node, rank, limits or {}),
+        alone_seconds=terms.alone_seconds,
+        near=terms.near,
+    )
+
+
+def terms_of(state: State, rank: Record, limits: Mapping[str, float | None]) -> Terms:
+    """By what a rank is ended where it runs; `state` as for `launch_of`."""
+    node = state.needed(state.needed(rank, "reservation"), "node")
+    return Terms(
+        stop_seconds=grace_of(rank.rank),
+        max_seconds=seconds(rank.rank.max_duration, None),
+        alone_seconds=alone_seconds(node.node, rank.rank, limits),
         near=_near(state, rank, node),
     )
 
@@ -115,15 +124,6 @@ def _unused(asked: RankInputs) -> tuple[int, int] | None:
     policy = asked.utilization_policy
     window = seconds(policy["time_window"], None) if policy else None
     return (int(policy["min_gpu_utilization"]), window) if policy and window else None
-
-
-def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> int | None:
-    """See `Launch`: of what may run again elsewhere while nobody can end it here."""
-    limit = limits.get(node.node.fleet, LIMIT)
-    if limit is None or not node.node.host:
-        return None
-    again = RetryEvent.INTERRUPTION in Retry.parse(rank.rank.retry or False).on_events
-    return max(1, int(limit * ALONE)) if again else None
 
 
 def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:

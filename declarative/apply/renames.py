@@ -42,6 +42,7 @@ from declarative.provider import (
     reads_only,
 )
 from declarative.provider.optional import (
+    Adjusts,
     Adopts,
     Buries,
     Checks,
@@ -64,6 +65,7 @@ from declarative.provider.optional import (
     TellsUnused,
     Terminal,
     Terminals,
+    Terms,
     Tidies,
     Visit,
     Visits,
@@ -385,6 +387,13 @@ class RenamedBackend:
         """See the port."""
         self._fence()
         self._provider.change_limit(self._own(node), attempt, seconds)
+
+    @timed
+    def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
+        """See `provider.Adjusts`; others end nothing by themselves but at a limit."""
+        if isinstance(self._provider, Adjusts):
+            self._fence()
+            self._provider.adjust(self._own(node), attempt, terms)
 
     @timed
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:

@@ -261,6 +261,10 @@ ATTEMPT = "attempt"
 STARTED = "started_at"
 """Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
 
+ALONE = "alone_seconds"
+"""Among the outputs of a rank on an existing host: after how many seconds without a line it ends itself, as
+its host was told last; 0 for never."""
+
 STOPPED = "stopped"
 """Among the outputs of a rank whose task the user stopped: no `retry` and no `schedule` starts it again."""
 

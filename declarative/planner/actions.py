@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from declarative.model.inputs import AttachmentInputs, ReservationInputs, differing
 from declarative.model.resource import node_inputs
 from declarative.model.spec import StartupOrder
-from declarative.model.state import Address, Record, State, rank_name
+from declarative.model.state import ALONE, Address, Record, State, rank_name
 from declarative.placement.types import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
+from declarative.planner.health import alone_seconds
 from declarative.planner.inventory import rank_of
 from declarative.planner.steps import Steps
 from declarative.planner.tasks import Course, TaskDecision, changed_fields
@@ -34,8 +35,10 @@ def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> 
     _launch_actions(steps, found.fleets, found.outcome, recorded)
     _make_room(steps, found.fleets, found.outcome)
     nodes = found.nodes()
+    fleets = found.fleets.desired.fleets
+    limits = {name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()}
     for decision in found.tasks.values():
-        _task_actions(steps, decision, choices.get(decision.name, []), nodes)
+        _task_actions(steps, decision, choices.get(decision.name, []), nodes, limits)
     for choice in found.outcome.choices:
         _reserve(steps, choice, found.tasks[choice.task], nodes[choice.node])
     _released(steps, found, Reason.DESTROY if destroy else Reason.REMOVED)
@@ -137,7 +140,11 @@ def _kind_of(node: Node) -> tuple[object, ...]:
 
 
 def _task_actions(
-    steps: Steps, decision: TaskDecision, choices: list[Choice], nodes: Mapping[str, Node]
+    steps: Steps,
+    decision: TaskDecision,
+    choices: list[Choice],
+    nodes: Mapping[str, Node],
+    limits: Mapping[str, float | None],
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
     if decision.course is Course.RUN:
@@ -147,7 +154,7 @@ def _task_actions(
             _starts(steps, decision, places, set(decision.have), nodes)
         return
     for rank, record in decision.have.items():
-        _in_place(steps, decision, rank, record)
+        _in_place(steps, decision, rank, record, limits)
     if decision.course is Course.COMPLETED:
         volumes = attached(steps.state)
         held: dict[int, tuple[Mapping[str, str], str]] = {}
@@ -168,12 +175,21 @@ def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
             steps.delete(record, Reason.INCOMPLETE)
 
 
-def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -> None:
-    """Change fields while the rank runs on. If it would have to restart, nothing is changed."""
+def _in_place(
+    steps: Steps, decision: TaskDecision, rank: int, record: Record, limits: Mapping[str, float | None]
+) -> None:
+    """Change fields while the rank runs on. If it would have to restart, nothing is changed.
+
+    A host ends a rank itself when it is cut off. So it has to learn a new `unreachable_duration`.
+    """
     before = record.rank
     after = decision.want.rank_inputs(rank) if rank < decision.want.spec.nodes else before
     after = replace(after, retries=before.retries, failed_on=before.failed_on)
     restart, in_place = changed_fields(before, after)
+    if ALONE in record.outputs and not steps.state.has_ended(record.address.name):
+        node = steps.state.node_of_rank(record.address.name)
+        if node and (alone_seconds(node.node, before, limits) or 0) != record.outputs[ALONE]:
+            in_place = (*in_place, "unreachable_duration")
     if not in_place or restart:
         return
     steps.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)))

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.record import dataclass
 from declarative.model.resource import LeftOut
+from declarative.model.spec import RetryEvent
+from declarative.model.spec.schedule import Retry
 from declarative.model.state import Record, State, drain_of, natural, silent_since
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence
 
@@ -87,6 +90,9 @@ def of_backends(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
 
 LIMIT = 600.0
 """Seconds after which a node is given up if its fleet is not declared."""
+ALONE = 0.65
+"""The share of its fleet's `unreachable_duration` that a rank runs on when its host is cut off. In the rest
+it has to notice that and end, before others count it as lost; they begin to count later than it does."""
 AT_ONCE = 60.0
 """Seconds within which nodes fall silent `at once`."""
 SURE = 3
@@ -196,6 +202,17 @@ def silence_text(silence: Silence, now: float) -> str:
     else:
         then = f"it is given up in {lasting(max(0.0, silence.until - now))}"
     return f"{text}{why}: {then}"
+
+
+def alone_seconds(node: NodeInputs, rank: RankInputs, limits: Mapping[str, float | None]) -> int | None:
+    """See `Launch`: of a rank that may run again elsewhere while nobody can end it here. `limits` is fleet →
+    seconds after which its nodes are given up.
+    """
+    limit = limits.get(node.fleet, LIMIT)
+    if limit is None or not node.host:
+        return None
+    again = RetryEvent.INTERRUPTION in Retry.parse(rank.retry or False).on_events
+    return max(1, int(limit * ALONE)) if again else None
 
 
 DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)

@@ -200,6 +200,26 @@ class Reaches(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The parts of `Launch` by which a running attempt is ended, and that may change while it runs."""
+
+    stop_seconds: int
+    max_seconds: int | None = None
+    """For a place that has a limit of its own around the attempt; `change_limit` sets the attempt's."""
+    alone_seconds: int | None = None
+    near: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Adjusts(Protocol):
+    """A provider that ends attempts by itself (at a limit, unused, cut off), and can be told new terms."""
+
+    def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
+        """What the attempt is ended by from now on, if it still runs; `change_limit` comes after it."""
+        ...
+
+
 @runtime_checkable
 class Tidies(Protocol):
     """A provider that keeps something of ended attempts until `tidy` removes it."""

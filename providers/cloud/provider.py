@@ -21,7 +21,7 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
-from declarative.provider.optional import Existing, LogEnd, Terminal
+from declarative.provider.optional import Existing, LogEnd, Terminal, Terms
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import is_adopted
@@ -314,6 +314,10 @@ class Cloud:
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
         self._hosts.ssh.change_limit(self._hosts.host(node), attempt, seconds)
+
+    def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
+        """See `provider.Adjusts`."""
+        self._hosts.ssh.adjust(self._hosts.host(node), attempt, terms)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port."""

@@ -10,6 +10,8 @@
 #   open DIR NODE SECONDS ATTEMPT...            lets prepared ranks run, and waits SECONDS for them to start
 #   stop DIR NODE ATTEMPT GRACE                 returns when the attempt has ended
 #   limit DIR NODE ATTEMPT SECONDS|off
+#   adjust DIR NODE ATTEMPT GRACE MINUTES|-     its grace from now on, which the runner reads when it ends the attempt; its
+#                                               job is given at least so many minutes (-: as many as can be)
 #   tail DIR NODE ATTEMPT OFFSET MAX, ends DIR NODE ATTEMPT..., tidy DIR NODE ATTEMPT...
 #
 # DIR is the folder of one owner below the shared one, visible on all nodes of the cluster. It has: things/KIND.NAME (the key,
@@ -99,6 +101,19 @@ begun() { # whether a rank of the job $one has, or has ended
     [ ! -e "$dir/$node/$node/ranks/$rank/step" ] && [ ! -e "$dir/$node/$node/ranks/$rank/exit" ] || return 0
   done <"$one/ranks"
   return 1
+}
+lengthen() { # JOB MINUTES|-: never shortens it, for a user cannot take that back
+  said=$(squeue -h -j "$1" -t all -o %l 2>/dev/null) || return 0 # Slurm has forgotten it
+  case $said in [0-9]*) ;; *) return 0 ;; esac
+  days=0 hours=0
+  case $said in *-*) days=${said%%-*} said=${said#*-} ;; esac
+  case $said in *:*:*) hours=${said%%:*} said=${said#*:} ;; esac
+  minutes=${said%%:*} hours=${hours#0}
+  minutes=${minutes#0} # 08 would be octal
+  minutes=$((days * 1440 + ${hours:-0} * 60 + ${minutes:-0}))
+  [ "$2" = - ] || [ "$2" -gt "$minutes" ] || return 0
+  case $2 in -) set -- "$1" UNLIMITED ;; esac
+  said=$(scontrol update "JobId=$1" "TimeLimit=$2" 2>&1) || refuse time "$1 $(printf %s "$said" | tr '\n' ' ' | head -c 300)"
 }
 job_state() { # ID: sets state, empty once Slurm has forgotten it
   said=$(squeue -h -j "$1" -t all -o '%T|%r|%S|%N' 2>&1) || case $said in
@@ -326,6 +341,17 @@ limit)
     tries=$((tries - 1))
   done
   echo FLEETFORM-LIMITED
+  ;;
+adjust)
+  d=$dir/$1/$1/ranks/$2
+  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then
+    file "$d/job"
+    file "$dir/jobs/${text:--}/id"
+    read -r _ _ _ _ limit _ <"$d/needs"
+    [ -z "$text" ] || [ "$limit$4" = -- ] || lengthen "$text" "$4" # it was asked for without a limit
+    { echo "$3" >"$d/grace.t" && mv "$d/grace.t" "$d/grace"; } 2>/dev/null || refuse nospace "$d"
+  fi
+  echo FLEETFORM-ADJUSTED
   ;;
 tail)
   log=$dir/$1/$1/ranks/$2/log

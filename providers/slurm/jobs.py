@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
@@ -103,8 +103,17 @@ def options_of(task: str, node: Record, needs: Sequence[Need]) -> tuple[str, ...
     options += ["--no-requeue", "--chdir=/", "--output=/dev/null", "--error=/dev/null", "--input=/dev/null"]
     limits = [n.limit for n in needs if n.limit is not None]
     if len(limits) == len(needs):
-        options.append(f"--time={math.ceil(max(limits) / 60) + SPARE_MINUTES}")
+        options.append(f"--time={minutes_of(max(limits))}")
     return tuple(options)
+
+
+@overload
+def minutes_of(limit: int, grace: int = 0) -> int: ...
+@overload
+def minutes_of(limit: int | None, grace: int = 0) -> int | None: ...
+def minutes_of(limit: int | None, grace: int = 0) -> int | None:
+    """How long a job must last for ranks with this limit and this grace; None for no limit."""
+    return None if limit is None else math.ceil((limit + grace) / 60) + SPARE_MINUTES
 
 
 def need_of(node: Record, share: Shape, seconds: int | None) -> Need:

@@ -17,7 +17,7 @@ from declarative.model.resource import Offer, Taken
 from declarative.model.state import Address, Record, orphan_hint
 from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
-from declarative.provider.optional import Gang, LogEnd, Member, Seat, Terminal
+from declarative.provider.optional import Gang, LogEnd, Member, Seat, Terminal, Terms
 from providers.faults import RUNNING, guarded
 from providers.ownership import Owned, check_update
 from providers.rank_scripts import beside
@@ -342,8 +342,30 @@ class Slurm:
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port. The job's own limit in Slurm stays: users may only lower it."""
+        """See the port. `adjust` sees to the job's own limit."""
         self._place.ask("limit", key_at(node), attempt, "off" if seconds is None else str(seconds))
+
+    @guarded
+    def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
+        """See `provider.Adjusts`. Slurm ends what its nodes lose, so no rank ends itself.
+
+        The job itself must last for long enough. Most clusters let only operators lengthen one that runs.
+        """
+        minutes = jobs.minutes_of(terms.max_seconds, terms.stop_seconds)
+        words = (str(terms.stop_seconds), "-" if minutes is None else str(minutes))
+        try:
+            self._place.ask("adjust", key_at(node), attempt, *words)
+        except RunnerError as error:
+            if error.code != "time":
+                raise
+            number, _, why = error.text.partition(" ")
+            longer = "UNLIMITED" if minutes is None else minutes
+            summary = f"Slurm would end job {number} before the new times of {attempt}, and refused: {why}"
+            hint = (
+                f"ask an operator for `scontrol update JobId={number} TimeLimit={longer}`, and run this "
+                f"again; or `--replace task/{jobs.task_of(attempt)}`, which makes a new job"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about=attempt, hint=hint) from None
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:

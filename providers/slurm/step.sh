@@ -36,6 +36,7 @@ step_of() { # FOLDER ATTEMPT
   while ! flock -s -w 0.5 "$d/run" true; do
     if [ "$ends" ] && [ -z "$asked" ]; then
       asked=1
+      [ ! -e "$d/grace" ] || read -r grace <"$d/grace"
       setsid -f sh "$0" stop "$id" "$grace" >/dev/null 2>&1
     elif [ -e "$d/stop" ] && [ "$asked" != 2 ]; then
       asked=2

@@ -10,7 +10,7 @@ import pytest
 from declarative.model.state import Record
 from declarative.model.status import HARD, NOT_RELEASED, WAITING, RankState
 from declarative.provider import PermanentError, TransientError
-from declarative.provider.optional import Gates, Tidies
+from declarative.provider.optional import Adjusts, Gates, Terms, Tidies
 from providers.testing.place import Base, Packed, Place
 
 
@@ -73,7 +73,7 @@ class Ranks(Base):
         stopped = place.provider.stop(node, "train-0.1", 20)
         assert stopped is not None
         assert stopped.state is RankState.STOPPED
-        assert place.log(node, "train-0.1") == "up\nsaved\n"
+        place.logged(node, "train-0.1", "saved\n")
 
     def test_a_rank_ends_at_its_limit(self, place: Place, node: Record) -> None:
         """Without a command that watches it."""
@@ -115,6 +115,21 @@ class Ranks(Base):
         place.provider.change_limit(node, "train-1.1", 1)
         assert place.ended(node, "train-1.1").cause == "max_duration reached"
         assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
+
+    def test_what_a_rank_gets_to_stop_can_be_changed(self, place: Place, node: Record) -> None:
+        """While it runs: a rank that its own limit ends gets the new time, and is killed after that."""
+        if not isinstance(place.provider, Adjusts):
+            pytest.skip("this provider ends nothing by itself")
+        slow = "trap 'sleep 2.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+        place.start(node, "train-0.1", slow, stop_seconds=1)
+        place.start(node, "train-1.1", "trap '' TERM; echo up; while :; do sleep 0.1; done", stop_seconds=600)
+        for attempt, seconds in (("train-0.1", 60), ("train-1.1", 1)):
+            place.logged(node, attempt, "up\n")
+            place.provider.adjust(node, attempt, Terms(stop_seconds=seconds))
+            place.provider.change_limit(node, attempt, 1)
+        assert place.ended(node, "train-0.1").cause == "max_duration reached"
+        assert place.ended(node, "train-1.1").exit_code == 128 + 9
+        place.logged(node, "train-0.1", "saved\n")
 
     def test_variables_arrive_as_they_are(self, place: Place, node: Record) -> None:
         """Quotes, newlines, dollars and other alphabets included."""

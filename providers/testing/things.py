@@ -14,7 +14,7 @@ import pytest
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, Provider, ProviderError, Thing, TransientError
-from declarative.provider.optional import Checks, Clears, Recalls
+from declarative.provider.optional import Adjusts, Checks, Clears, Recalls, Terms
 from providers.testing.place import Base, Place, Spoilt, launch
 
 AT_ONCE = 16
@@ -189,6 +189,7 @@ class Things(Base):
             lambda: p.poll(gone, ["a-0.1"]),
             lambda: p.stop(gone, "a-0.1", 0),
             lambda: p.change_limit(gone, "a-0.1", None),
+            *([lambda: p.adjust(gone, "a-0.1", Terms(stop_seconds=1))] if isinstance(p, Adjusts) else []),
             lambda: p.read_log(gone, "a-0.1", 0),
         ]
         for call in calls:

@@ -1,0 +1,54 @@
+"""Fields that change in place while a rank runs on a host: see `tests/test_in_place.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.changing import times_at_work
+from tests.cli import task, until
+from tests.hosts.rack import SSH
+from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
+from tests.hosts.test_silent import counted, runs
+
+pytestmark = pytest.mark.slow
+
+COUNT = "while :; do echo x >> /tmp/count; sleep 0.1; done"
+
+
+def test_the_new_times_of_a_rank_are_at_work(project, tmp_path):  # noqa: F811
+    times_at_work(project, lambda job: project.declare(SSH, project.rack(), job), tmp_path / "up")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "because"),
+    [
+        ({"unreachable_duration": "1h"}, {"unreachable_duration": "4s"}, "unreachable_duration"),
+        ({"unreachable_duration": "off"}, {"unreachable_duration": "4s"}, "unreachable_duration"),
+        ({"retry": False}, {"retry": {"on_events": ["interruption"]}}, "retry"),
+    ],
+)
+def test_a_rank_whose_host_is_cut_off_ends_by_the_new_time(project, machines, before, after, because):  # noqa: F811
+    """It would run twice otherwise: others count it as lost by the new time."""
+    retry = {"retry": {"on_events": ["interruption"]}, "unreachable_duration": "4s"}
+
+    def declare(**fields):
+        fields = {**retry, **fields}
+        rack = project.rack(project.host(1), unreachable_duration=fields["unreachable_duration"])
+        project.declare(SSH, rack, task("job", COUNT, retry=fields["retry"]))
+
+    machines[1].sh("ip route replace default dev eth0")  # so that its link tells whether it is cut off
+    declare(**before)
+    project.apply()
+    counted(machines[1], 5)
+    declare(**after)
+    plan = project.plan()
+    assert [(a["id"], a["because"]) for a in plan["actions"]] == [("update:rank/job-0", [because])]
+    project.apply()
+    project.no_changes()
+    counted(machines[1], 20)
+    machines[1].cut()
+    try:
+        until(lambda: runs(machines[1]) == 0)
+    finally:
+        machines[1].plug()
+    until(lambda: project.ranks("job")[0]["state"] == "lost")
