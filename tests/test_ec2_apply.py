@@ -278,8 +278,8 @@ def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
 
 
 def test_two_checkouts_of_one_state_need_one_key(tmp_path, ec2):
-    """A key that only one runner had would shut out all others: nothing is launched before it is named. One
-    that does not have it is told so by its plan, which is not "no changes".
+    """A key that only one runner had would shut out all others: nothing is launched before it is named. The
+    jobs for plans and drift need none: they go by what is recorded, and say so.
     """
     shared = {**ENV, "FLEETFORM_STATE": f"sqlite:///{tmp_path}/shared.db"}
     make(tmp_path / "key")
@@ -295,20 +295,28 @@ def test_two_checkouts_of_one_state_need_one_key(tmp_path, ec2):
     assert "error[backend-refuses]" in done.out + done.err
     assert "FLEETFORM_IDENTITY" in done.err
     assert "options.identity_file" in done.err
-    assert one.plan(code=1, env=shared)["result"] == "error"
+    assert not list(one.path.rglob("keys"))
+    unkeyed = one.plan(env=shared)
+    assert [(d["code"], d["severity"]) for d in unkeyed["diagnostics"]] == [("no-node-key", "warning")]
+    assert unkeyed["digest"] == one.plan(env=with_key)["digest"]
 
     one.apply(env=with_key)
     assert not list(one.path.rglob("keys"))
     for line in secret.splitlines()[1:-1]:
         assert line.encode() not in (tmp_path / "shared.db").read_bytes()
     assert two.plan("--detailed-exitcode", env=with_key)["result"] == "none"
-    done = two.run("plan", "--detailed-exitcode", code=2, env=shared)
-    assert "No changes" not in done.out
-    assert "2 nodes take no work" in done.out
-    plan = two.plan(env=shared)
-    assert (plan["result"], plan["actions"]) == ("unhealthy", [])
-    (said,) = (d for d in plan["diagnostics"] if d["code"] == "node-not-ready")
-    assert "node/gpu-0, node/gpu-1" in said["summary"]
-    assert "the private key of this state's nodes is not here" in said["summary"]
-    assert "FLEETFORM_IDENTITY" in said["summary"] + said["hint"]
+    for command in (("plan", "--detailed-exitcode"), ("drift",)):
+        done = two.run(*command, env=shared)
+        assert "warning[no-node-key]: node/gpu-0, node/gpu-1: not looked at" in done.err
+        assert "the private key of this state's nodes is not here" in done.err
+        assert "FLEETFORM_IDENTITY" in done.err
+    # What a pull request shows is what the merge does.
+    gpu = fleet("gpu", backends=["aws"], nodes=2, resources={"cpu": 2})
+    two.declare(backend(ec2.port), gpu, task("job", "true", resources={"cpu": 1}))
+    assert two.plan(env=shared)["digest"] == two.plan(env=with_key)["digest"]
+    two.declare(backend(ec2.port), gpu)
+    # Who wants to act needs the key.
+    done = two.apply(env=shared)
+    assert "warning[node-not-ready]: node/gpu-0, node/gpu-1 take no work" in done.err
+    assert "the private key of this state's nodes is not here" in done.err
     two.run("destroy", "--auto-approve", env=shared)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 
 from declarative.apply.answers import PATIENT
@@ -27,11 +27,11 @@ from declarative.apply.offers import partition_nodes, unreadable
 from declarative.apply.polls import poll
 from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
-from declarative.model.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
-from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as
-from declarative.model.status import NodeState, RankStatus, Readiness
+from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as, natural
+from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness
 from declarative.planner.inventory import PartitionNode
 from declarative.provider import Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
@@ -42,6 +42,9 @@ MADE = ("node", "volume", "attachment")
 
 ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
 """The states of nodes that can be asked what runs on them."""
+
+MOST_NAMED = 20
+"""Nodes that a message names."""
 
 NODES_LEAST = 45.0
 """Seconds that a loop waits at least for what the nodes of a backend say. To find out that one is dead
@@ -214,10 +217,41 @@ def _ask_nodes(
         if backends.away.remembers and isinstance(error, TransientError):
             raise
         found.diagnostics.append(unreadable(name, error))
+    if backends.only_plans:
+        _go_by_the_record(state, name, found)
     _leave_alone(name, asked, found.readiness, provider, backends)
     there = found.answering(nodes, (NodeState.UNREACHABLE,))
+    if backends.only_plans:
+        there = [node for node in there if not found.readiness[node.address.name].no_key]
     _ask_ranks(state, name, provider, there, found, patience=patience)
     return found
+
+
+def _go_by_the_record(state: State, name: str, found: BackendLook) -> None:
+    """Nodes that this command has no key for are as they were last seen by one that had it. A node that was
+    starting then counts as ready: its backend says that it runs.
+    """
+    unseen = {node: seen for node, seen in found.readiness.items() if seen.no_key}
+    for node, seen in unseen.items():
+        last = state.readiness.get(node)
+        known = last is not None and last.state not in (*BOOTING, NodeState.UNKNOWN)
+        found.readiness[node] = replace(
+            seen,
+            state=last.state if last and known else NodeState.READY,
+            reason=last.reason if last and known else None,
+        )
+    if unseen:
+        nodes = and_more((f"node/{node}" for node in sorted(unseen, key=natural)), MOST_NAMED)
+        why = next(iter(unseen.values())).reason
+        found.diagnostics.append(
+            Diagnostic(
+                code="no-node-key",
+                summary=f"{nodes}: not looked at, and taken for what is recorded: {why}",
+                hint="a plan needs no key; `apply` does, and looks at them",
+                address=f"backend/{name}",
+                severity=Severity.WARNING,
+            )
+        )
 
 
 def _leave_alone(

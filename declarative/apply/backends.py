@@ -177,6 +177,8 @@ class Backends:
         self._changing = changing or fence
         self._learn = learn
         self.limits = limits or {}
+        self.only_plans = False
+        """Whether this run shows a plan and does nothing: then it needs no key of the nodes."""
         self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir

@@ -16,7 +16,7 @@ from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State
 from declarative.planner.types import Op, Plan, Queued
-from declarative.provider import PermanentError, ProviderError
+from declarative.provider import NoKeyError, PermanentError, ProviderError
 from declarative.retry import Policy, call
 
 PATIENCE = Policy(deadline=5.0, longest=2.0)
@@ -93,7 +93,7 @@ def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> lis
         faults = backends.read(name, lambda provider, _: _checked(provider, wanted))
     except ProviderError as error:
         faults = (error,)
-    return [_diagnostic(name, error, wanted) for error in faults]
+    return [_diagnostic(name, error, wanted, backends) for error in faults]
 
 
 def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
@@ -103,8 +103,16 @@ def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequ
     return call(lambda: provider.check(asked), policy=PATIENCE)
 
 
-def _diagnostic(name: str, error: ProviderError, wanted: Mapping[Address, Inputs]) -> Diagnostic:
+def _diagnostic(
+    name: str, error: ProviderError, wanted: Mapping[Address, Inputs], backends: Backends
+) -> Diagnostic:
     address = f"backend/{name}"
+    if isinstance(error, NoKeyError) and backends.only_plans:
+        summary = f"`apply` makes no node of backend {name} without a key: {error.summary}"
+        level = Severity.WARNING
+        return Diagnostic(
+            code="no-node-key", summary=summary, hint=error.hint, address=address, severity=level
+        )
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"
         # An error about one thing is fixed where the thing is declared: the summary begins with its address.

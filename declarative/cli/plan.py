@@ -260,6 +260,7 @@ def observe(
     if not assume_empty:
         session.state.check_moved(desired)
     backends = session.backends(desired, state)
+    backends.only_plans = True
     hosts, gpus = hosts_of(desired, state), may_rehearse(desired, state)
     return desired, renames, backends, look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
 

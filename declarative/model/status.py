@@ -100,6 +100,8 @@ class Readiness:
     observed_at: float | None = None
     can: frozenset[str] | None = None
     """What its host supports of `HARD` and `RUNTIMES`; None if unknown."""
+    no_key: bool = False
+    """The caller lacks the key that logs in: nothing is known of the node itself."""
     down: bool = False
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
 

@@ -89,6 +89,16 @@ class PermanentError(ProviderError):
         self.kind = kind
 
 
+class NoKeyError(PermanentError):
+    """The caller lacks the private key that logs in to nodes, and others may have it: nothing is wrong there.
+
+    Who only plans goes by what is recorded. Who wants to act cannot.
+    """
+
+    def __init__(self, summary: str, *, hint: str) -> None:
+        super().__init__(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+
+
 class StaleError(PermanentError):
     """Something knows of a later writer: `newest` is its number."""
 

@@ -25,6 +25,7 @@ from declarative.model.state import Record
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import (
     Config,
+    NoKeyError,
     PermanentError,
     PermanentKind,
     ProviderError,
@@ -157,6 +158,8 @@ class Hosts:
             except NoLoginError as error:
                 reason = f"{error.summary}: {error.hint}"
                 return Readiness(state=NodeState.UNKNOWN, reason=reason, observed_at=time.time())
+            except NoKeyError as error:
+                return replace(unanswered(error), no_key=True)
             except PermanentError as error:
                 return unanswered(error)
             adopted = node.node.instance_id is not None

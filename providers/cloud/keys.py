@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError
+from declarative.provider import NoKeyError, PermanentError, PermanentKind, ProviderError
 from providers.cloud.account import Account
 from providers.cloud.bad_answers import Scrub
 from providers.ssh import key_pairs
@@ -141,7 +141,7 @@ class Keys:
             "who works on the state from another checkout could not reach them"
         )
         hint = f"make a key (`ssh-keygen -t ed25519 -N '' -f FILE`) that all share: {SHARE}"
-        raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+        raise NoKeyError(summary, hint=hint)
 
     def login(self) -> Login:
         """The key; `PermanentError` if it does not exist."""
@@ -163,7 +163,9 @@ class Keys:
         found = f"{VARIABLE} names no file" if self.source == VARIABLE else f"there is no {self.file}"
         summary = f"the private key of this state's nodes is not here: {found}{why}"
         hint = f"take it from the machine that made the first node; so that all have it, {SHARE}"
-        return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+        if self.source == VARIABLE:
+            return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+        return NoKeyError(summary, hint=hint)
 
     def _delete_new_key(self) -> None:
         """Delete a key that was made just now: the nodes have another one, and this one would be mistaken for

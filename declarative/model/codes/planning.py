@@ -97,9 +97,16 @@ PLANNING: dict[str, Code] = {
     "node-not-ready": Code(
         Chapter.PLANNING,
         "a node takes no work, and no action of the plan changes that: it does not answer, is not fit, or "
-        "this checkout has no key for it; `plan --detailed-exitcode` exits 2; a warning",
-        "a host that is off; nodes of a cloud whose private key only another machine has",
+        "this `apply` has no key for it; `plan --detailed-exitcode` exits 2; a warning",
+        "a host that is off; at an `apply`, nodes of a cloud whose private key only another machine has",
         "fix what the message names; `fleetform state rm` forgets a node that is lost for good",
+    ),
+    "no-node-key": Code(
+        Chapter.PLANNING,
+        "a plan was made without the private key of a cloud's nodes: they count as they are recorded, and "
+        "ranks that ended since the last `apply` count as running; a warning",
+        "the plan of a pull request, whose job gets no FLEETFORM_IDENTITY",
+        "nothing in CI; elsewhere set FLEETFORM_IDENTITY: docs/clouds.md",
     ),
     "volume-waits": Code(
         Chapter.PLANNING,
