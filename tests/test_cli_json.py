@@ -74,6 +74,7 @@ STATUS = [
     "health",
     "drift",
     "left_alone",
+    "limits",
     "spent",
 ]
 NODE = [
@@ -121,7 +122,14 @@ def test_plan(project):
     assert keys(plan["unplaced"]) == UNPLACED
     assert keys(plan["unplaced"][0]["ranks"]) == UNPLACED_RANK
     assert keys(plan["unplaced"][0]["ranks"][0]["rejections"]) == REJECTION
-    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "bound_hourly", "currency", "excludes"]
+    assert list(plan["cost"]) == [
+        "hourly_before",
+        "hourly_after",
+        "bound_hourly",
+        "currency",
+        "excludes",
+        "fleets",
+    ]
     assert list(plan["summary"]) == ["create", "update", "delete", "replace", "restarts"]
     assert plan["unplaced"][0]["code"] == "never-fits"
     assert plan["reservations"][1] == {
@@ -176,7 +184,7 @@ def test_status(project):
     assert [
         keys(status["fleets"]),
         list(status["fleets"][0]["blocks"]),
-    ] == [["name", "nodes", "blocks"], BLOCKS]
+    ] == [["name", "nodes", "blocks", "hourly"], BLOCKS]
     assert keys(status["nodes"]) == NODE
     node = status["nodes"][0]
     assert list(node["resources"]) == ["cpu", "memory_mib", "gpus"]

@@ -114,7 +114,14 @@ def test_a_plan_says_of_which_day_its_prices_are(project):
     out = project.run("plan", "--offline").out
     assert "Cost: 0.00 → 196.64 USD/h (the least possible)\nPrices of aws as of 2025-03-02 (" in out
     plan = project.run("plan", "--offline", "--json").json
-    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "bound_hourly", "currency", "excludes"]
+    assert list(plan["cost"]) == [
+        "hourly_before",
+        "hourly_after",
+        "bound_hourly",
+        "currency",
+        "excludes",
+        "fleets",
+    ]
     project.declare({**backend, "catalog": [NEGOTIATED]}, fleet)
     out = project.run("plan", "--offline").out
     assert "Cost: 0.00 → 120.00 USD/h" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -53,6 +54,81 @@ def test_beyond_a_limit(project: Project, found, message):
     assert "error[over-limit]" in done.err
     assert "main.yaml:" in done.err
     assert f'"{list(found)[-1]}"' in done.err
+
+
+def two_fleets(**found: Any) -> list[dict[str, Any]]:
+    """6.00 USD/h in two fleets, of which one task holds 2.00."""
+    small = {"resources": {"cpu": 2}, "blocks": 1, "instance_types": ["t3.medium"], "backends": ["aws"]}
+    train = task("train", "true", fleets=["big"])
+    return [CLOUD, fleet("big", nodes=2, **small), fleet("small", nodes=1, **small), train, limits(**found)]
+
+
+def test_a_refused_plan_is_shown_with_what_costs_most(project):
+    """By `plan` and by `apply`, in every format; and nothing is done."""
+    project.declare(*two_fleets(cost_per_hour=5))
+    done = project.run("plan", *OFFLINE, "--report", "p.md", "--report", "p.html", code=1)
+    most = "the limit is 5.00: fleet/big 4.00 (task/train 2.00), fleet/small 2.00"
+    assert most in done.err
+    assert "+ node/big-0, node/big-1" in done.out
+    assert "Plan: 5 to create" in done.out
+    assert done.out.endswith("The plan cannot be applied: 1 error.\n")
+    table = [
+        ["fleet/big", "4.00", "2,920.00", "2", "nodes"],
+        ["task/train", "2.00", "1,460.00"],
+        ["idle", "2.00", "1,460.00"],
+        ["fleet/small", "2.00", "1,460.00", "1", "node"],
+    ]
+    for text in (done.out, *((project.path / name).read_text() for name in ("p.md", "p.html"))):
+        rows = [line.split() for line in re.sub("<[^>]*>", "", text).splitlines()]
+        assert [row for row in table if row in rows] == table
+    assert "### fleetform: refused: 5 to create" in (project.path / "p.md").read_text()
+    assert "| USD an hour | 0.00 | 6.00 | +6.00 |" in (project.path / "p.md").read_text()
+    shown = project.run("plan", *OFFLINE, "--json", code=1).json
+    assert shown["result"] == "error"
+    assert len(shown["actions"]) == 5
+    assert shown["cost"]["fleets"] == [
+        {"fleet": "big", "nodes": 2, "hourly": 4.0, "tasks": [{"task": "train", "hourly": 2.0}]},
+        {"fleet": "small", "nodes": 1, "hourly": 2.0, "tasks": []},
+    ]
+    explained = project.run("explain", "task/train", "--offline", code=1)
+    assert most in explained.err
+    assert "task/train is placed by this plan" in explained.out
+
+
+def test_a_limit_of_nodes_names_the_largest_fleets(project):
+    project.declare(fleet("more", nodes=2), fleet("few", nodes=1), limits(nodes=2))
+    done = project.apply(code=1)
+    assert "there would be 3 nodes; the limit is 2: fleet/more 2, fleet/few 1" in done.err
+    assert "+ node/more-0, node/more-1" in done.out
+    assert project.run("state", "list").out == ""
+
+
+def test_errors_that_are_no_rules_show_no_plan(project):
+    odd = {"resources": {"cpu": 2}, "instance_types": ["t3.medium"], "backends": ["aws"]}
+    project.declare(*two_fleets(cost_per_hour=5), fleet("none", nodes=1, blocks=3, **odd))
+    assert project.run("plan", *OFFLINE, code=1).out == ""
+
+
+def test_status_says_which_limit_is_exceeded_and_by_what(project):
+    """A limit may be set later than what it limits was made."""
+    priced = {"name": "here", "type": "backend", "driver": "local"}
+    kind = {"instance_type": "box", "cpu": 2, "memory": "1GB", "price": 2.0}
+    here = {**priced, "regions": ["east"], "catalog": [kind]}
+    mine = fleet("dear", nodes=2, backends=["here"], blocks=2, resources={"cpu": 2})
+    project.declare(here, mine)
+    project.apply()
+    project.declare(here, mine, limits(cost_per_hour=3, nodes=2))
+    done = project.run("status")
+    assert "4.00 USD/h" in done.out
+    assert (
+        "Beyond the project's `limits`: 4 cost_per_hour, the limit is 3; USD/h: fleet/dear 4.00" in done.out
+    )
+    shown = project.status()
+    assert shown["limits"] == [
+        {"limit": "cost_per_hour", "most": 3.0, "now": 4.0},
+        {"limit": "nodes", "most": 2, "now": 2},
+    ]
+    assert [f["hourly"] for f in shown["fleets"]] == [4.0]
 
 
 def test_explain_names_the_limit_that_refuses(project):

@@ -369,7 +369,7 @@ def test_what_goes_beyond_a_limit_waits_and_the_rest_goes_on(project: Project):
     assert len(project.status()["nodes"]) == 2
     assert [v["name"] for v in project.status()["volumes"]] == ["data"]
     waits = [e for e in events_of(found.out) if e["event"] == "wait"]
-    assert any("there would be 3 nodes; the limit is 2" in e["why"] for e in waits)
+    assert any("there would be 3 nodes; the limit is 2: fleet/gpu 3" in e["why"] for e in waits)
     assert {e["address"] for e in waits} == {"node/gpu-2", "task/two"}
 
 

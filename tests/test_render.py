@@ -643,7 +643,14 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
     assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
     assert list(data["drift"][0]) == ["address", "change", "detail"]
-    assert list(data["cost"]) == ["hourly_before", "hourly_after", "bound_hourly", "currency", "excludes"]
+    assert list(data["cost"]) == [
+        "hourly_before",
+        "hourly_after",
+        "bound_hourly",
+        "currency",
+        "excludes",
+        "fleets",
+    ]
     assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts"]
 
 
@@ -671,7 +678,8 @@ def test_plan_json_values():
     assert data["unplaced"][0]["ranks"][1]["rejections"][0]["short"] == {"gpu": 7, "memory_mib": 49152}
     assert [r["verdict"] for r in data["unplaced"][0]["ranks"]] == ["fits", "cause", "not-tried", "not-tried"]
     cost = {"hourly_before": 0.0, "hourly_after": 2.46, "bound_hourly": 2.4}
-    assert data["cost"] == {**cost, "currency": "USD", "excludes": []}
+    fleets = [{"fleet": "pair", "nodes": 2, "hourly": 0.0, "tasks": [{"task": "train", "hourly": 0.0}]}]
+    assert data["cost"] == {**cost, "currency": "USD", "excludes": [], "fleets": fleets}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -916,7 +924,9 @@ def test_status_json():
         "format_version": 1,
         "lineage": "3f1c",
         "serial": 9,
-        "fleets": [{"name": "gpu", "nodes": 2, "blocks": {"total": 16, "busy": 3, "idle": 13}}],
+        "fleets": [
+            {"name": "gpu", "nodes": 2, "blocks": {"total": 16, "busy": 3, "idle": 13}, "hourly": 0.0}
+        ],
         "nodes": [
             {
                 "name": "gpu-0",
@@ -972,6 +982,7 @@ def test_status_json():
         "health": [],
         "drift": [{"address": "node/gpu-2", "change": "gone", "detail": "not there any more"}],
         "left_alone": [],
+        "limits": [],
         "spent": None,
     }
     golden("status.json", to_json(status_json(status_view())))

@@ -135,7 +135,7 @@ def plan_command(
     reports.write(plan)
     if reports.printed == "text":
         session.say(plan.diagnostics)
-        if plan.result != "error":
+        if plan.shown:
             _print(plan, paged=not no_pager, summary_only=summary_only)
     else:
         reports.print(plan)

@@ -219,7 +219,7 @@ class RunOutput:
             self.event({"event": "plan", "plan": plan_json(plan)})
             return
         self.session.say(plan.diagnostics)
-        if plan.result == "error":
+        if not plan.shown:
             return
         if self.doing == "destroy" and not plan.changes:
             self.out.write("Nothing to destroy.\n")

@@ -24,12 +24,10 @@ from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers
-from declarative.planner.preview import total_price
-from declarative.planner.types import Action, Fallback, Op, Plan, Spare
+from declarative.planner.shares import largest, shares
+from declarative.planner.types import ROUNDING, Action, Fallback, Op, Plan, Spare, total_price
 
 MOST_NAMED = 5
-ROUNDING = 1e-6
-"""USD an hour."""
 
 
 def limited(plan: Plan, desired: Desired) -> Plan:
@@ -64,7 +62,8 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         cost = f"{'at least ' if unknown else ''}{after * factor:,.2f} {unit}"
         summary = f"all nodes would cost {cost}; the limit is {most * factor:,.2f}"
         hint = f"declare less, or raise `limits.{name}`"
-        yield _beyond(desired, name, summary, hint, error=_grows(plan, after))
+        most_of_it = largest((n for n in plan.preview.nodes if n.stays), factor)
+        yield _beyond(desired, name, summary, hint, most_of_it, error=_grows(plan, after))
     elif unknown:
         yield _unpriced(plan, desired, name, unknown)
 
@@ -118,7 +117,8 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     hint = "wait for the next month, declare less, or raise `limits.cost_per_month`; `fleetform status` says "
     hint += "what was spent"
     error = bool(adding(plan))
-    yield _beyond(desired, "cost_per_month", summary, hint, error=error)
+    most_of_it = largest((n for n in plan.preview.nodes if n.stays), HOURS_A_MONTH)
+    yield _beyond(desired, "cost_per_month", summary, hint, most_of_it, error=error)
 
 
 def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
@@ -128,7 +128,10 @@ def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         return
     before = after - len(plan.of(Op.CREATE, "node")) + len(plan.of(Op.DELETE, "node"))
     summary = f"there would be {after} nodes; the limit is {most}"
-    yield _beyond(desired, "nodes", summary, "declare less, or raise `limits.nodes`", error=after > before)
+    fleets = sorted(shares(n for n in plan.preview.nodes if n.stays), key=lambda s: (-s.nodes, s.fleet))
+    most_of_them = and_more((f"fleet/{fleet.fleet} {fleet.nodes}" for fleet in fleets), MOST_NAMED)
+    hint = "declare less, or raise `limits.nodes`"
+    yield _beyond(desired, "nodes", summary, hint, most_of_them, error=after > before)
 
 
 def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[Diagnostic]:
@@ -157,10 +160,14 @@ def _names(action: Action) -> tuple[str, ...]:
     return address, address.rpartition("-")[0]
 
 
-def _beyond(desired: Desired, name: str, summary: str, hint: str, *, error: bool) -> Diagnostic:
+def _beyond(
+    desired: Desired, name: str, summary: str, hint: str, most_of_it: str = "", *, error: bool
+) -> Diagnostic:
+    """The finding; `most_of_it` names what costs most."""
+    beyond = summary if error else f"{summary}; this plan does not add to it"
     return Diagnostic(
         code="over-limit",
-        summary=summary if error else f"{summary}; this plan does not add to it",
+        summary=f"{beyond}: {most_of_it}" if most_of_it else beyond,
         hint=hint,
         span=desired.places.get(f"limits.{name}"),
         severity=Severity.ERROR if error else Severity.WARNING,

@@ -17,7 +17,7 @@ from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, Record, State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.nodes import node_of
-from declarative.planner.preview import held_by, total_price
+from declarative.planner.preview import held_by
 from declarative.planner.types import (
     Action,
     NodePreview,
@@ -28,6 +28,7 @@ from declarative.planner.types import (
     Reservation,
     ReservationStatus,
     Unplaced,
+    total_price,
 )
 
 Groups = Mapping[str, Collection[str]]

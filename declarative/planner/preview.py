@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,14 @@ from declarative.planner.actions import attached
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, node_of
 from declarative.planner.tasks import Course
-from declarative.planner.types import Cost, NodePreview, Reservation, ReservationStatus, held_price
+from declarative.planner.types import (
+    Cost,
+    NodePreview,
+    Reservation,
+    ReservationStatus,
+    held_price,
+    total_price,
+)
 from declarative.planner.volumes import VolumeDecision
 
 if TYPE_CHECKING:
@@ -81,16 +88,6 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
         status=ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW,
         restart=state.get("rank", name) is not None and not state.has_ended(name),
     )
-
-
-def total_price(prices: Iterable[float | None]) -> float | None:
-    """A sum with an unknown in it is unknown."""
-    total = 0.0
-    for price in prices:
-        if price is None:
-            return None
-        total += price
-    return round(total, 6)
 
 
 def cost(state: State, found: Decisions) -> Cost:

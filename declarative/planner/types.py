@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,8 @@ from declarative.placement.types import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
 
 FORMAT_VERSION = 1
+ROUNDING = 1e-6
+"""USD an hour."""
 
 
 class Op(StrEnum):
@@ -152,6 +154,16 @@ class Drift:
     address: str
     change: str
     detail: str
+
+
+def total_price(prices: Iterable[float | None]) -> float | None:
+    """A sum with an unknown in it is unknown."""
+    total = 0.0
+    for price in prices:
+        if price is None:
+            return None
+        total += price
+    return round(total, 6)
 
 
 def held_price(price: float | None, holders: Mapping[int, str], total: int) -> float | None:
@@ -388,6 +400,17 @@ class Plan:
         if tasks := {r.task for r in self.unplaced.counted}:
             return "waiting" if tasks <= {*self.unplaced.waiting} else "unplaced"
         return "changes" if self.changes else "unhealthy" if self.health else "none"
+
+    @property
+    def refused(self) -> bool:
+        """Whether only rules refuse the plan, `limits` and protections: there is a plan to look at."""
+        errors = {d.code for d in self.diagnostics if d.severity.value == "error"}
+        return bool(errors) and errors <= {"over-limit", "protected"}
+
+    @property
+    def shown(self) -> bool:
+        """Whether people get to see it: it has no errors, or is refused by rules."""
+        return self.result != "error" or self.refused
 
     @property
     def restarts(self) -> int:

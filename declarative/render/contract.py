@@ -207,7 +207,19 @@ def _left_alone() -> Schema:
 
 def status_schema() -> Schema:
     """The schema of `status --json`."""
-    fleet = record("A fleet.", name=text("Its name."), nodes=whole("How many it has."), blocks=_BLOCKS)
+    fleet = record(
+        "A fleet.",
+        name=text("Its name."),
+        nodes=whole("How many it has."),
+        blocks=_BLOCKS,
+        hourly=or_null(number("The cost of its nodes, USD an hour."), "if a price is unknown"),
+    )
+    limit = record(
+        "One of the project's `limits`.",
+        limit=text("Its name, such as `cost_per_hour`."),
+        most=number("The limit: USD, or nodes."),
+        now=or_null(number("What is there: in a month, what these nodes cost."), "if a price is unknown"),
+    )
     volume = record(
         "A volume.",
         name=text("Its name."),
@@ -249,6 +261,7 @@ def status_schema() -> Schema:
             "The unreadable backends that the leading loop leaves alone.",
             _left_alone(),
         ),
+        limits=list_of("The project's `limits` of cost and nodes, beside what is there.", limit),
         spent=or_null(spent, "if nobody counts it"),
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 from declarative.model.diagnostic import Diagnostic
 from declarative.placement.types import Refusal
 from declarative.planner.health import Health
+from declarative.planner.shares import shares
 from declarative.planner.types import FORMAT_VERSION, Action, Drift, Part, Plan, Reservation
 from declarative.render.approval import approval_in
 from declarative.render.plain import inputs_data, moved_data, plain
@@ -103,6 +104,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "bound_hourly": _number(plan.preview.cost.bound),
             "currency": "USD",
             "excludes": list(plan.preview.cost.excludes),
+            "fleets": [
+                {
+                    "fleet": fleet.fleet,
+                    "nodes": fleet.nodes,
+                    "hourly": _number(fleet.hourly),
+                    "tasks": [{"task": t.task, "hourly": _number(t.hourly)} for t in fleet.tasks],
+                }
+                for fleet in shares(node for node in plan.preview.nodes if node.stays)
+            ],
         },
         "summary": {**plan.summary(), "restarts": plan.restarts},
         "diagnostics": diagnostics_json(plan.diagnostics),
@@ -245,6 +255,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
             }
             for a in view.left_alone
         ],
+        "limits": [{"limit": x.name, "most": _number(x.most), "now": _number(x.now)} for x in view.limits],
         "spent": view.spent and {"month": view.spent.month, "usd": round(view.spent.dollars, 2)},
     }
 
@@ -254,7 +265,12 @@ def _blocks(total: int, busy: int) -> dict[str, int]:
 
 
 def _fleet(fleet: FleetView) -> dict[str, Any]:
-    return {"name": fleet.name, "nodes": fleet.nodes, "blocks": _blocks(fleet.total, fleet.busy)}
+    return {
+        "name": fleet.name,
+        "nodes": fleet.nodes,
+        "blocks": _blocks(fleet.total, fleet.busy),
+        "hourly": _number(fleet.hourly),
+    }
 
 
 def _node(node: NodeView) -> dict[str, Any]:

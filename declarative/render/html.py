@@ -20,6 +20,7 @@ from declarative.render.plan import (
     note_lines,
     part_lines,
     queue_lines,
+    share_lines,
     suggestion_lines,
     summary_lines,
 )
@@ -82,7 +83,9 @@ def _title(plan: Plan) -> str:
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
     changes = ", ".join(text for text in (counts, lacking) if text)
-    return "Plan with errors" if plan.result == "error" else f"Plan: {changes or 'no changes'}"
+    if not plan.shown:
+        return "Plan with errors"
+    return f"{'Refused plan' if plan.refused else 'Plan'}: {changes or 'no changes'}"
 
 
 def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -91,6 +94,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     yield from _lines(
         "findings", "Errors and warnings", diagnostics_text(plan.diagnostics, color=False).split("\n")
     )
+    yield from _lines("shares", "What costs most, USD an hour and a month", share_lines(plan, _PLAIN)[2:])
     destroyed = [next(iter(group_lines(group, _PLAIN, None))) for group in grouped(gone)]
     yield from _lines("destroyed", f"Destroyed or replaced: {len(gone)}", destroyed)
     waiting = frozenset(plan.unplaced.waiting)

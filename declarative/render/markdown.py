@@ -35,6 +35,7 @@ from declarative.render.plan import (
     part_lines,
     queue_lines,
     renames,
+    share_lines,
     suggestion_lines,
 )
 from declarative.render.plan_tables import (
@@ -121,7 +122,7 @@ def _not_shown(plan: Plan, max_chars: int) -> str:
 
 
 def _title(plan: Plan) -> str:
-    if plan.result == "error":
+    if not plan.shown:
         return "the plan has errors"
     if plan.scope.refresh_only:
         found = len(plan.observed.drift)
@@ -130,15 +131,17 @@ def _title(plan: Plan) -> str:
     texts = [f"{count} to {change}" for change, count in summary.items() if count]
     if refused := len(plan.unplaced.refusals):
         texts.append(f"{plural(refused, 'task')} cannot be placed")
-    return ", ".join(texts) or "no changes"
+    changes = ", ".join(texts) or "no changes"
+    return f"refused: {changes}" if plan.refused else changes
 
 
 def _summary(plan: Plan) -> list[str]:
     """The cost, and warnings that must not be overlooked."""
     errors = [d for d in plan.diagnostics if d.severity.value == "error"]
-    if errors:
-        return [f"**The plan cannot be applied: {count_text(errors)}.**"]
-    lines = _cost_table(plan.preview.cost)
+    refusal = [f"**The plan cannot be applied: {count_text(errors)}.**"] if errors else []
+    if not plan.shown:
+        return refusal
+    lines = [*refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
     if text := adoption_text(plan):
         lines += ["", text]
     if plan.restarts:
@@ -245,6 +248,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
     sections = [
         Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
+        Section("What costs most, USD an hour and a month", (share_lines(plan, _PLAIN)[2:], []), open=True),
         _unplaced(plan),
         Section(
             f"Renamed: {len(plan.scope.moved)}",

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
+from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
+from declarative.planner.shares import shares
 from declarative.planner.types import Cost, Op, Plan
 from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
 from declarative.render.data import iso
@@ -46,6 +48,8 @@ OLD = 90
 """Prices older than so many days are shown with their age."""
 LATER = {"node-mismatch", "blocks-wait"}
 """Warnings of changes that are made later."""
+MOST_SHARES = 10
+"""At most so many fleets, and tasks of a fleet, are listed with their cost."""
 MOST_ENDED = 5
 """At most so many tasks that ended without success are named."""
 ENDS = {"failed": "failed", "lost": "was lost", "stopped": "was stopped"}
@@ -75,6 +79,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     lines += suggestion_lines(plan, paint)
     lines += backend_lines(plan, width)
     lines += health_lines(plan.health, paint, width)
+    lines += share_lines(plan, paint)
     top = [*summary, ""] if len(lines) > LONG else []
     return seal([*top, *lines, *note_lines(plan, paint), *summary], color=color)
 
@@ -225,6 +230,29 @@ def _above(cost: Cost) -> str:
     above = math.ceil(1000 * (cost.after / cost.bound - 1 - SAME)) / 10
     least = f"the least possible{' at known prices' if cost.unpriced else ''}"
     return f" (at most {above:,.1f} % above {least})" if above > 0 else f" ({least})"
+
+
+def share_lines(plan: Plan, paint: Paint) -> list[str]:
+    """What each fleet and task costs, if a limit is exceeded; what costs most comes first."""
+    if all(d.code != "over-limit" for d in plan.diagnostics):
+        return []
+    rows: list[list[Cell]] = []
+    fleets = shares(node for node in plan.preview.nodes if node.stays)
+    for fleet in fleets[:MOST_SHARES]:
+        rows.append(_share(f"fleet/{clean(fleet.fleet)}", fleet.hourly, plural(fleet.nodes, "node")))
+        rows += [_share(f"  task/{clean(t.task)}", t.hourly, "") for t in fleet.tasks[:MOST_SHARES]]
+        if rest := len(fleet.tasks[MOST_SHARES:]):
+            rows.append([Cell(f"  {plural(rest, 'more task', 'more tasks')}")])
+        if fleet.tasks and fleet.idle:
+            rows.append(_share("  idle", fleet.idle, ""))
+    if rest := len(fleets[MOST_SHARES:]):
+        rows.append([Cell(plural(rest, "more fleet", "more fleets"))])
+    return ["What costs most, USD an hour and a month:", "", *columns(rows, paint), ""]
+
+
+def _share(name: str, hourly: float | None, note: str) -> list[Cell]:
+    month = "unknown" if hourly is None else f"{hourly * HOURS_A_MONTH:,.2f}"
+    return [Cell(name), Cell(money(hourly), right=True), Cell(month, right=True), Cell(note)]
 
 
 def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:

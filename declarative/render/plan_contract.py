@@ -136,6 +136,23 @@ def _cost() -> Schema:
             "What is billed but not in these sums, since backends report no price for it.",
             one_of("", ("volumes",)),
         ),
+        fleets=list_of(
+            "What `hourly_after` is for; what costs most comes first, and an unknown price before that.",
+            record(
+                "The nodes of one fleet.",
+                fleet=text("Its name."),
+                nodes=whole("How many there would be."),
+                hourly=or_null(number("All of them."), "if a price is unknown"),
+                tasks=list_of(
+                    "The tasks that hold blocks of them.",
+                    record(
+                        "One task.",
+                        task=text("Its name."),
+                        hourly=or_null(number("Its blocks."), "if a price is unknown"),
+                    ),
+                ),
+            ),
+        ),
     )
 
 

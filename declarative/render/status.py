@@ -12,6 +12,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
 from declarative.model.status import NodeState, Silence
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
+from declarative.planner.shares import largest
 from declarative.planner.types import Drift
 from declarative.render.data import iso
 from declarative.render.text import (
@@ -226,6 +227,14 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
         what = clean(f"backend/{left.backend}" + (f" ({left.part})" if left.part else ""))
         when = f"since {iso(left.since)}, until {iso(left.until)}"
         lines += ["", *wrapped(f"The loop leaves {what} alone {when}: {sentence(left.why)}", width)]
+    over = [
+        f"{limit.now:,g} {limit.name}, the limit is {limit.most:,g}"
+        for limit in view.limits
+        if limit.exceeded
+    ]
+    if over:
+        most = f"; USD/h: {clean(most)}" if (most := largest(view.nodes)) else ""
+        lines += ["", *wrapped(f"Beyond the project's `limits`: {'; '.join(over)}{most}", width)]
     if view.spent is not None and view.spent.dollars:
         lines += ["", f"Spent in {view.spent.month}: {money(view.spent.dollars)} USD"]
     return seal(lines, color=color)
@@ -242,6 +251,7 @@ def _fleets(view: StatusView, paint: Paint) -> list[str]:
             Cell(f"{fleet.nodes} {'node' if fleet.nodes == 1 else 'nodes'}", right=True),
             Cell(f"{fleet.busy}/{fleet.total} busy", right=True),
             Cell(f"{fleet.total - fleet.busy} idle", right=True),
+            Cell("" if fleet.hourly == 0 else f"{money(fleet.hourly)} USD/h", right=True),
         ]
         for fleet in view.fleets
     ]

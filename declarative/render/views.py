@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from declarative.model.blocks import Shape
@@ -10,10 +10,11 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import dataclass
 from declarative.model.resource import Desired, Host
 from declarative.model.spec import StopCriteria
+from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
 from declarative.model.state import Record, State, drain_of, natural, readiness_of, task_state
 from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
-from declarative.planner.types import Drift, Spent
+from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
 from declarative.store.loops import LeftAlone
 
 
@@ -25,6 +26,23 @@ class FleetView:
     nodes: int
     total: int
     busy: int
+    hourly: float | None = 0.0
+    """The cost of its nodes, USD an hour; None if a price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitView:
+    """One of the project's `limits` beside what is there."""
+
+    name: str
+    most: float
+    now: float | None
+    """None if a price is unknown."""
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more is there than the limit allows."""
+        return self.now is not None and self.now > self.most + ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +67,8 @@ class NodeView:
     observed_at: float | None = None
     reason: str | None = None
     age: float | None = None
+    cost: float | None = 0.0
+    """What it costs this project, USD an hour; None if unknown."""
     drained: Drain | None = None
     silence: Silence | None = None
     """Since when the node does not answer; None if it answers."""
@@ -126,6 +146,7 @@ class StatusView:
     """What differs from the record. The fields above leave out things that are gone."""
     left_alone: tuple[LeftAlone, ...] = ()
     """Backends that a loop leaves alone."""
+    limits: tuple[LimitView, ...] = ()
     spent: Spent | None = None
     """The cost of the nodes in this month; None if nobody counts it."""
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -162,13 +183,31 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
             for r in state.of("volume")
         ),
         tasks=_tasks(desired, state),
+        limits=tuple(_limits(desired.project.limits, nodes)),
     )
+
+
+def _limits(limits: Limits, nodes: tuple[NodeView, ...]) -> Iterator[LimitView]:
+    """The project's limits of cost and nodes. That of a month is for nodes that are there all month."""
+    hourly = total_price(n.cost for n in nodes)
+    month = None if hourly is None else hourly * HOURS_A_MONTH
+    for name, most, now in (
+        ("cost_per_hour", limits.cost_per_hour, hourly),
+        ("cost_per_month", limits.cost_per_month, month),
+        ("nodes", limits.nodes, len(nodes)),
+    ):
+        if most is not None:
+            yield LimitView(name=name, most=most, now=now)
 
 
 def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
     mine = [n for n in nodes if n.fleet == name]
     return FleetView(
-        name=name, nodes=len(mine), total=sum(n.total for n in mine), busy=sum(n.busy for n in mine)
+        name=name,
+        nodes=len(mine),
+        total=sum(n.total for n in mine),
+        busy=sum(n.busy for n in mine),
+        hourly=total_price(n.cost for n in mine),
     )
 
 
@@ -186,6 +225,7 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
         zone=inputs.zone,
         instance_type=inputs.instance_type,
         price=inputs.price,
+        cost=held_price(inputs.price, held, inputs.blocks) if "partition" in inputs.host else inputs.price,
         silence=state.silent.get(record.address.name),
         observed_at=seen.observed_at,
         age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
