@@ -320,3 +320,51 @@ def test_two_checkouts_of_one_state_need_one_key(tmp_path, ec2):
     assert "warning[node-not-ready]: node/gpu-0, node/gpu-1 take no work" in done.err
     assert "the private key of this state's nodes is not here" in done.err
     two.run("destroy", "--auto-approve", env=shared)
+
+
+def differences(project):
+    """Address → field, old and new value, of a plan with nothing to do."""
+    plan = project.run("plan", "--json", "--detailed-exitcode", env=ENV).json
+    assert (plan["result"], plan["actions"]) == ("none", [])
+    return {d["address"]: (d["field"], d["before"], d["after"]) for d in plan["differences"]}
+
+
+def test_another_image_is_shown_until_the_node_is_made_anew(project, ec2):
+    """Another AMI, a filter, and one that does not exist: online, offline and by `drift`."""
+    other, newest = "ami-0000000a", "ami-0000000b"
+    node = fleet("web", backends=["aws"], nodes=1, resources={"cpu": 2})
+    project.declare(backend(ec2.port), node)
+    project.apply(env=ENV)
+    assert differences(project) == {}
+    for image, becomes in ((other, other), ({"filter": {"name": "noble-*"}}, newest)):
+        project.declare({**backend(ec2.port), "image": image}, node)
+        assert differences(project) == {"node/web-0": ("image", AMI, becomes)}
+        for command in (("plan",), ("drift",)):
+            done = project.run(*command, env=ENV)
+            assert f'image: "{AMI}" → "{becomes}"' in done.out
+            assert "Everything is as declared" not in done.out
+            assert "made anew: `fleetform apply --replace node/web-0`." in done.out
+    assert 'image: "ami-00000001" → {filter: {name: noble-*}}' in project.run("plan", "--offline").out
+
+    project.declare({**backend(ec2.port), "image": "ami-ffffffff"}, node)
+    done = project.run("plan", env=ENV)
+    assert "warning[backend-refuses]" in done.out + done.err
+    assert "us-east-1 has no image ami-ffffffff" in done.out + done.err
+    assert f'image: "{AMI}" → "ami-ffffffff"' in done.out
+
+    project.declare({**backend(ec2.port), "image": {"filter": {"name": "noble-*"}}}, node)
+    asked = project.run("plan", "--replace", "node/web-0", env=ENV)
+    assert 'settings.image: "ami-00000001" → {filter: {name: noble-*}}' in asked.out
+    project.apply("--replace", "node/web-0", env=ENV)
+    assert differences(project) == {}
+    # A newer image with a name that fits: the same filter gives another one by now.
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    (made,) = region.instances({"tag:fleetform:owner": [lineage], "instance-state-name": ["running"]})
+    region.ask("CreateImage", InstanceId=made.id, Name="noble-20270101")
+    ((field, before, after),) = differences(project).values()
+    assert (field, before) == ("image", newest)
+    assert after not in (AMI, other, newest)
+    replaced = project.run("plan", "--replace", "node/web-0", env=ENV).out
+    assert f'image: "{newest}" → "{after}"' in replaced
+    project.run("destroy", "--auto-approve", env=ENV)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli import ended, fleet, volume
 from tests.cloud_openstack import run
-from tests.cloud_openstack.server import REGION, SmallCloud
+from tests.cloud_openstack.server import IMAGE, REGION, SmallCloud
 from tests.test_restored import by_file
 
 pytestmark = pytest.mark.slow
@@ -262,3 +262,29 @@ def test_a_restored_state_makes_anew_what_is_gone(project, cloud):
     assert count(cloud.servers) == ["node/gpu-0"]
     assert count(cloud.volumes) == ["volume/base", "volume/data"]
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+
+
+def test_an_image_that_is_made_anew_under_its_name(project, cloud):
+    """Another one of that name is a difference; one that a server was rebuilt from by hand is drift."""
+    node = fleet("web", backends=["stack"], nodes=1, resources={"cpu": 1})
+    project.declare(backend(cloud), node)
+    project.apply(env=ENV)
+    assert "Everything is as declared" in project.run("plan", env=ENV).out
+    newer = "0" * 8 + IMAGE[8:]
+    cloud.images = [{"id": newer, "name": "debian-12", "status": "active"}]
+    plan = project.run("plan", "--json", env=ENV).json
+    (found,) = plan["differences"]
+    assert (plan["result"], plan["drift"]) == ("none", [])
+    assert found == {
+        "address": "node/web-0",
+        "field": "image",
+        "before": IMAGE,
+        "after": newer,
+        "replaced": False,
+    }
+    (server,) = cloud.servers.values()
+    server["image"] = {"id": newer}
+    done = project.run("drift", "--json", code=2, env=ENV).json
+    assert [d["detail"] for d in done["drift"]] == [f"`image` is {newer}, and was {IMAGE}"]
+    assert done["differences"] == []
+    assert project.run("plan", "--json", env=ENV).json["actions"] == []

@@ -1132,6 +1132,7 @@ def test_the_shape_of_actions():
         "queued",
         "health",
         "drift",
+        "differences",
         "cost",
         "summary",
         "diagnostics",

@@ -366,7 +366,7 @@ def _recorded(draft: _Draft, desired: Desired) -> State:
     """The state in which those nodes are there and those tasks run."""
     found: list[Record] = []
     for name, (fleet, offer) in draft.nodes.items():
-        inputs = node_inputs(desired.fleets[fleet], offer)
+        inputs = node_inputs(desired.fleets[fleet], offer, desired.backends.get(offer.backend))
         found.append(Record(address=Address("node", name), backend=offer.backend, inputs=data_of(inputs)))
     for busy in draft.busy:
         rank = f"{busy.task}-0"

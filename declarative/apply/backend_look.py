@@ -30,10 +30,17 @@ from declarative.apply.unreachable import blocks_of
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
-from declarative.model.state import ORPHAN, Address, Record, State, machine_name, made_as, natural
+from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness
 from declarative.planner.inventory import PartitionNode
-from declarative.provider import Provider, ProviderError, Thing, TransientError
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    Provider,
+    ProviderError,
+    Thing,
+    TransientError,
+)
 from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
 
@@ -66,6 +73,7 @@ class BackendLook:
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
     existing: dict[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
+    images: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, more: BackendLook) -> None:
         """Add the result of another look."""
@@ -79,6 +87,7 @@ class BackendLook:
         self.past |= more.past
         self.existing |= more.existing
         self.taken |= more.taken
+        self.images |= more.images
 
     def note(self, visits: Mapping[str, Visit]) -> None:
         """Note the visits of hosts."""
@@ -126,6 +135,8 @@ def look_at(
     more = _may_have_more(state, name, backends)
     if name in backends_of(state) or (every and more):
         _look_at_all(state, name, backends, found, patience)
+        if offers and not found.diagnostics:
+            _look_for_images(state, name, backends, found)
     elif offers and more:
         # One that cannot be read is no matter as long as nothing is wanted of it. Only a loop asks twice: it
         # would leave it alone.
@@ -152,6 +163,40 @@ def _look_at_all(state: State, name: str, backends: Backends, found: BackendLook
             _look_at_machines(state, name, nodes, backends, found)
     except ProviderError as error:
         _note_unreadable(name, error, nodes, found)
+
+
+def _look_for_images(state: State, name: str, backends: Backends, found: BackendLook) -> None:
+    """Which image the nodes of a backend would start from if they were made anew. A cloud that does not
+    answer this is asked again by the next look; one without the image gets a warning.
+    """
+    started: dict[str, set[str]] = {}
+    for record in state.of("node"):
+        if record.backend == name and record.node.instance_id is None and record.outputs.get(IMAGE):
+            started.setdefault(record.node.region, set()).add(str(record.outputs[IMAGE]))
+
+    def ask(provider: RenamedBackend, patience: Policy) -> dict[str, str | None]:
+        return {
+            region: call(partial(provider.starts_from, region, known), policy=patience)
+            for region, known in sorted(started.items())
+        }
+
+    try:
+        images = backends.read(name, ask, part=IMAGE) if started else {}
+        found.images.update({(name, region): made for region, made in images.items() if made})
+    except PermanentError as error:
+        if error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID):
+            summary = f"backend {name} would refuse to make its nodes anew: {error.summary}"
+            found.diagnostics.append(
+                Diagnostic(
+                    code="backend-refuses",
+                    summary=summary,
+                    hint=error.hint,
+                    address=f"backend/{name}",
+                    severity=Severity.WARNING,
+                )
+            )
+    except ProviderError:
+        return
 
 
 def _things_alone(provider: RenamedBackend, patience: Policy) -> Sequence[Thing]:

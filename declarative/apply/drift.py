@@ -16,7 +16,7 @@ from typing import Any
 from declarative.apply.renames import RenamedBackend, as_recorded, record_token
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.record import dataclass
-from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, made_as
+from declarative.model.state import ANOTHERS, IMAGE, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import PATIENCE, call
@@ -72,15 +72,22 @@ class Compared:
 
     def found(self, record: Record, thing: Thing) -> None:
         """It is there, as it was recorded or not."""
-        words = [_difference(record, key, thing.actual[key]) for key in sorted(thing.actual)]
-        if thing.actual:
-            self.altered[record.address] = dict(thing.actual)
+        actual = {**thing.actual, **_other_image(record, thing)}
+        words = [_difference(record, key, actual[key]) for key in sorted(actual)]
+        if actual:
+            self.altered[record.address] = actual
         seen = as_recorded(thing, record) if thing.known else dict(record.inputs)
         if seen != dict(record.inputs):
             off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
             words.append(f"differs in {', '.join(off)}")
         if words:
             self.drift.append(Drift(address=str(record.address), change="changed", detail="; ".join(words)))
+
+
+def _other_image(record: Record, thing: Thing) -> dict[str, Any]:
+    """The image that a node has by now, if it is not the one that it started from."""
+    was, now = record.outputs.get(IMAGE), thing.outputs.get(IMAGE)
+    return {IMAGE: now} if record.address.kind == "node" and was and now and was != now else {}
 
 
 def compare(
@@ -217,7 +224,7 @@ def _difference(record: Record, key: str, now: object) -> str:
     """One difference in words."""
     if key == ANOTHERS:
         return "its tags say that it is another's: it is left alone"
-    was = getattr(record.typed, key, None)
+    was = record.outputs.get(IMAGE) if key == IMAGE else getattr(record.typed, key, None)
     if key == TAGS:
         return _tags(was or {}, dict(now) if isinstance(now, Mapping) else {})
     return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"

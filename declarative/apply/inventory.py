@@ -86,6 +86,7 @@ def look(
         existing=found.existing,
         taken=found.taken,
         left_out=tuple(left_out),
+        images=found.images,
         own_gpus=own_gpus(backends) if gpus and not offline else None,
         diagnostics=tuple(found.diagnostics),
     )

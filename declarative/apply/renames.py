@@ -61,6 +61,7 @@ from declarative.provider.optional import (
     Recalls,
     Rehearses,
     Seat,
+    StartsFrom,
     Tells,
     TellsUnused,
     Terminal,
@@ -180,6 +181,11 @@ class RenamedBackend:
             summary = "it cannot take on instances or volumes that are there"
             raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that can")
         return self._provider.existing(kind, ids)
+
+    @timed
+    def starts_from(self, region: str, known: Collection[str]) -> str | None:
+        """See `provider.StartsFrom`; None if it cannot tell."""
+        return self._provider.starts_from(region, known) if isinstance(self._provider, StartsFrom) else None
 
     @timed
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:

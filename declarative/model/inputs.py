@@ -35,6 +35,10 @@ class OfferInputs:
     price: float | None = None
     max_price: float | None = None
     resources: Shape
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What its backend's document declared for it when it was made, on a cloud: see
+    `resource.settings_of`.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

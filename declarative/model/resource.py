@@ -16,7 +16,7 @@ from declarative.model.manifest import Manifest
 from declarative.model.record import dataclass
 from declarative.model.schema.decode import encode
 from declarative.model.spec.amounts import Count, Duration, Memory
-from declarative.model.spec.backend import Backend
+from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
 from declarative.model.spec.fleet import Fleet
 from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
@@ -356,25 +356,59 @@ def size_order(offer: Offer) -> tuple[object, ...]:
     return (guide, shape.gpus, *gpu_order(shape), shape.cpu, shape.memory_mib)
 
 
-def offer_inputs(fleet: Fleet, offer: Offer) -> OfferInputs:
-    """The inputs of the offer that a node of `fleet` takes."""
-    return OfferInputs(**_of_offer(fleet, offer))
+HOW_REACHED = frozenset(
+    (
+        *("timeout", "connect_timeout", "identity_file", "ssh_config", "known_hosts"),
+        *("profile", "interface", "settle", "volume_iops", "volume_throughput"),
+    )
+)
+"""Options of clouds that do not shape a node: how the cloud and its nodes are reached, and options of
+volumes. All others do, also those of drivers that are not known here.
+"""
 
 
-def node_inputs(fleet: Fleet, offer: Offer) -> NodeInputs:
-    """The inputs of a node of `fleet` that takes `offer`, which can be split as the fleet says."""
+def settings_of(backend: Backend | None, region: str, zone: str | None) -> dict[str, Any]:
+    """What a cloud's document declares for a node that is made in a place: its driver, image, user, network
+    and options. Empty for other drivers, whose nodes have nothing of it.
+    """
+    if backend is None or backend.provider in (LOCAL, *EXISTING):
+        return {}
+    network = encode(backend.network) if backend.network else {}
+    image = (backend.image.get(region) or backend.image.get(ANYWHERE)) if backend.image else None
+    subnets = network.pop("subnets", {})
+    network["subnet"] = subnets.get(zone) or subnets.get(region)
+    found = {
+        "driver": backend.provider,
+        "image": {FILTER: encode(image)} if isinstance(image, ImageFilter) else image,
+        "ssh_user": backend.ssh_user and str(backend.ssh_user),
+        "network": {key: value for key, value in sorted(network.items()) if value is not None},
+        "options": {k: v for k, v in sorted(backend.options.items()) if k not in HOW_REACHED},
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def offer_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> OfferInputs:
+    """The inputs of the offer that a node of `fleet` takes. `backend` is the declared one of the offer."""
+    return OfferInputs(**_of_offer(fleet, offer, backend))
+
+
+def node_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> NodeInputs:
+    """The inputs of a node of `fleet` that takes `offer`, which can be split as the fleet says. `backend` is
+    the declared one of the offer.
+    """
     blocks = split(offer.shape, offer.blocks(fleet))
     assert blocks is not None
     return NodeInputs(
         fleet=str(fleet.name),
         blocks=blocks,
         host=dict(offer.host.fields) if offer.host else {},
-        **_of_offer(fleet, offer),
+        **_of_offer(fleet, offer, backend),
         **fleet_marks(fleet),
     )
 
 
-def _of_offer(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+def _of_offer(fleet: Fleet, offer: Offer, backend: Backend | None) -> dict[str, Any]:
+    adopted = offer.host is not None and INSTANCE_ID in offer.host.fields
     return {
         "backend": offer.backend,
         "region": offer.region,
@@ -384,6 +418,7 @@ def _of_offer(fleet: Fleet, offer: Offer) -> dict[str, Any]:
         "price": offer.price,
         "max_price": fleet.max_price if offer.spot and offer.bids else None,
         "resources": offer.shape,
+        "settings": {} if adopted else settings_of(backend, offer.region, offer.zone),
     }
 
 

@@ -293,6 +293,11 @@ TAGS = "tags"
 """The key in `provider.Thing.actual` for what is left of the tags that a thing was made with, including those
 that name its owner. They are put back in place."""
 
+IMAGE = "image"
+"""The output of a node with the id of the image that it started from, and the key in `Thing.actual` of the
+one that it has by now. Nothing is done about that.
+"""
+
 ANOTHERS = "owner"
 """The key there for another owner that the thing's tags name. Then the thing is not touched."""
 

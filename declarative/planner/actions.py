@@ -101,7 +101,8 @@ def _launch_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, rec
     for node in outcome.launches:
         assert node.offer is not None
         address, old = Address("node", node.name), again.get(node.name)
-        after = node_inputs(fleets.desired.fleets[node.fleet], node.offer)
+        backend = fleets.desired.backends.get(node.offer.backend)
+        after = node_inputs(fleets.desired.fleets[node.fleet], node.offer, backend)
         if old:
             reason = old.goes or Reason.CHANGED
         elif _is_gone(steps, recorded, address):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from declarative.model.blocks import maker_of
 from declarative.model.record import dataclass
 from declarative.model.resource import Offer, offer_inputs
-from declarative.model.spec import Fleet, Task
+from declarative.model.spec import Backend, Fleet, Task
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
@@ -96,6 +96,7 @@ class _Search:
 
     offers: Mapping[str, tuple[Offer, ...]]
     fleets: Mapping[str, Fleet]
+    backends: Mapping[str, Backend]
     left: int = MOST_LOOKS
     kinds: dict[str, list[tuple[Kind, Offer]]] = field(default_factory=dict)
 
@@ -145,7 +146,8 @@ def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
     fleets, launches = found.fleets, found.outcome.launches
     if not launches:
         return ()
-    search = _Search(offers=fleets.offers, fleets=fleets.desired.fleets)
+    desired = fleets.desired
+    search = _Search(offers=fleets.offers, fleets=desired.fleets, backends=desired.backends)
     members = _members(found)
     by_fleet: dict[str, list[Node]] = defaultdict(list)
     for node in launches:
@@ -206,7 +208,7 @@ def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wante
     out: list[Fallback] = []
     for alike in _alike(members):
         fleet = search.fleets[alike[0].node.fleet]
-        ways = tuple((_spare(fleet, o),) for o in _few(search.fitting(alike[0], bounds)))
+        ways = tuple((_spare(search, fleet, o),) for o in _few(search.fitting(alike[0], bounds)))
         out.append(Fallback(kinds=(_names(alike),), ways=ways, wanted=wanted))
     return out
 
@@ -234,7 +236,7 @@ def _cluster(
     ways = _ways(search, kinds, _beside(staying, place))
     if {_place_of(offer) for way in ways for offer in way} <= {place}:
         return _each(search, new, _at(place), wanted=wanted)
-    spares = tuple(tuple(_spare(fleet, offer) for offer in way) for way in ways)
+    spares = tuple(tuple(_spare(search, fleet, offer) for offer in way) for way in ways)
     names = tuple(sorted(_names(idle), key=natural))
     return [Fallback(kinds=tuple(map(_names, kinds)), ways=spares, together=True, idle=names, wanted=wanted)]
 
@@ -325,5 +327,5 @@ def _cost(offer: Offer) -> float:
     return DEAR if offer.price is None else offer.price
 
 
-def _spare(fleet: Fleet, offer: Offer) -> Spare:
-    return Spare(offer=offer_inputs(fleet, offer), limit=offer.limit)
+def _spare(search: _Search, fleet: Fleet, offer: Offer) -> Spare:
+    return Spare(offer=offer_inputs(fleet, offer, search.backends.get(offer.backend)), limit=offer.limit)

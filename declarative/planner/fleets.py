@@ -12,7 +12,17 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import Desired, Host, Offer, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
-from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, drain_of, natural, readiness_of
+from declarative.model.state import (
+    ANOTHERS,
+    IMAGE,
+    TAGS,
+    Address,
+    Record,
+    State,
+    drain_of,
+    natural,
+    readiness_of,
+)
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.types import FleetRule
 from declarative.planner.health import BOOTS, unfit
@@ -198,7 +208,7 @@ class Fleets:
         if off:
             return _Misfit(Reason.MISMATCH, off, f"it does not keep the fleet's `{off}` any more")
         altered = self.inventory.altered.get(decision.record.address, {})
-        other = min(altered.keys() - {TAGS, ANOTHERS}, default=None)
+        other = min(altered.keys() - {TAGS, ANOTHERS, IMAGE}, default=None)
         return _Misfit(Reason.DRIFT, other, f"somebody else changed its `{other}`") if other else None
 
     def _off(self, decision: NodeDecision, fleet: Fleet) -> str | None:

@@ -297,7 +297,7 @@ def _new(found: PartitionNode, fleet: Fleet) -> Record | None:
         host=host,
         can=found.readiness.can,
     )
-    inputs = data_of(node_inputs(fleet, offer))
+    inputs = data_of(node_inputs(fleet, offer, None))
     return Record(address=Address("node", host.name), backend=host.backend, inputs=inputs)
 
 

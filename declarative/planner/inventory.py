@@ -62,6 +62,10 @@ class Inventory:
     """Recorded node → what others hold there."""
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes as they are declared now."""
+    images: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Backend and region → the id of the image that a node made there now would start from, where nodes are
+    recorded and the cloud says so.
+    """
     own_gpus: tuple[str, ...] | None = None
     """The models of this machine's GPUs, for nodes of the driver `local`; None if they were not looked at."""
     diagnostics: tuple[Diagnostic, ...] = ()

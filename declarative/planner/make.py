@@ -16,6 +16,7 @@ from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.types import Node
 from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide
+from declarative.planner.differences import differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import NO_REASON, NODE_HINT, SICK, of_hosts, of_nodes, silence_text
@@ -28,6 +29,7 @@ from declarative.planner.tasks import Course, end_of, gang_state
 from declarative.planner.types import (
     Action,
     Basis,
+    Difference,
     Drift,
     Observed,
     Op,
@@ -114,6 +116,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             vanished=tuple(map(str, vanished(recorded, inventory))),
             ended=_ended(found, state),
             unfit=(*of_nodes(seen, inventory.silent, now), *of_hosts(inventory.left_out)),
+            differences=() if destroy else _differences(fleets, inventory),
         ),
         preview=Preview(
             nodes=node_previews(state, found),
@@ -126,6 +129,13 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         diagnostics=in_order(diagnostics),
     )
     return plan, found
+
+
+def _differences(fleets: Fleets, inventory: Inventory) -> tuple[Difference, ...]:
+    """What differs of the nodes that stay, and of those that are made anew."""
+    there = [f for f in fleets.decisions.values() if not f.ends]
+    anew = {f.node.name for f in there if f.again}
+    return differences_of((f.record for f in there), fleets.desired, inventory, anew)
 
 
 def basis_of(state: State) -> Basis:
@@ -407,6 +417,9 @@ def refreshed(desired: Desired, recorded: State, inventory: Inventory, now: floa
             unfit=(
                 *of_nodes([(n, found) for n, found in seen if found], inventory.silent, now),
                 *of_hosts(inventory.left_out),
+            ),
+            differences=differences_of(
+                (r for r in state.of("node") if r.node.fleet in desired.fleets), desired, inventory
             ),
         ),
         scope=Scope(refresh_only=True),

@@ -156,6 +156,21 @@ class Drift:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A declared value that a node was not made with: it gets it when it is made anew."""
+
+    address: str
+    field: str
+    """`image`, `network.subnet`, `resources.cpu`."""
+    before: Any
+    """The value that it was made with; None for none."""
+    after: Any
+    """The declared value; None if it is not to be had any more. A list for one of several."""
+    replaced: bool = False
+    """Whether this plan makes the node anew."""
+
+
 def total_price(prices: Iterable[float | None]) -> float | None:
     """A sum with an unknown in it is unknown."""
     total = 0.0
@@ -317,6 +332,8 @@ class Observed:
     """Tasks that stay failed, lost or stopped, each with its state. Only shown."""
     unfit: tuple[Health, ...] = ()
     """Nodes that stay and take no work, and declared hosts that are no nodes."""
+    differences: tuple[Difference, ...] = ()
+    """Declared values that nodes were not made with. Only shown: nothing is made anew for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

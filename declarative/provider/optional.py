@@ -96,6 +96,19 @@ class Clears(Protocol):
         ...
 
 
+@runtime_checkable
+class StartsFrom(Protocol):
+    """A cloud that can tell which image a new node would start from."""
+
+    def starts_from(self, region: str, known: Collection[str]) -> str | None:
+        """The id of the image for nodes of a region that are made now, in the form of the output `image`.
+
+        `known` are ids that nodes started from: a declared one of them need not be looked for. None if the
+        cloud does not say, or nothing is declared. `PermanentError` if there is no such image.
+        """
+        ...
+
+
 class Look(Protocol):
     """The result of a look at a host."""
 

@@ -11,6 +11,7 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import changes_text
 from declarative.model.state import Address
+from declarative.planner.differences import addresses
 from declarative.planner.types import Action, Op, Plan, Reason, ReservationStatus, adopted
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
@@ -24,6 +25,8 @@ SYMBOLS = {
 PLACED = ("reservation", "attachment")
 """Kinds whose creation takes one line; three or more share one, since the table of ranks lists them all."""
 FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH, Reason.DRIFT)
+WAITS_ANEW = "when it is made anew"
+"""When a node gets a declared value that it was not made with."""
 INDENT = " " * 6
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """A number that can be counted: `1` and `01` are different names."""
@@ -66,6 +69,35 @@ def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     for group in grouped(entries):
         out += group_lines(group, paint, width)
     return [*out, ""]
+
+
+def difference_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+    """The declared values that nodes were not made with, alike nodes together."""
+    by_node: dict[tuple[str, bool], list[tuple[str, Any, Any]]] = {}
+    for item in plan.observed.differences:
+        changed = (item.field, item.before, item.after)
+        by_node.setdefault((item.address, item.replaced), []).append(changed)
+    entries = [
+        ActionEntry(Address.parse(name), "update", "by this plan" if now else WAITS_ANEW, {}, tuple(changed))
+        for (name, now), changed in by_node.items()
+    ]
+    if not entries:
+        return []
+    shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
+    return ["Declared by now, and not what nodes were made with:", "", *shown, ""]
+
+
+def differing_text(plan: Plan) -> str:
+    """How many nodes wait to be made anew, and the command that does it for one; empty if none waits."""
+    waiting = addresses(plan.observed.differences)
+    if not waiting:
+        return ""
+    one = len(waiting) == 1
+    differ, are = ("differs", "it is") if one else ("differ", "they are")
+    return (
+        f"{plural(len(waiting), 'node')} {differ} from what is declared, until {are} made anew: "
+        f"`fleetform apply --replace {clean(waiting[0])}`"
+    )
 
 
 def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:

@@ -98,6 +98,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         ],
         "health": health_json(plan.health),
         "drift": _drift(plan.observed.drift),
+        "differences": [
+            {
+                "address": d.address,
+                "field": d.field,
+                "before": plain(d.before),
+                "after": plain(d.after),
+                "replaced": d.replaced,
+            }
+            for d in plan.observed.differences
+        ],
         "cost": {
             "hourly_before": _number(plan.preview.cost.before),
             "hourly_after": _number(plan.preview.cost.after),

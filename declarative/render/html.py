@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.model.state import rank_name
+from declarative.planner.differences import addresses
 from declarative.planner.types import Action, NodePreview, Op, Plan
-from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
+from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import (
@@ -82,10 +83,12 @@ def _title(plan: Plan) -> str:
     lacking = (
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
-    changes = ", ".join(text for text in (counts, lacking) if text)
+    changes = ", ".join(text for text in (counts, lacking) if text) or "no changes"
+    if waiting := len(addresses(plan.observed.differences)):
+        changes += f", {plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
     if not plan.shown:
         return "Plan with errors"
-    return f"{'Refused plan' if plan.refused else 'Plan'}: {changes or 'no changes'}"
+    return f"{'Refused plan' if plan.refused else 'Plan'}: {changes}"
 
 
 def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -117,6 +120,8 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
         "unstarted", "Not started, since there is no place", unstarted_lines(plan, _PLAIN, None)[2:]
     )
     yield from _lines("by-hand", "Possible by hand", suggestion_lines(plan, _PLAIN)[2:])
+    differing = difference_lines(plan, _PLAIN, None)[2:]
+    yield from _lines("differences", "Made with other values than are declared by now", differing)
     yield from _lines("backends", "Backends, as declared", backend_lines(plan, None)[2:])
     yield from _lines("notes", "How old the facts are", note_lines(plan, _PLAIN))
 

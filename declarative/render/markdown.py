@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from declarative.model.record import dataclass
 from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.planner.differences import addresses
 from declarative.planner.types import Cost, NodePreview, Op, Plan
 from declarative.render.actions import (
     SYMBOLS,
     ActionEntry,
     adoption_text,
+    difference_lines,
+    differing_text,
     entries_of,
     group_lines,
     grouped,
@@ -131,7 +134,9 @@ def _title(plan: Plan) -> str:
     texts = [f"{count} to {change}" for change, count in summary.items() if count]
     if refused := len(plan.unplaced.refusals):
         texts.append(f"{plural(refused, 'task')} cannot be placed")
-    changes = ", ".join(texts) or "no changes"
+    waiting = len(addresses(plan.observed.differences))
+    differ = f"{plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
+    changes = ", ".join([*(texts or ["no changes"]), *([differ] if waiting else [])])
     return f"refused: {changes}" if plan.refused else changes
 
 
@@ -142,6 +147,8 @@ def _summary(plan: Plan) -> list[str]:
     if not plan.shown:
         return refusal
     lines = [*refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
+    if text := differing_text(plan):
+        lines += ["", f"{text}."]
     if text := adoption_text(plan):
         lines += ["", text]
     if plan.restarts:
@@ -245,6 +252,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     drift = plan.observed.drift
     unstarted = unstarted_lines(plan, _PLAIN, None)[2:]
     suggestions = suggestion_lines(plan, _PLAIN)
+    differing = {item.address for item in plan.observed.differences}
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
     sections = [
         Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
@@ -274,6 +282,11 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
         Section("Not started, since there is no place", (unstarted, [])),
         Section("Possible by hand", (suggestions, [])),
+        Section(
+            f"Made with other values than are declared by now: {len(differing)}",
+            (difference_lines(plan, _PLAIN, None)[2:], _counted(len(differing), "node")),
+            open=True,
+        ),
         Section(
             "Backends, as declared",
             (backend_lines(plan, None)[2:], _counted(len(plan.preview.backends), "backend")),

@@ -15,7 +15,15 @@ from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
 from declarative.planner.shares import shares
 from declarative.planner.types import Cost, Op, Plan
-from declarative.render.actions import actions_lines, adoption_text, counts, unplaced_count, unstarted_lines
+from declarative.render.actions import (
+    actions_lines,
+    adoption_text,
+    counts,
+    difference_lines,
+    differing_text,
+    unplaced_count,
+    unstarted_lines,
+)
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
 from declarative.render.plan_tables import (
@@ -77,6 +85,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
     lines += suggestion_lines(plan, paint)
+    lines += difference_lines(plan, paint, width)
     lines += backend_lines(plan, width)
     lines += health_lines(plan.health, paint, width)
     lines += share_lines(plan, paint)
@@ -95,7 +104,8 @@ def note_lines(plan: Plan, paint: Paint) -> list[str]:
 def summary_lines(plan: Plan, paint: Paint) -> list[str]:
     """The cost and the summary line. People and scripts look for the summary line, so it stands alone."""
     if plan.scope.refresh_only and plan.result != "error":
-        return [paint("bold", _drift_summary(plan))]
+        waiting = differing_text(plan)
+        return [paint("bold", _drift_summary(plan)), *([paint("yellow", f"{waiting}.")] if waiting else [])]
     lines = _cost_lines(plan, paint)
     if plan.changes:
         renamed = f", {renames(plan)} to rename" if renames(plan) else ""
@@ -105,6 +115,8 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
             paint("yellow", f"{restart_text(plan.restarts)}: running now, stopped and started again.")
         )
     lines += _nothing_to_do(plan, paint)
+    if plan.result not in ("none", "error") and (waiting := differing_text(plan)):
+        lines.append(paint("yellow", f"{waiting}."))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
@@ -118,6 +130,9 @@ def _nothing_to_do(plan: Plan, paint: Paint) -> list[str]:
     if plan.result not in ("none", "unhealthy"):
         return []
     unhealthy = f"Nothing is changed, but {unwell(plan.health)}." if plan.health else ""
+    waiting = "" if plan.result != "none" or plan.observed.drift else differing_text(plan)
+    if waiting:
+        return [paint("bold", f"No changes now. {waiting}.")]
     return [paint("bold", unhealthy or f"No changes. {_rest(plan)}")]
 
 

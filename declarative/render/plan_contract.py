@@ -51,6 +51,19 @@ def _action() -> Schema:
     )
 
 
+def _difference() -> Schema:
+    return record(
+        "A declared value that a node gets when it is made anew. Nothing is made anew for it.",
+        address=address_of("The node.", ("node",)),
+        field=text("What differs: `image`, `network.subnet`, `resources.cpu`."),
+        before=described("The value that it was made with; null for none.", {}),
+        after=described(
+            "The declared value; null if it is not to be had any more; a list for one of it.", {}
+        ),
+        replaced=flag("Whether this plan makes the node anew."),
+    )
+
+
 def _reservation() -> Schema:
     return record(
         "The blocks of one rank.",
@@ -234,6 +247,7 @@ def plan_schema() -> Schema:
         queued=list_of("Tasks of this plan that wait in the queue of their cluster.", _queued()),
         health=list_of("What is not well and is not repaired by an action.", health()),
         drift=list_of("What changed outside of fleetform.", drift(("gone", "changed", "orphan", "ended"))),
+        differences=list_of("Declared values that nodes were not made with.", _difference()),
         cost=_cost(),
         summary=_counts(),
         diagnostics=list_of("Errors and warnings.", diagnostic()),

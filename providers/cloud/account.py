@@ -192,6 +192,10 @@ class Account:
                 PermanentKind.USED_UP, f"what was made is gone: {summary}", about=about, hint=hint
             )
 
+    def names_image(self, region: str) -> bool:
+        """Whether the backend names an image for a region."""
+        return bool(self.config.image.get(region) or self.config.image.get(ANYWHERE))
+
     def image(self, region: str) -> str:
         """The id of the image from which nodes of a region start. It is looked up once, so that all nodes of
         a run start from the same image even if a newer one appears.

@@ -223,6 +223,7 @@ class SmallCloud(ThreadingHTTPServer):
             "status": "BUILD",
             "metadata": dict(asked["metadata"]),
             "flavor": {"original_name": kind["name"]},
+            "image": {"id": asked["imageRef"]},
             "created": f"2026-01-01T00:00:{number % 60:02}Z",
             "addresses": {},
             "OS-EXT-AZ:availability_zone": "" if (zone, kind["name"]) in self.full else zone,

@@ -63,6 +63,14 @@ class OpenStack(Cloud):
         return offers(self._account)
 
     @asked
+    def starts_from(self, region: str, known: Collection[str]) -> str | None:
+        """See `provider.StartsFrom`."""
+        if not self._account.names_image(region):
+            return None
+        image = self._account.image(region)
+        return image if image in known else names.image(self._account.region(region), image)
+
+    @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
         """See `provider.Adopts`."""
         look = existing_volumes if kind == "volume" else existing_servers

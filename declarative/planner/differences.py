@@ -1,0 +1,171 @@
+"""What a node was made with, and what is declared by now: the values that it gets when it is made anew.
+
+What a change of a field does at once is decided in `fleets`. Here is the rest of what shapes a node: nothing
+is done about it, and the plan shows it, so that no plan says that everything is as declared when it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from declarative.model.resource import (
+    CATALOGUED,
+    EXISTING,
+    LOCAL,
+    Desired,
+    Offer,
+    catalog_offers,
+    settings_of,
+)
+from declarative.model.spec import Backend
+from declarative.model.state import IMAGE, Address, Record, natural
+from declarative.planner.inventory import Inventory
+from declarative.planner.types import Difference
+
+OF_NO_NODE: Mapping[str, str] = {
+    "backend.credentials": "names of variables: who asks, and not what a node is",
+    "backend.endpoint": "where the cloud's API answers; nodes of another cloud are found to be gone",
+    "backend.options": "only those in `resource.HOW_REACHED`, and those of drivers whose nodes are folders "
+    "or hosts that exist",
+    "backend.catalog.limit": "how many more nodes may be launched",
+    "fleet.same": "where the ranks of a task may be seated together; holds when a task is placed",
+    "fleet.idle_duration": "when an idle node goes; each plan asks it anew",
+    "fleet.unreachable_duration": "when a silent node is given up; each plan asks it anew",
+    "fleet.schedule": "when nodes are there; each plan asks it anew",
+    "fleet.ssh_config.hosts.topology": "which racks a task may use; read when a task is placed",
+}
+"""Fields whose change is neither an action at once nor a difference: none of them shapes a node. A test goes
+through all fields of both documents, and this list has at most ten entries.
+"""
+
+
+def differences(
+    nodes: Iterable[Record], desired: Desired, inventory: Inventory, anew: Collection[str] = ()
+) -> tuple[Difference, ...]:
+    """What differs, by node and field. Of the nodes `anew`, which this plan makes anew, only the image that
+    the cloud gives for what is declared: all else is in their actions.
+    """
+    known = _Declared(desired, inventory)
+    out: list[Difference] = []
+    for record in sorted(nodes, key=lambda r: natural(r.address.name)):
+        replaced = record.address.name in anew
+        for name, before, after in known.differing(record):
+            if not replaced or (name == IMAGE and record.node.settings.get(IMAGE) == known.image(record)):
+                out.append(
+                    Difference(
+                        address=str(record.address), field=name, before=before, after=after, replaced=replaced
+                    )
+                )
+    return tuple(out)
+
+
+class _Declared:
+    """What is declared for nodes by now, worked out once for each place."""
+
+    def __init__(self, desired: Desired, inventory: Inventory) -> None:
+        self._backends = desired.backends
+        self._inventory = inventory
+        self._settings: dict[tuple[str, str, str | None], dict[str, Any]] = {}
+        self._offers: dict[str, dict[tuple[str, str, bool], Offer]] = {}
+        self._prices: dict[str, dict[tuple[str, str, bool], float | None]] = {}
+
+    def image(self, record: Record) -> Any:
+        """The image that is declared for a node."""
+        backend = self._backends.get(record.node.backend)
+        return self._of(backend, record).get(IMAGE) if backend else None
+
+    def differing(self, record: Record) -> Iterator[tuple[str, Any, Any]]:
+        """The fields that differ, each with the value of its making and the declared one."""
+        backend = self._backends.get(record.node.backend)
+        if backend is None or record.node.instance_id is not None or backend.provider in EXISTING:
+            return
+        declared = self._of(backend, record)
+        ids = self._image_ids(record)
+        if ids is not None and ids[0] != ids[1]:
+            yield IMAGE, *ids
+        if record.node.settings:  # else it is from a time when they were not recorded
+            known = (IMAGE,) if ids is not None else ()
+            yield from _unlike(record.node.settings, declared, known)
+        yield from _outside(record, backend)
+        yield from self._offered(record, backend)
+
+    def _of(self, backend: Backend, record: Record) -> dict[str, Any]:
+        """The settings that a node made in its place would get."""
+        node = record.node
+        key = (node.backend, node.region, node.zone)
+        if key not in self._settings:
+            self._settings[key] = settings_of(backend, node.region, node.zone)
+        return self._settings[key]
+
+    def _image_ids(self, record: Record) -> tuple[str, str] | None:
+        """The id of the node's image and of the declared one, if both are known."""
+        node = record.node
+        now = self._inventory.images.get((node.backend, node.region))
+        changed = self._inventory.altered.get(record.address, {}).get(IMAGE)
+        has = changed or record.outputs.get(IMAGE)
+        return (str(has), now) if has and now else None
+
+    def _offered(self, record: Record, backend: Backend) -> Iterator[tuple[str, Any, Any]]:
+        """What its offer says by now: the shape, and the price where that is declared."""
+        node = record.node
+        key = (node.region, node.instance_type, node.spot)
+        offer = self._offers_of(node.backend, backend).get(key)
+        if offer is None:
+            types = {entry.instance_type for entry in backend.catalog}
+            known = backend.provider in CATALOGUED and bool(self._inventory.offers.get(node.backend))
+            whole = backend.provider != LOCAL or bool(types)  # else it takes any shape
+            if node.instance_type in types or (known and whole):
+                yield "instance_type", node.instance_type + (" as spot" if node.spot else ""), None
+            return
+        if offer.shaped:
+            return
+        for part in dataclasses.fields(offer.shape) if node.resources != offer.shape else ():
+            was, now = getattr(node.resources, part.name), getattr(offer.shape, part.name)
+            if was is not None and was != now:
+                yield f"resources.{part.name}", was, now
+        prices = self._prices[node.backend]
+        if key in prices and prices[key] != node.price:
+            yield "price", node.price, prices[key]
+
+    def _offers_of(self, name: str, backend: Backend) -> dict[tuple[str, str, bool], Offer]:
+        if name not in self._offers:
+            catalog = catalog_offers(backend)
+            self._prices[name] = {(o.region, o.instance_type, o.spot): o.price for o in catalog}
+            reported = self._inventory.offers.get(name, ())
+            self._offers[name] = {
+                (o.region, o.instance_type, o.spot): o for o in (*reported, *catalog) if o.host is None
+            }
+        return self._offers[name]
+
+
+def _unlike(
+    before: Mapping[str, Any], after: Mapping[str, Any], known: Collection[str], path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """The values that differ, one by one; an image is one value."""
+    for key in sorted({*before, *after} - {*known}):
+        was, now = before.get(key), after.get(key)
+        name = f"{path}{key}"
+        if was == now:
+            continue
+        if name != IMAGE and (isinstance(was, Mapping) or isinstance(now, Mapping)):
+            inside = [item if isinstance(item, Mapping) else {} for item in (was, now)]
+            yield from _unlike(inside[0], inside[1], (), f"{name}.")
+        else:
+            yield name, was, now
+
+
+def _outside(record: Record, backend: Backend) -> Iterator[tuple[str, Any, Any]]:
+    """Its region and zone, if its backend's document does not allow them any more."""
+    node = record.node
+    regions = [region.casefold() for region in backend.regions]
+    if regions and node.region.casefold() not in regions:
+        yield "region", node.region, list(backend.regions)
+    elif backend.availability_zones and node.zone and node.zone not in backend.availability_zones:
+        yield "zone", node.zone, list(backend.availability_zones)
+
+
+def addresses(found: Iterable[Difference]) -> list[Address]:
+    """The nodes that differ until they are made anew, each once."""
+    return [*dict.fromkeys(Address.parse(item.address) for item in found if not item.replaced)]
