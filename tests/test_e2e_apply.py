@@ -90,3 +90,13 @@ def test_the_example_for_ec2_is_planned_without_an_account(project):
     assert "node/gpu-3  [0-7 train-3]  8/8 busy" in planned
     assert "Prices of aws as of 2" in planned
     assert "Plan: 20 to create, 0 to update, 0 to delete, 0 to replace." in planned
+
+
+def test_a_job_writes_few_lines_for_many_volumes(project):
+    project.declare(volume(count=40, prevent_destroy=False))
+    lines = project.apply().err.splitlines()
+    assert [line.partition(" (")[0] for line in lines if line.startswith("volume/")] == [
+        "volume/data-[0-39]: creating 40…",
+        "volume/data-[0-39]: 40 created",
+    ]
+    project.run("destroy", "--auto-approve")

@@ -1224,6 +1224,86 @@ def test_progress_on_a_terminal(monkeypatch):
     assert "rank/train-[bold]29: started" in stream.getvalue()
 
 
+def report_600_volumes(mode, failing=frozenset(), *, seconds=0.0, note=None):
+    """The lines of 600 creates, of which each takes so many seconds; then two nodes, as different names."""
+    stream, at = io.StringIO(), [0.0]
+    ids = [f"create:volume/data-{i}" for i in range(600)]
+    nodes = ["create:node/a", "create:node/b"]
+    with Progress(stream, mode, 0, clock=lambda: at[0]) as progress:
+        progress.expect(602, (), (*ids, *nodes))
+        for one in (*ids, *nodes):
+            progress.begin(one)
+            progress.retry(one, f"throttled, request {one[-1]}", 1.0)
+            progress.wait(one, "node/a", "it starts")
+            at[0] += seconds
+            failed = one in failing
+            progress.end(
+                result(one, "failed" if failed else "done", error="disk full" if failed else None, note=note)
+            )
+    return stream.getvalue().splitlines()
+
+
+NODES = [
+    f"node/{name}: {text}"
+    for name in "ab"
+    for text in (
+        "creating…",
+        f"trying again in 1.0s: throttled, request {name}",
+        "waiting for node/a: it starts",
+        "created",
+    )
+]
+
+
+def test_alike_actions_share_lines():
+    """Where there is no terminal. Few actions have lines of their own."""
+    assert report_600_volumes("plain") == [
+        "volume/data-[0-599]: creating 600…",
+        "volume/data-0: trying again in 1.0s: throttled, request 0",
+        "volume/data-0: waiting for node/a: it starts",
+        "volume/data-[0-599]: 600 created",
+        *NODES,
+    ]
+    assert len(report_600_volumes("json")) == 602 * 4
+
+
+def test_each_failure_has_a_line_of_its_own():
+    lines = report_600_volumes("plain", {"create:volume/data-7", "create:volume/data-599"})
+    assert [line for line in lines if "failed" in line] == [
+        "volume/data-7: failed: disk full",
+        "volume/data-599: failed: disk full",
+        "volume/data-[0-599]: 598 created, 2 failed",
+    ]
+    noted = report_600_volumes("plain", note="in us-east-1b")
+    assert sum("created in us-east-1b" in line for line in noted) == 602
+
+
+def test_alike_actions_that_take_long_have_a_line_now_and_then():
+    lines = [line for line in report_600_volumes("plain", seconds=0.25) if line.startswith("volume/data-[")]
+    assert lines == [
+        "volume/data-[0-599]: creating 600…",
+        "volume/data-[0-599]: 120 of 600 ended (30s)…",
+        "volume/data-[0-599]: 240 of 600 ended (1m 0s)…",
+        "volume/data-[0-599]: 360 of 600 ended (1m 30s)…",
+        "volume/data-[0-599]: 480 of 600 ended (2m 0s)…",
+        "volume/data-[0-599]: 600 created (2m 30s)",
+    ]
+
+
+def test_names_that_have_nothing_in_common_share_lines_if_they_are_many():
+    """And of a plan of which nothing was begun, nothing is written: the report names what was skipped."""
+    stream = io.StringIO()
+    ids = [f"delete:volume/{'abcdefghijkl'[i] * 9}" for i in range(12)]
+    with Progress(stream, "plain", 0) as progress:
+        progress.expect(24, (), [*ids, *(f"delete:node/n-{i}" for i in range(12))])
+        for one in ids:
+            progress.begin(one)
+            progress.end(result(one))
+        for i in range(12):
+            progress.end(result(f"delete:node/n-{i}", "skipped", error="a volume failed"))
+    assert stream.getvalue().splitlines() == ["volumes: deleting 12…", "volumes: 12 deleted"]
+
+
 def test_no_more_actions_end_than_there_are():
     """Whoever waits for capacity carries out one plan after another, and deletes what came of half a cluster:
     the bar showed 3/1.

@@ -342,7 +342,8 @@ class Run(RunOutput):
         writer.ensure_lineage()  # the made things carry it
         state = writer.state()
         listener = self.listener()
-        listener.expect(len(plan.actions), _only_records(plan, state))
+        ids = [action.id for action in plan.actions]
+        listener.expect(len(ids), _only_records(plan, state), ids)
         tools = Tools(
             writer=writer,
             backends=self.session.backends(self.desired, state),

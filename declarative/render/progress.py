@@ -1,5 +1,5 @@
 """The progress and the result of an apply: bars on a terminal, plain lines elsewhere, JSON lines for
-programs.
+programs. Among plain lines, many alike actions share a few, so that the log of a CI job can be read.
 
 `Progress` is the only part of `render` that writes: to the stream that it is given. It is safe to use from
 several threads.
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
@@ -22,8 +23,9 @@ from rich.table import Column
 from rich.text import Text
 
 from declarative.model.diagnostic import and_more
+from declarative.model.record import dataclass
 from declarative.render.data import to_event
-from declarative.render.text import Paint, clean, seal, sentence
+from declarative.render.text import Paint, clean, host_lists, numberless, seal, sentence
 
 MOST_RUNNING = 8
 """At most so many running actions have their own line."""
@@ -246,6 +248,69 @@ def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
     return clean(address), clean(doing), clean(did)
 
 
+SHARED = 10
+"""So many alike actions, or more, share plain lines."""
+NOW_AND_THEN = 30.0
+"""Alike actions that go on have another line after so many seconds."""
+LONGEST_NAME = 60
+
+
+@dataclass(slots=True)
+class AlikeActions:
+    """Alike actions of a plan: they have a line at their beginning, one at their end, one at times."""
+
+    name: str
+    """`volume/data-[0-599]`, or `volumes`."""
+    did: str
+    size: int
+    since: float | None = None
+    written: float = 0.0
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """The id of each action that ended → its outcome."""
+    reasons: set[str] = field(default_factory=set)
+    """The reasons to wait and to try again that have had their line."""
+
+    def ended(self, now: float) -> str:
+        """How they ended: `volume/data-[0-599]: 598 created, 2 failed (12s)`."""
+        counts = {
+            word: sum(outcome == which for outcome in self.outcomes.values())
+            for which, word in (("done", self.did), ("failed", "failed"), ("skipped", "skipped"))
+        }
+        listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        return f"{self.name}: {listed}{self._took(now)}"
+
+    def so_far(self, now: float) -> str:
+        """How many have ended: `volume/data-[0-599]: 240 of 600 ended (1m 5s)…`."""
+        return f"{self.name}: {len(self.outcomes)} of {self.size} ended{self._took(now)}…"
+
+    def _took(self, now: float) -> str:
+        seconds = 0.0 if self.since is None else now - self.since
+        return f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
+
+
+def alike_actions(ids: Iterable[str], records: Collection[str]) -> dict[str, AlikeActions]:
+    """The id of each action that shares its lines → those that it shares them with.
+
+    Names that differ in numbers alone are alike. Other names are so if they are many of one kind.
+    """
+    by_name: dict[tuple[str, str, str], list[str]] = {}
+    for action in ids:
+        op_and_kind, _, name = action.partition("/")
+        did = verbs(action, record=action in records)[2]
+        by_name.setdefault((op_and_kind, did, numberless(name)), []).append(action)
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for key, alike in by_name.items():
+        groups.setdefault(key if len(alike) >= SHARED else (*key[:2], ""), []).extend(alike)
+    out: dict[str, AlikeActions] = {}
+    for (op_and_kind, did, _), alike in groups.items():
+        if len(alike) >= SHARED:
+            names = ", ".join(host_lists(clean(action.partition(":")[2]) for action in alike))
+            kinds = f"{op_and_kind.partition(':')[2]}s"
+            shared = AlikeActions(names if len(names) <= LONGEST_NAME else kinds, did, len(alike))
+            out |= dict.fromkeys(alike, shared)
+    return out
+
+
 class Progress:
     """Reports actions as they happen. Use it as a context manager: the live display ends with it.
 
@@ -265,6 +330,8 @@ class Progress:
         self._ended = 0
         self._live: Live | None = None
         self._records: frozenset[str] = frozenset()
+        self._alike: dict[str, AlikeActions] = {}
+        """See `alike_actions`."""
         self._held: list[str] | None = None
         """Lines to write in one piece."""
 
@@ -278,8 +345,8 @@ class Progress:
             if self._live:
                 self._live.stop()
 
-    def expect(self, more: int, records: Iterable[str] = ()) -> None:
-        """Expect so many further actions.
+    def expect(self, more: int, records: Iterable[str] = (), ids: Iterable[str] = ()) -> None:
+        """Expect so many further actions. Of `ids`, if they are given, those that are alike share lines.
 
         `records` are the ids of actions on records alone: deletes of ended ranks or of adopted things, and
         creates that adopt.
@@ -287,6 +354,7 @@ class Progress:
         with self._lock:
             self.total = self._ended + more
             self._records = frozenset(records)
+            self._alike = alike_actions(ids, self._records) if self.mode == "plain" else {}
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -309,15 +377,20 @@ class Progress:
             self.total = max(self.total, self._ended + len(self._started))  # some actions are in no plan
             if self.mode == "live":
                 self._display().begin(id, f"{address}: {doing}…", self.total)
-            else:
+            elif (alike := self._alike.get(id)) is None:
                 self._write({"event": "begin", "id": id}, f"{address}: {doing}…")
+            elif alike.since is None:
+                alike.since = alike.written = self._started[id]
+                self._write({}, f"{alike.name}: {doing} {alike.size}…")
 
     def retry(self, id: str, error: str, wait: float) -> None:
         """Report that a call failed and is tried again after `wait` seconds."""
         address, _, _ = verbs(id)
         text = f"{address}: trying again in {wait:.1f}s: {sentence(error)}"
         with self._lock:
-            self._write({"event": "retry", "id": id, "error": error, "wait": round(wait, 3)}, text, "yellow")
+            if self._is_new(id, error):
+                event = {"event": "retry", "id": id, "error": error, "wait": round(wait, 3)}
+                self._write(event, text, "yellow")
 
     def wait(self, id: str, what: str, why: str) -> None:
         """Report that an action waits for something."""
@@ -326,8 +399,17 @@ class Progress:
         with self._lock:
             if self.mode == "live":
                 self._display().change(id, text)
-            else:
+            elif self._is_new(id, f"{what} {why}"):
                 self._write({"event": "wait", "id": id, "for": what, "reason": why}, text)
+
+    def _is_new(self, id: str, why: str) -> bool:
+        """Whether the reason is to be written. Of alike actions the first one with a reason has the line."""
+        alike, reason = self._alike.get(id), numberless(why)
+        if alike is None:
+            return True
+        new = reason not in alike.reasons
+        alike.reasons.add(reason)
+        return new
 
     def end(self, result: ActionResult) -> None:
         """Report the end of an action. A skipped one never started: the report at the end lists it."""
@@ -336,12 +418,28 @@ class Progress:
             text, style = self._ended_text(result, 0.0 if started is None else self._clock() - started)
             self._ended += 1
             event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
-            if self.mode == "json" or result.outcome != "skipped":
+            alike = self._alike.get(result.id)
+            shares = alike is not None and result.outcome == "done" and not result.note
+            if self.mode == "json" or not (shares or result.outcome == "skipped"):
                 self._write(event, text, style)
+            if alike is not None:
+                self._ended_alike(alike, result)
             if self._live:
                 self._live.end(result.id)
                 if not self._started and self._ended >= self.total:
                     self._live.stop()
+
+    def _ended_alike(self, alike: AlikeActions, result: ActionResult) -> None:
+        """Write the line of alike actions if all have ended, or the last one was long ago."""
+        alike.outcomes[result.id] = result.outcome
+        if alike.since is None:  # skipped, as all before it: the report names them
+            return
+        now = self._clock()
+        if len(alike.outcomes) == alike.size:
+            self._write({}, alike.ended(now), "green")
+        elif now - alike.written >= NOW_AND_THEN:
+            alike.written = now
+            self._write({}, alike.so_far(now))
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
         """The text for an action that ended after so many seconds, and its colour."""
