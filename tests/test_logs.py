@@ -57,6 +57,28 @@ def test_one_rank_is_passed_on_as_it_is():
     assert printed((0, b"a\n\n"), prefixed=False) == b"a\n\n"
 
 
+@pytest.mark.parametrize(("prefixed", "ranks"), [(False, ("", "")), (True, ("0 | ", "1 | "))])
+def test_only_lines_that_come_while_somebody_looks_have_a_time(prefixed, ranks):
+    """Lines that were there before have none: nobody knows it."""
+    out = io.BytesIO()
+    time = "2026-01-31T12:00:00.250Z"
+    printer = Printer(out, prefixed=prefixed, stamp=lambda: time)
+    printer.add(0, b"before\nhalf a ")
+    printer.caught_up(0)
+    printer.add(0, b"line\n")
+    printer.add(1, b"other\n")
+    printer.caught_up(1)
+    printer.add(1, b"last")
+    printer.end(1)
+    none = "-".ljust(24)
+    assert out.getvalue().decode().splitlines() == [
+        f"{none} {ranks[0]}before",
+        f"{time} {ranks[0]}half a line",
+        f"{none} {ranks[1]}other",
+        f"{time} {ranks[1]}last",
+    ]
+
+
 def test_a_line_that_is_too_long_comes_in_pieces_under_one_prefix():
     long = b"x" * (LONGEST + 1)
     assert printed((0, long), (0, b"end\nmore\n")) == b"0 | " + long + b"end\n0 | more\n"

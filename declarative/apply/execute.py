@@ -19,6 +19,7 @@ from declarative.model.inputs import RankInputs, ReservationInputs, data_of
 from declarative.model.state import (
     ALONE,
     ATTEMPT,
+    ENDED_ATTEMPT,
     STARTED,
     Address,
     Intent,
@@ -26,6 +27,7 @@ from declarative.model.state import (
     State,
     attempt_id,
     attempt_of,
+    machine_name,
     rank_name,
 )
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankStatus, Readiness
@@ -351,13 +353,23 @@ def _stop(action: Action, tools: Tools) -> None:
     record = state.records.get(action.address)
     if record is None:
         return
-    intent = tools.writer.begin("delete", action.address, record.backend, record.inputs)
+    # The journal alone remembers where the output of an earlier attempt is.
+    inputs = {**record.inputs, ENDED_ATTEMPT: _place_of_output(record, tools)}
+    intent = tools.writer.begin("delete", action.address, record.backend, inputs)
     reservation = state.get("reservation", action.address.name)
     if reservation is not None and not state.has_ended(action.address.name):
         node = state.needed(reservation, "node")
         provider = tools.backends.get(node.backend)
         _retrying(action, tools)(lambda: provider.stop(node, attempt_id(record), grace_of(record.rank)))
     tools.writer.finish(intent)
+
+
+def _place_of_output(record: Record, tools: Tools) -> dict[str, Any]:
+    """See `state.ENDED_ATTEMPT`."""
+    name = record.outputs.get("node")
+    node = tools.writer.record(Address("node", str(name))) if name else None
+    machine = {"machine": machine_name(node)} if node else {}
+    return {"id": attempt_id(record), "node": name, **machine}
 
 
 def _change(action: Action, tools: Tools) -> None:

@@ -240,7 +240,8 @@ def gone(sources: Sequence[LogSource]) -> list[Diagnostic]:
         Diagnostic(
             code="gone",
             summary=f"the output of {source.record.address} is gone: {source.node.address} does not have it",
-            hint="it goes with its node; write what has to outlive a node to a volume",
+            hint="where a rank starts, only the output of its last two attempts is kept, and it goes with "
+            "its node; write what has to outlive that to a volume",
         )
         for source in sources
         if results[source] is True
@@ -325,8 +326,11 @@ class Follower:
         elif result:
             track.source.offset += len(result)
             self.printer.add(track.source.rank, result)
+            if len(result) < PIECE:
+                self.printer.caught_up(track.source.rank)
             track.pause, track.due = FIRST, now
         else:
+            self.printer.caught_up(track.source.rank)
             track.due = now + track.pause
             track.pause = min(QUIET, track.pause * 1.5)
 

@@ -9,6 +9,7 @@ import codecs
 import io
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,11 +29,14 @@ from declarative.cli.options import (
 )
 from declarative.cli.output import CommandEscaper
 from declarative.cli.session import Session, now, project_command
+from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.cli.log_reading import LogSource
     from declarative.model.resource import Desired
     from declarative.model.state import Record, State
+    from declarative.store import Store
+    from declarative.store.journal import EarlierAttempt
 
 AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the next `fleetform apply`"
 
@@ -44,6 +48,7 @@ AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the 
         "fleetform logs train/0 -f",
         "fleetform logs train -f --tail 10",
         "fleetform logs train --since 10m -n 3",
+        "fleetform logs train/0 --previous",
     ),
 )
 @ranks_argument
@@ -58,10 +63,28 @@ AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the 
     type=Seconds(),
     help="Leave out ranks that have printed nothing for so long (`90`, `10m`).",
 )
+@click.option(
+    "--attempt",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="The output of an earlier attempt, by its number.",
+)
+@click.option("--previous", is_flag=True, help="The output of the attempt before the last one.")
+@click.option(
+    "--timestamps", is_flag=True, help="Begin each line with the time at which it was read; see below."
+)
 @click.option("--raw", is_flag=True, help="Print everything as it is: colours, and what moves the cursor.")
 @partial(project_command, short_names=())  # `-f` follows
 def logs_command(
-    session: Session, target: str, rank: int | None, follow: bool, raw: bool, **options: Any
+    session: Session,
+    target: str,
+    rank: int | None,
+    follow: bool,
+    raw: bool,
+    timestamps: bool,
+    attempt: int | None,
+    previous: bool,
+    **options: Any,
 ) -> int:
     """Print the output of a task's ranks, one after the other; with --follow, as it comes. With several
     ranks, each line begins with its rank.
@@ -69,25 +92,41 @@ def logs_command(
     On a terminal, control characters are shown and not obeyed; anywhere, what a CI agent would take for its
     commands (`##[`, `::` at the start of a line) is broken. --raw leaves both as they are.
 
-    Lines carry no times: --since leaves out ranks that have been quiet for so long, by their hosts' clocks,
-    and prints the others from their beginning, or with --tail their last lines. With --follow, quiet ranks
-    are shown from where they go on.
+    After a retry, --previous prints the output of the attempt before, and --attempt that of any other;
+    `status` counts attempts. Where a rank starts, only the output of its last two attempts is kept.
+
+    Hosts do not note when a line was written. So --timestamps gives a time (UTC) only to lines that come
+    while --follow looks; lines that were there before begin with `-`. For the same reason --since leaves out
+    ranks that have been quiet for so long, by their hosts' clocks, and prints the others from their
+    beginning, or with --tail their last lines. With --follow, quiet ranks are shown from where they go on.
 
     --follow waits for a host that does not answer, and goes on where it was: nothing is left out, nothing
     comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
     ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
     from declarative.cli.log_reading import Follower, LogSource, begin, dump, gone
+    from declarative.render.data import iso_ms
 
     desired = session.declared(warn=True, some=True)
     task, wanted = parse_target(target, rank)
     store = session.state.open(desired)
     state = store.read()
     state = observed(session, desired, state) if state.intents else state
-    records = find_ranks(state, task, wanted)
+    earlier = attempt is not None or previous
+    if earlier and (follow or (previous and attempt is not None)):
+        raise failed(
+            "usage", "an earlier attempt has ended: there is nothing to follow", "leave out `--follow`"
+        )
+    records = _earlier(store, state, task, wanted, attempt) if earlier else find_ranks(state, task, wanted)
     backends = session.backends(desired, state)
     sources = [LogSource(record, _node(record, state), backends) for record in records]
-    printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1, terminal=sys.stdout.isatty(), raw=raw)
+    printer = Printer(
+        sys.stdout.buffer,
+        prefixed=len(records) > 1,
+        terminal=sys.stdout.isatty(),
+        raw=raw,
+        stamp=(lambda: iso_ms(now())) if timestamps else None,
+    )
     sources, faults = begin(sources, **options, keep=follow)
     if follow:
 
@@ -103,7 +142,8 @@ def logs_command(
         _say_retry(session, desired, store.read(), task)
     else:
         faults += dump(sources, printer)
-    faults += gone([s for s in sources if not s.offset and state.has_ended(s.record.address.name)])
+    ended = (s for s in sources if earlier or state.has_ended(s.record.address.name))
+    faults += gone([s for s in ended if not s.offset])
     sys.stdout.flush()
     if faults:
         raise Failed(tuple(faults))
@@ -117,6 +157,44 @@ def _node(record: Record, state: State) -> Record:
         summary = f"the node of {record.address} is gone, and its output with it"
         raise failed("gone", summary, "write what has to outlive a node to a volume")
     return node
+
+
+def _earlier(store: Store, state: State, task: str, wanted: int | None, attempt: int | None) -> list[Record]:
+    """The ranks of a task as they were in an attempt, or each in the one before its last; `Failed` if there
+    is none, or if its node is gone.
+    """
+    from declarative.model.state import machine_name, never_ran
+
+    before = [one for one in store.earlier_attempts(task) if wanted in (None, one.record.rank.rank)]
+    last = {
+        r.rank.rank: r for r in ranks_of(state, task) if wanted in (None, r.rank.rank) and not never_ran(r)
+    }
+    chosen: dict[int, EarlierAttempt] = {}
+    for one in before:
+        rank, number = one.record.rank.rank, one.record.generation
+        # A rank without a record is between two attempts.
+        is_earlier = rank not in last or number < last[rank].generation
+        if number == attempt or (attempt is None and is_earlier):
+            chosen[rank] = one
+    found = [record for record in last.values() if record.generation == attempt]
+    if not chosen and not found:
+        numbers = sorted({r.generation for r in (*last.values(), *(one.record for one in before))})
+        which = f"attempt {attempt}" if attempt is not None else "earlier attempt"
+        hint = f"its attempts are {', '.join(map(str, numbers))}" if numbers else "it has not run"
+        raise failed("unknown-attempt", f"task/{task} has no {which} that is remembered", hint)
+    machines = {machine_name(node) for node in state.of("node")}
+    lost = [one.record for _, one in sorted(chosen.items()) if one.machine not in machines]
+    if lost:
+        raise Failed(tuple(map(_lost_with_node, lost)))
+    return sorted((*found, *(one.record for one in chosen.values())), key=lambda r: r.rank.rank)
+
+
+def _lost_with_node(record: Record) -> Diagnostic:
+    summary = (
+        f"the output of attempt {record.generation} of {record.address} is gone: it was on "
+        f"node/{record.outputs['node']}, which was deleted or made anew since"
+    )
+    return Diagnostic(code="gone", summary=summary, hint="write what has to outlive a node to a volume")
 
 
 def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
@@ -177,12 +255,24 @@ class Printer:
     """One output for all ranks. Without prefixes, text is passed on at once.
 
     `raw` passes on everything as it is. Else text is made safe for a terminal, if it goes to one, and cannot
-    be a command to a CI agent.
+    be a command to a CI agent. With a `stamp`, each line begins with
+    the time that this gives, once its rank has caught up.
     """
 
-    def __init__(self, out: Out, *, prefixed: bool, terminal: bool = False, raw: bool = False) -> None:
+    def __init__(
+        self,
+        out: Out,
+        *,
+        prefixed: bool,
+        terminal: bool = False,
+        raw: bool = False,
+        stamp: Callable[[], str] | None = None,
+    ) -> None:
         self._out = out if raw else _EscapedOut(out)
-        self._prefixed = prefixed
+        self._many = prefixed
+        self._prefixed = prefixed or stamp is not None
+        self._stamp = stamp
+        self._live: set[int] = set()
         self._terminal = terminal
         self._safe: dict[int, Safe] | None = None if raw else {}
         self._held: dict[int, bytes] = {}
@@ -193,6 +283,10 @@ class Printer:
     def add(self, rank: int, data: bytes) -> None:
         """Print whole lines of a rank's output, and a last part if it is too long to be held."""
         self._add(rank, self._made_safe(rank, data))
+
+    def caught_up(self, rank: int) -> None:
+        """All that a rank had written when it was first read is printed: what comes now is new."""
+        self._live.add(rank)
 
     def _made_safe(self, rank: int, data: bytes, *, final: bool = False) -> bytes:
         if self._safe is None:
@@ -249,7 +343,11 @@ class Printer:
         self._out.write(self._prefix(rank))
 
     def _prefix(self, rank: int) -> bytes:
-        return f"{rank} | ".encode()
+        prefix = f"{rank} | " if self._many else ""
+        if self._stamp is not None:
+            time = self._stamp() if rank in self._live else "-"
+            prefix = f"{time:24} {prefix}"
+        return prefix.encode()
 
 
 class _EscapedOut:

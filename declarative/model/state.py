@@ -258,6 +258,10 @@ NOTICED = "noticed_at"
 ATTEMPT = "attempt"
 """Among the outputs of a rank: the id of its attempt on its host."""
 
+ENDED_ATTEMPT = "attempt"
+"""Among what the journal keeps of a rank that was deleted: the `id` of its attempt, and the `node` and
+`machine` where its output is."""
+
 STARTED = "started_at"
 """Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
 

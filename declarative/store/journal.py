@@ -12,7 +12,7 @@ from typing import Any
 
 from declarative.model.inputs import zone_asked
 from declarative.model.record import dataclass
-from declarative.model.state import MADE_AS, Address, Intent, Record, token
+from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
 from declarative.store import events, lock, rows
 from declarative.store.database import Connection
 from declarative.store.faults import StateError
@@ -120,6 +120,15 @@ def note(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierAttempt:
+    """An attempt of a rank that is not recorded any more, as it was recorded."""
+
+    record: Record
+    machine: str | None
+    """The `state.machine_name` of the node that it ran on; None if that was gone when it was deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Permit:
     """Something that a loop has permitted, and why."""
@@ -145,6 +154,30 @@ def read(connection: Connection, addresses: Collection[str], limit: int | None) 
         if limit is not None and len(found) >= limit:
             break
         found.append(operation)
+    return found
+
+
+def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
+    """The attempts of a task's ranks that were deleted, oldest first: an entry for each, as long as the
+    journal has it.
+    """
+    # A name has no character that means something to LIKE.
+    where = "WHERE op = 'delete' AND address LIKE :its_prefix AND result = 'done' ORDER BY id"
+    found: list[EarlierAttempt] = []
+    for row in connection.select("operations", where, its_prefix=f"rank/{task}-%"):
+        place = row.inputs.get(ENDED_ATTEMPT)
+        if row.inputs.get("task") != task or not isinstance(place, Mapping) or not place.get("node"):
+            continue
+        outputs = {"node": str(place["node"]), ATTEMPT: str(place["id"])}
+        record = Record(
+            address=Address.parse(row.address),
+            backend=row.backend,
+            inputs=row.inputs,
+            outputs=outputs,
+            generation=row.generation,
+        )
+        machine = place.get("machine")
+        found.append(EarlierAttempt(record=record, machine=None if machine is None else str(machine)))
     return found
 
 

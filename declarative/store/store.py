@@ -22,7 +22,7 @@ from declarative.store.check import check as contradictions
 from declarative.store.database import Connection, Database, Opening
 from declarative.store.events import Event
 from declarative.store.faults import Resume, StateError, once, resumed
-from declarative.store.journal import Operation, Who
+from declarative.store.journal import EarlierAttempt, Operation, Who
 from declarative.store.lock import (
     LEASE_SECONDS,
     LockInfo,
@@ -177,6 +177,11 @@ class Store:
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
         """The entries of the journal, newest first; with `addresses`, only theirs."""
         return self._ask(lambda c: journal.read(c, addresses, limit), [])
+
+    @resumed
+    def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
+        """The attempts of a task's ranks that are not recorded any more, oldest first."""
+        return self._ask(lambda c: journal.earlier_attempts(c, task), [])
 
     @resumed
     def note(self, op: str, address: Address, doing: str) -> None:

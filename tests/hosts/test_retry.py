@@ -65,3 +65,20 @@ def test_the_next_apply_runs_a_gang_again_of_which_a_rank_failed(two, machines):
     assert "# retry 1 after rank/job-1 failed: exit code 7" in done.out
     assert states(two) == [("succeeded", 2)] * 2
     two.no_changes()
+
+
+def test_a_failed_start_goes_to_another_host_and_its_output_is_read_on_the_first(two):
+    """`max_attempts` ends the retries."""
+    job = task("job", "echo on $HOSTNAME; exit 5")
+    two.bring(rack(two), {**job, "retry": {"max_attempts": 3}})
+    until(lambda: two.ranks("job")[0]["state"] == "failed")
+    assert two.ranks("job")[0]["node"] == "rack-0"
+    done = two.apply()
+    assert "# retry 1 after rank/job-0 failed: exit code 5; avoids node/rack-0" in done.out
+    until(lambda: two.ranks("job")[0]["state"] == "failed")
+    assert two.ranks("job")[0]["node"] == "rack-1"
+    assert (two.logs("job", "--previous"), two.logs("job")) == ("on h0\n", "on h1\n")
+    two.apply()
+    until(lambda: two.ranks("job")[0]["state"] == "failed")
+    assert two.ranks("job")[0]["attempt"] == 3
+    two.no_changes()

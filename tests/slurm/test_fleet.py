@@ -96,6 +96,20 @@ def test_exit_codes_logs_and_the_end_of_a_gang(project, tmp_path):
     assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
 
 
+def test_the_output_of_the_attempt_before_is_kept(project):
+    """A retry goes to another node of the partition, in a job of its own."""
+    job = task("job", 'echo "$SLURMD_NODENAME"; exit 5', resources={"gpu": 1}, retry={"max_attempts": 2})
+    project.bring(job)
+    until(lambda: project.ranks("job")[0]["state"] == "failed")
+    first = project.ranks("job")[0]["node"]
+    project.apply()
+    until(lambda: [r["state"] for r in project.ranks("job").values()] == ["failed"])
+    second = project.ranks("job")[0]["node"]
+    assert {first, second} == {"gpu-0", "gpu-1"}
+    assert (project.logs("job", "--previous"), project.logs("job")) == (f"{first}\n", f"{second}\n")
+    project.no_changes()
+
+
 def test_a_plan_is_saved_before_any_node_is_recorded(project):
     """And applied later: the nodes are looked at once more."""
     project.declare(project.backend(), project.fleet(), half("gang", "echo ran"))

@@ -17,6 +17,12 @@ COMMAND: dict[str, Code] = {
         "`fleetform state show node/gpu-9`",
         "`fleetform state list` shows what is recorded",
     ),
+    "unknown-attempt": Code(
+        Chapter.COMMAND,
+        "the task has no such attempt, or the state's history does not go back that far",
+        "`fleetform logs train --attempt 9`",
+        "`fleetform status` shows each rank's last attempt; the message lists those that are remembered",
+    ),
     "unknown-rank": Code(
         Chapter.COMMAND,
         "the task has no such rank",
