@@ -82,11 +82,10 @@ def test_nodes_have_an_end(value):
     ("kind", "field", "value", "same"),
     [
         ("task", "nodes", "2", 2),
-        ("task", "nodes", " 2 ", 2),
         ("task", "priority", "7", 7),
         ("task", "max_price", "2.5", 2.5),
         ("fleet", "nodes", "2", 2),
-        ("fleet", "nodes", {"min": "0", "target": " 2 ", "max": "4"}, {"min": 0, "target": 2, "max": 4}),
+        ("fleet", "nodes", {"min": "0", "target": "2", "max": "4"}, {"min": 0, "target": 2, "max": 4}),
         ("fleet", "blocks", "4", 4),
         ("volume", "count", "3", 3),
         ("fleet", "idle_duration", True, "3d"),
@@ -106,6 +105,76 @@ def test_it_means_the_same(kind, field, value, same):
     assert problems == []
     assert found == read(cls, **{field: same})[0]
     assert validate(cls, kind, {"type": kind, **LEAST[cls], field: value}) == []
+
+
+PADDED: dict[str, list[tuple[str, Any]]] = {
+    "project": [
+        ("reconcile", {"interval": "30s"}),
+        ("reconcile", {"budgets": [{"nodes": 2, "per": "10m"}]}),
+    ],
+    "fleet": [
+        ("nodes", "2"),
+        ("nodes", "0..4"),
+        ("nodes", {"min": "1", "max": "2"}),
+        ("blocks", "4"),
+        ("idle_duration", "2h"),
+        ("unreachable_duration", "10m"),
+        ("max_price", "2.5"),
+        ("resources", {"cpu": "4.."}),
+        ("resources", {"memory": "1GB..2GB"}),
+        ("resources", {"disk": "10GB"}),
+        ("resources", {"gpu": "H100:8"}),
+        ("resources", {"memory": {"min": "1GB"}}),
+        ("resources", {"gpu": {"name": "H100", "memory": "80GB"}}),
+    ],
+    "volume": [("count", "3"), ("size", "1GB"), ("auto_cleanup_duration", "1h")],
+    "task": [
+        ("nodes", "2"),
+        ("priority", "7"),
+        ("max_duration", "5m"),
+        ("stop_duration", "5m"),
+        ("retry", {"duration": "1h"}),
+        ("utilization_policy", {"min_gpu_utilization": 10, "time_window": "1h"}),
+        ("groups", [{"commands": ["true"], "nodes": "2"}]),
+    ],
+}
+
+
+def _last(value, change):
+    """The value with its last text changed."""
+    if isinstance(value, dict):
+        *_, key = value
+        return {**value, key: _last(value[key], change)}
+    return [*value[:-1], _last(value[-1], change)] if isinstance(value, list) else change(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"), [(k, f, v) for k, padded in PADDED.items() for f, v in padded]
+)
+def test_blanks_round_a_number_or_an_amount_are_refused(kind, field, value):
+    """They stand in quotes, so they are a slip; in the middle, `2 h` is dstack's notation."""
+    cls = DOCUMENTS[kind]
+    more = {"commands": None} if field == "groups" else {}
+    assert read(cls, **{field: value, **more})[1] == []
+    for change in (" {}".format, "{} ".format, "\t{}".format, "{}\n".format, (" " * 60 + "{}").format):
+        (problem,) = read(cls, **{field: _last(value, change), **more})[1]
+        assert problem.hint
+        assert problem.path[0] == field
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "hint"),
+    [
+        (("Big One", "small"), "bad-name", "write `big-one`: "),
+        (("-", "small"), "bad-name", "write 2 to 41 characters"),
+        (("big", "big"), "duplicate-name", "change one of the names"),
+    ],
+)
+def test_names_of_groups_are_checked_like_others(names, code, hint):
+    groups = [{"name": name, "nodes": 1, "commands": ["true"]} for name in names]
+    (problem,) = read(DOCUMENTS["task"], groups=groups, commands=None)[1]
+    assert (problem.code, problem.path) == (code, ("groups", 0 if code == "bad-name" else 1, "name"))
+    assert (problem.hint or "").startswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ class Backends:
         changing: Fence | None = None,
         learn: Learn = never,
         limits: Mapping[str, float | None] | None = None,
+        hard: bool = False,
         policy: OperatorPolicy | None = None,
         away: Away | None = None,
     ) -> None:
@@ -166,7 +167,8 @@ class Backends:
 
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
         way. `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet → seconds after
-        which silent nodes are given up, None for never. `policy` is what the operator allows; without one all
+        which silent nodes are given up, None for never. `hard`: some task has
+        `isolation: hard`. `policy` is what the operator allows; without one all
         is allowed. `away` are the backends and hosts that a loop leaves alone.
         """
         self.declared = declared
@@ -179,6 +181,9 @@ class Backends:
         self.limits = limits or {}
         self.only_plans = False
         """Whether this run shows a plan and does nothing: then it needs no key of the nodes."""
+        self.hard = hard
+        self.able: dict[str, frozenset[str]] = {}
+        """Backend → what nodes that it launches can do, where that matters and is known."""
         self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir

@@ -51,6 +51,8 @@ def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool
             answers[name] = call(provider.offers, policy=PATIENCE), None
         else:
             answers[name] = backends.read(name, _offers_of, part=OFFERS), None
+            if backends.hard and (can := backends.get(name).can()) is not None:
+                backends.able[name] = can
     except ProviderError as error:
         answers[name] = (), unreadable(name, error)
 
@@ -80,6 +82,8 @@ def known_offers(
         reported, fault = answers.get(name, ((), None))
         faults += [fault] if fault else []
         out[name] = merge_offers(catalog_offers(backend) if backend else (), reported or ())
+        if (can := backends.able.get(name)) is not None:
+            out[name] = tuple(replace(offer, can=can) for offer in out[name])
         if reported is None or backends.away.of(name):
             out[name] = ()
         known += len(out[name])

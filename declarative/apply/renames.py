@@ -48,6 +48,7 @@ from declarative.provider.optional import (
     Checks,
     Clears,
     Existing,
+    Foretells,
     Gang,
     Gangs,
     Gates,
@@ -174,6 +175,10 @@ class RenamedBackend:
     def gpus(self) -> tuple[str, ...] | None:
         """See `provider.Rehearses`."""
         return self._provider.gpus() if isinstance(self._provider, Rehearses) else None
+
+    def can(self) -> frozenset[str] | None:
+        """See `provider.Foretells`; None of others."""
+        return self._provider.can() if isinstance(self._provider, Foretells) else None
 
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
         """See `provider.Adopts`."""

@@ -227,6 +227,9 @@ class Session:
             policy=self.policy(),
             away=self.away,
             limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
+            hard=any(want.spec.isolation == "hard" for want in declared.tasks.values())
+            if declared
+            else False,
         )
 
     def say(self, diagnostics: tuple[Diagnostic, ...]) -> None:

@@ -90,6 +90,9 @@ HARD = "hard"
 RUNTIMES = ("podman", "docker")
 """Among what a host can do: what runs a rank's image, the one to prefer first."""
 
+ANY_RUNTIME = "any-runtime"
+"""Among what a host can do: it may have one of `RUNTIMES`, and its backend cannot tell which."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
@@ -99,7 +102,7 @@ class Readiness:
     reason: str | None = None
     observed_at: float | None = None
     can: frozenset[str] | None = None
-    """What its host supports of `HARD` and `RUNTIMES`; None if unknown."""
+    """What its host supports of `HARD` and `RUNTIMES` (or `ANY_RUNTIME`); None if nothing is known."""
     no_key: bool = False
     """The caller lacks the key that logs in: nothing is known of the node itself."""
     down: bool = False

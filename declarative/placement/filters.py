@@ -14,7 +14,7 @@ from typing import NamedTuple
 from declarative.model.blocks import Shortfall, fewest, makers_named, misfits, share
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
-from declarative.model.status import BOOTING, HARD, RUNTIMES, NodeState
+from declarative.model.status import ANY_RUNTIME, BOOTING, HARD, RUNTIMES, NodeState
 from declarative.placement.types import Kind, Node, Rejection
 
 NAMED = 20
@@ -84,9 +84,9 @@ def place_reason(task: Task, kind: Kind) -> Mismatch | None:
 def able_reason(task: Task, kind: Kind) -> Mismatch | None:
     """Whether the host can do what the task asks for; what is not known of it is not held against it."""
     if lacks_hard(kind.can, task.isolation):
-        return Mismatch(
-            "isolation", "its kernel cannot hold a rank to its blocks; the task has `isolation: hard`"
-        )
+        unsure = ANY_RUNTIME in (kind.can or ())
+        who = f"backend {kind.backend} cannot promise to hold" if unsure else "its kernel cannot hold"
+        return Mismatch("isolation", f"{who} a rank to its blocks; the task has `isolation: hard`")
     if lacks_runtime(kind.can, task.image):
         return Mismatch(
             "no-runtime", f"neither {' nor '.join(RUNTIMES)} can be used; the task has an `image`"
@@ -101,7 +101,7 @@ def lacks_hard(can: frozenset[str] | None, isolation: str | None) -> bool:
 
 def lacks_runtime(can: frozenset[str] | None, image: str | None) -> bool:
     """Whether a host is known to be unable to run an image."""
-    return image is not None and can is not None and not can.intersection(RUNTIMES)
+    return image is not None and can is not None and can.isdisjoint((*RUNTIMES, ANY_RUNTIME))
 
 
 def price_reason(cap: float | None, price: float | None, whose: str) -> Mismatch | None:

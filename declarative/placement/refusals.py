@@ -81,7 +81,7 @@ WORDS = {
 }
 
 ABLE = {
-    "isolation": "let the hosts' user be root there or delegate cgroups to him, or leave out `isolation`",
+    "isolation": "leave out `isolation`, or let the hosts' user be root there or delegate cgroups to him",
     "no-runtime": "install podman on a host, or leave out the task's `image`",
 }
 """What helps where hosts cannot do what a task asks for."""

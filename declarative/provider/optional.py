@@ -245,6 +245,15 @@ class Tidies(Protocol):
 
 
 @runtime_checkable
+class Foretells(Protocol):
+    """A provider that knows what nodes can do before it makes them."""
+
+    def can(self) -> frozenset[str]:
+        """See `Readiness.can`. A plan that looks asks it, if a task has `isolation: hard`."""
+        ...
+
+
+@runtime_checkable
 class Rehearses(Protocol):
     """A provider whose nodes are parts of this machine, and may be declared with GPUs that it lacks."""
 

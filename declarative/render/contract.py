@@ -319,7 +319,10 @@ def state_schema() -> Schema:
         reason=or_null(text("Why it is not ready."), "if there is nothing to say"),
         observed_at=or_null(number("Seconds since the epoch."), "if it was never observed"),
         can={
-            **list_of("What its host can do: `hard` limits, `podman`, `docker`. Null if not known.", text()),
+            **list_of(
+                "What its host can do: `hard` limits, `podman`, `docker`, `any-runtime`. Null if not known.",
+                text(),
+            ),
             "type": ["array", "null"],
         },
     )

@@ -83,6 +83,11 @@ class Local(RanksOfNodes):
         return machine.gpus()
 
     @guarded
+    def can(self) -> frozenset[str]:
+        """See `provider.Foretells`."""
+        return machine.can()
+
+    @guarded
     def inventory(self) -> tuple[Thing, ...]:
         """All of this owner. A damaged `fleetform.json` is a fault that names it.
 

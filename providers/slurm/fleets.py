@@ -8,7 +8,7 @@ from typing import Any
 
 from declarative.model.resource import Taken
 from declarative.model.state import Record, natural
-from declarative.model.status import NodeState, Readiness
+from declarative.model.status import ANY_RUNTIME, NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.optional import Member
 from providers.ownership import key_of
@@ -155,11 +155,15 @@ def _made(seen: Snapshot, record: Record) -> bool:
     return any(found.id == record.outputs["id"] for found, _ in seen.things)
 
 
+CAN = frozenset({ANY_RUNTIME})
+"""The cluster's own configuration confines ranks: nobody can promise hard limits."""
+
+
 def _ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> Readiness:
     reason = _not_ready(seen, node, settings)
     down = bool(node.states & {"DOWN", "FAIL", "NOT_RESPONDING"})
     state = NodeState.NOT_READY if reason else NodeState.READY
-    return Readiness(state=state, reason=reason, observed_at=seen.cluster.now, down=down)
+    return Readiness(state=state, reason=reason, observed_at=seen.cluster.now, down=down, can=CAN)
 
 
 def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str | None:

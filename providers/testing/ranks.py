@@ -10,7 +10,7 @@ import pytest
 from declarative.model.state import Record
 from declarative.model.status import HARD, NOT_RELEASED, WAITING, RankState
 from declarative.provider import PermanentError, TransientError
-from declarative.provider.optional import Adjusts, Gates, Terms, Tidies
+from declarative.provider.optional import Adjusts, Foretells, Gates, Terms, Tidies
 from providers.testing.place import Base, Packed, Place
 
 
@@ -159,16 +159,18 @@ class Ranks(Base):
         assert place.run(node, "train-1.1", show) == "[]\n"
 
     def test_hard_limits_are_had_or_nothing_starts(self, place: Place, node: Record) -> None:
-        """As the node's readiness says, if it says something."""
+        """As the node's readiness says before: a plan asks it, so that no start is refused."""
         can = place.provider.readiness([node])[node.address.name].can
         try:
             started = place.start(node, "train-0.1", "echo ran", cpus=(0,), memory_mib=256, hard=True)
         except PermanentError:
-            assert can is None or HARD not in can
+            assert can is not None
+            assert HARD not in can
             assert place.poll(node, "train-0.1") is None
             assert place.log(node, "train-0.1") == ""
         else:
             assert can is None or HARD in can
+            assert not isinstance(place.provider, Foretells) or HARD in place.provider.can()
             assert (started.confinement or "").startswith(HARD)
             assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
 

@@ -187,3 +187,19 @@ def test_startup_order_and_stop_criteria_hold(project, tmp_path):
     times = [int((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
     assert times[0] < times[1]
     assert project.status()["tasks"][0]["state"] == "succeeded"
+
+
+def test_hard_limits_are_refused_by_the_plan(project, slurm):
+    """Slurm confines ranks itself, and nobody can promise how. An image is another matter."""
+    project.declare(project.backend(), project.fleet(), half("gang", "true", isolation="hard"))
+    refused = project.plan(code=3)["unplaced"][0]
+    details = {r["detail"] for rank in refused["ranks"] for r in rank["rejections"]}
+    assert any("backend hpc cannot promise to hold a rank to its blocks" in detail for detail in details), (
+        details
+    )
+    done = project.apply(code=3)
+    assert "leave out `isolation`" in done.out + done.err
+    assert project.run("state", "list").out == ""
+    assert project.jobs() == []
+    project.declare(project.backend(), project.fleet(), half("gang", image="docker.io/library/busybox"))
+    assert project.plan()["unplaced"] == []

@@ -283,7 +283,8 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "isolation": Code(
         Chapter.STRUCTURAL,
-        "the task asks for limits that the kernel enforces, and the host cannot set them",
+        "the task asks for limits that the kernel enforces, and the host cannot set them, or its backend "
+        "cannot promise them: Slurm confines ranks by its own configuration",
         "isolation: hard  # and the host lets its user make no cgroups",
         "make the host's user root, or delegate cgroups to that user; or leave `isolation` out: the host "
         "then limits ranks to their blocks as well as it can",

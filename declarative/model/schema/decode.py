@@ -115,7 +115,7 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
 
 def _as_number(hint: type, value: Json) -> Any:
     """The number that is in quotes where one is wanted; other values are as they are."""
-    if isinstance(value, str) and hint in _NUMBERS and _NUMBERS[hint].fullmatch(value.strip()):
+    if isinstance(value, str) and hint in _NUMBERS and _NUMBERS[hint].fullmatch(value):
         return hint(value)
     return float(value) if hint is float and type(value) is int else value
 

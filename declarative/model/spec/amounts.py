@@ -23,6 +23,18 @@ MAX_COUNT = 100_000
 """The most that a fleet, volume or task may ask for. It bounds what a stranger's YAML can cost."""
 
 
+def unpadded(value: Json, code: str, at: tuple[str, ...] = ()) -> str:
+    """The text of an amount. YAML keeps blanks round it only within quotes: they are a slip, and an error."""
+    text = str(value)
+    bare = text.strip()
+    if bare and text != bare:
+        shown = f"`{text!r}`" if len(text) <= MAX_SHOWN else "this text"
+        what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
+        hint = f"remove it: write `{bare}`" if len(bare) <= MAX_SHOWN else "remove it"
+        raise BadValueError(code, f"{shown} has a {what} round it", hint, at)
+    return bare
+
+
 def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
     """The two ends of `a..b`; `a` gives (a, a). One end of `a..b` may be empty. `{min, max}` is dstack's long
     form of the same.
@@ -31,7 +43,7 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
         value = _joined(value, hint)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
-    text = str(value).strip()
+    text = unpadded(value, "bad-range")
     low, dots, high = text.partition("..")
     if not text:
         raise BadValueError("bad-range", f"expected {what}, found {describe(value)}", hint)
@@ -53,7 +65,7 @@ def _joined(value: Mapping[str, Json], hint: str) -> str:
         if end is not None and (isinstance(end, bool) or not isinstance(end, str | int | float)):
             summary = f"expected a number or a size, found {describe(end)}"
             raise BadValueError("wrong-type", summary, hint, (key,))
-        ends[key] = "" if end is None else str(end).strip()
+        ends[key] = "" if end is None else unpadded(end, "bad-range", (key,))
         if end is not None and not ends[key]:
             raise BadValueError("bad-range", f"`{key}` is empty", hint, (key,))
     return f"{ends['min']}..{ends['max']}"
@@ -191,7 +203,7 @@ class Size:
         """`bad-size` for zero and below, `bad-unit` for an unknown unit."""
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise BadValueError("wrong-type", f"expected a size, found {describe(value)}", cls.HINT)
-        mib = parse_mib(str(value).strip(), value, cls.HINT)
+        mib = parse_mib(unpadded(value, "bad-size"), value, cls.HINT)
         if mib <= 0:
             raise BadValueError("bad-size", f"`{value}` is not above zero", cls.HINT)
         return cls(mib)
@@ -220,7 +232,7 @@ class Duration:
             return cls(None)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise BadValueError("wrong-type", f"expected a duration, found {describe(value)}", cls.HINT)
-        match = _DURATION.fullmatch(str(value).strip())
+        match = _DURATION.fullmatch(unpadded(value, "bad-duration"))
         if re.match(r"\s*-\s*\d", str(value)):
             raise BadValueError("bad-duration", f"`{value}` is below zero", cls.HINT)
         if match is None or len(match.group(1)) > 9:

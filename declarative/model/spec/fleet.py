@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from declarative.model.diagnostic import suggest
 from declarative.model.record import dataclass
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, InPlace, Is, Json, describe
+from declarative.model.spec.amounts import unpadded
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
@@ -68,7 +69,7 @@ class Nodes:
 
     @classmethod
     def _number(cls, key: str, item: Json) -> int:
-        if isinstance(item, str) and _NUMBER.fullmatch(item.strip()):
+        if isinstance(item, str) and _NUMBER.fullmatch(unpadded(item, "bad-range", (key,))):
             return int(item)
         if isinstance(item, int) and not isinstance(item, bool):
             return item

@@ -53,7 +53,7 @@ class Isolation(StrEnum):
 class Group:
     """Some of a task's ranks with their own commands, like dstack's node groups."""
 
-    name: Annotated[str | None, Doc("The group's name; it has no effect.")] = None
+    name: Annotated[Name | None, Doc("The group's name; it has no effect.")] = None
     nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("The number of its ranks.")] = 1
     commands: Annotated[tuple[str, ...], Is(longest=1 << 22, blank=True), Doc("As a task's.")]
     resources: Annotated[Resources | None, Doc("What each rank asks for, the same in all groups.")] = None
@@ -298,6 +298,12 @@ class Task:
                 hint = f"remove it, or `groups`: each group has `{field_name}` of its own"
                 summary = f"`groups` and `{field_name}` exclude each other"
                 raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
+        names = [group.name for group in self.groups]
+        for i, name in enumerate(names):
+            if name is not None and name in names[:i]:
+                summary = f"two groups are named `{name}`"
+                hint = "change one of the names, or remove both"
+                raise BadValueError("duplicate-name", summary, hint, ("groups", i, "name"))
         asked = [group.resources or self.resources for group in self.groups]
         for i, resources in enumerate(asked):
             if resources != asked[0]:

@@ -21,6 +21,7 @@ from declarative.model.spec.amounts import (
     Size,
     parse_mib,
     show_mib,
+    unpadded,
 )
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
@@ -167,6 +168,7 @@ class Gpu:
             raise BadValueError("bad-gpu", "expected GPUs, found empty text", cls.HINT)
         if len(text) > MAX_GPU:
             raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
+        unpadded(text, "bad-gpu")
         found: dict[str, Any] = {}
         for part in text.split(":"):
             key, item = cls._part(part.strip(), value)
