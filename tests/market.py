@@ -58,6 +58,8 @@ class Market:
     things: dict[tuple[Address, str], Thing] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     """Each create of a node: address, instance type, zone."""
+    launched: list[tuple[str, Words]] = field(default_factory=list)
+    """Each node that was made, and its inputs."""
     tokens: Counter[str] = field(default_factory=Counter)
     states: dict[str, Readiness] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class Market:
                 refusal = self.room(inputs)
                 if refusal:
                     raise refusal
+                self.launched.append((address.name, inputs))
             self.made += 1
             self.tokens[token] += 1
             outputs = {"id": f"m-{self.made}", "address": "10.0.0.1"}

@@ -82,6 +82,7 @@ def test_a_class_stands_in_the_table_once():
     assert len(names) == len(set(names))
     assert set(faults._CLASSES) == {*TransientKind, *PermanentKind} - {
         PermanentKind.NO_CAPACITY,
+        PermanentKind.INSTANCES,
         PermanentKind.USED_UP,  # no library has a class for it
     }
 

@@ -313,6 +313,38 @@ def test_a_quota_of_ten(project, line):
     assert project.plan(env=ENV)["result"] == "none"
 
 
+def test_a_zone_that_is_sold_out(project, line):
+    """The plan names the zones and types that `apply` takes instead, in the order in which it tries them."""
+    types = ["t3.micro", "t3a.micro", "t3.small"]
+    where = {"backends": ["aws"], "availability_zones": [f"us-east-1{z}" for z in "abcd"]}
+    project.declare(
+        backend(line.port), fleet("gpu", nodes=1, resources={"cpu": 2}, instance_types=types, **where)
+    )
+    plan = project.plan(env=ENV)
+    (made,) = [a["after"] for a in plan["actions"] if a["address"] == "node/gpu-0"]
+    (fallback,) = plan["fallbacks"]
+    assert fallback["for"] == ["node/gpu-0"]
+    prices = {offer["price"] for offer in fallback["offers"]}
+    assert max(prices) <= made["price"] * 1.2
+    assert "t3.small" not in {offer["instance_type"] for offer in fallback["offers"]}
+    second = fallback["offers"][1]
+    asked: list[tuple[str, str]] = []
+
+    def room(request):
+        if request["Action"] != "RunInstances":
+            return None
+        asked.append((request["InstanceType"], request["Placement.AvailabilityZone"]))
+        there = asked[-1] == (second["instance_type"], second["zone"])
+        return None if there else "500=InsufficientInstanceCapacity"
+
+    line.rules.append(room)
+    project.apply("--expect", plan["digest"], env=ENV)
+    offers = [(o["instance_type"], o["zone"]) for o in (made, *fallback["offers"][:2])]
+    assert offers == list(dict.fromkeys(asked))
+    cost = project.plan(env=ENV)["cost"]
+    assert cost["hourly_after"] <= plan["cost"]["hourly_at_most"]
+
+
 def test_the_wrong_account(project, line):
     """It has nothing of this state: nothing is made a second time there, and nothing is forgotten."""
     project.declare(backend(line.port), small())

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from declarative.model.inputs import data_of
 from declarative.placement.filters import blocks_wanted, place_reason
 from declarative.placement.types import Kind
 from declarative.planner.launchable import limits
 from declarative.planner.nodes import offer_of
+from declarative.planner.types import Op
 from declarative.provider import PermanentKind
+from declarative.render.data import plan_json
 from tests.market import KilledError, Market, Site, no_room
 from tests.planned import declared
 
@@ -51,12 +54,14 @@ def projects(rng):
         }
         one |= {"placement": pick(("cluster", "cluster", "any")), "spot_policy": pick(("on-demand", "auto"))}
         one |= {"max_price": pick((1.5, 2.5))} if rng.random() < 0.3 else {}
+        one |= {"fallback": pick(("any", "any", "same", "none"))} if rng.random() < 0.5 else {}
         fleets.append(one)
     tasks, volumes = [], []
     for number in range(rng.randint(0, 3)):
         one = {"name": f"job{number}", "nodes": rng.randint(1, 3), "resources": {"cpu": pick((1, 2, "4.."))}}
         one |= {"placement": pick(("cluster", "any"))}
         one |= {"max_price": pick((1.2, 2.2))} if rng.random() < 0.2 else {}
+        one |= {"fallback": pick(("any", "none"))} if rng.random() < 0.2 else {}
         if rng.random() < 0.4:
             volume = {"name": f"data{number}", "count": one["nodes"], "backend": "sky", "region": "east"}
             volume |= {"availability_zone": pick(ZONES)} if rng.random() < 0.7 else {}
@@ -132,6 +137,26 @@ def check(site, market, desired):
         assert volume.inputs.get("zone") in (None, node.inputs["zone"])
 
 
+def as_shown(plan, site, market):
+    """All that the apply launched is planned, or listed in the JSON for that address. What all nodes cost is
+    never more than the JSON says.
+    """
+    shown = plan_json(plan)
+    keys = ("region", "zone", "instance_type", "spot")
+    may: dict[str, set[tuple[object, ...]]] = {}
+    for action in plan.of(Op.CREATE, "node"):
+        offer = data_of(action.typed)
+        may[action.address.name] = {(*(offer.get(key) for key in keys[:3]), bool(offer.get("spot")))}
+    for fallback in shown["fallbacks"]:
+        offers = {tuple(offer[key] for key in keys) for offer in fallback["offers"]}
+        for address in fallback["for"]:
+            may.setdefault(address.removeprefix("node/"), set()).update(offers)
+    for name, offer in market.launched:
+        assert (*(offer.get(key) for key in keys[:3]), bool(offer.get("spot"))) in may[name], (name, offer)
+    cost = sum(record.node.price or 0.0 for record in site.store.read().of("node"))
+    assert cost <= shown["cost"]["hourly_at_most"] + 1e-6
+
+
 def together(plan, site):
     """A cluster that was planned in one zone lies in one zone."""
     planned = {a.address.name: a.after for a in plan.actions if a.op.value == "create" and a.after}
@@ -165,10 +190,12 @@ def test_what_is_promised_holds_wherever_nodes_end_up(seed):
         plan = site.plan(desired)
         if plan.result == "error":
             return
+        market.launched.clear()
         done = site.apply(desired, parallelism=width, plan=plan)
         event(f"done: {done}, elsewhere: {bool(site.heard.moves)}")
         check(site, market, desired)
         together(plan, site)
+        as_shown(plan, site, market)
         if not done:
             market.room = lambda _: None
             again = site.plan(desired)

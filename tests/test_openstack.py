@@ -305,7 +305,7 @@ def test_what_came_twice_all_the_same_is_taken_away(cloud, fleet):
             "Exceeded maximum number of retries. Exhausted all hosts available for retrying build",
             "no-capacity",
         ),
-        ("Quota exceeded for instances: Requested 1, but already used 10 of 10 instances", "quota"),
+        ("Quota exceeded for instances: Requested 1, but already used 10 of 10 instances", "instances"),
         ("Build of instance 1 aborted: Failed to allocate the network(s), not rescheduling.", "invalid"),
     ],
 )

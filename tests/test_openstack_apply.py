@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tests.cli import ended, fleet, volume
+from tests.cli import ended, fleet, task, volume
 from tests.cloud_openstack import run
 from tests.cloud_openstack.server import IMAGE, REGION, SmallCloud
 from tests.test_restored import by_file
@@ -105,6 +105,64 @@ def test_a_quota_and_a_wrong_password_are_said(project, cloud):
     assert "wr0ng" not in done.out + done.err
     project.run("destroy", "--auto-approve", env=ENV)
     assert cloud.servers == {}
+
+
+PRICED = [
+    {"instance_type": "m1.tiny", "cpu": 1, "memory": "512MB", "price": 0.01},
+    {"instance_type": "m1.small", "cpu": 1, "memory": "2GB", "price": 0.02},
+    {"instance_type": "gpu.h100x2", "cpu": 8, "memory": "64GB", "gpu": "H100:2", "price": 8.0},
+]
+
+
+def test_a_sold_out_flavor_is_not_replaced_by_what_the_plan_did_not_show(project, cloud):
+    """A saved plan launched a node 800 times dearer for a task without GPUs. It takes the same flavor in
+    another zone; a larger one only where `fallback: any` says so, and then the plan shows it.
+    """
+    nodes = fleet("gpu", backends=["stack"], nodes="0..1", blocks=1, resources={"cpu": "1.."})
+    work = task("job", "true", resources={"cpu": "1.."})
+    project.declare(backend(cloud, catalog=PRICED), nodes, work)
+    plan = project.run("plan", "--json", "--out", "n.plan", env=ENV).json
+    (fallback,) = plan["fallbacks"]
+    offers = [(offer["instance_type"], offer["zone"], offer["price"]) for offer in fallback["offers"]]
+    assert [("m1.tiny", zone, 0.01) for zone in ("az-2", "az-3")] == offers
+    assert (fallback["hourly_at_most"], plan["cost"]["hourly_at_most"]) == (0.01, 0.01)
+    shown = project.run("show", "n.plan", env=ENV).out
+    assert "node/gpu-0  if sold out: az-2, az-3, at most 0.01" in shown
+    cloud.full = {(zone, "m1.tiny") for zone in cloud.zones}
+    done = project.run("apply", "n.plan", "--auto-approve", code=4, env=ENV)
+    assert "m1.tiny in az-3" in done.out + done.err
+    assert cloud.servers == {}
+    assert {"m1.tiny"} == {flavor_of(cloud, body) for body in launches(cloud)}
+
+    project.declare(backend(cloud, catalog=PRICED), {**nodes, "fallback": "any"}, work)
+    plan = project.plan(env=ENV)
+    types = {offer["instance_type"] for found in plan["fallbacks"] for offer in found["offers"]}
+    assert {"m1.tiny", "m1.small", "gpu.h100x2"} == types
+    assert plan["cost"]["hourly_at_most"] == 8.0
+    assert "at most 8.00 if offers are sold out" in project.run("plan", env=ENV).out
+
+
+def launches(cloud):
+    """What was asked for, of each server."""
+    return [
+        body["server"]
+        for _, _, body in cloud.asked
+        if isinstance(body, dict) and "flavorRef" in body.get("server", {})
+    ]
+
+
+def flavor_of(cloud, asked):
+    return next(f["name"] for f in cloud.flavors if f["id"] == asked["flavorRef"])
+
+
+def test_a_quota_on_servers_is_not_answered_with_a_larger_flavor(project, cloud):
+    """The cloud counts servers: it was asked for one, and no other flavor is tried."""
+    cloud.quota = 0
+    nodes = fleet("gpu", backends=["stack"], nodes=1, resources={"cpu": "1.."}, fallback="any")
+    project.declare(backend(cloud, catalog=PRICED), nodes)
+    done = project.apply(code=4, env=ENV)
+    assert "Quota exceeded for instances" in done.out + done.err
+    assert [flavor_of(cloud, body) for body in launches(cloud)] == ["m1.tiny"]
 
 
 def test_killed_again_and_again(project, cloud):

@@ -1127,6 +1127,7 @@ def test_the_shape_of_actions():
         "refresh_only",
         "actions",
         "reservations",
+        "fallbacks",
         "unplaced",
         "remedies",
         "queued",
@@ -1439,6 +1440,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "idle_duration": "1h",
         "unreachable_duration": "1h",
         "same": "region",
+        "fallback": "none",
         "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "tags": {"a": "b"},
         "prevent_destroy": True,
@@ -1459,6 +1461,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "same": "region",
         "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "spread": "node",
+        "fallback": "none",
     },
 }
 """Of each kind another value for every field that is marked `InPlace`, but for `ssh_config`."""

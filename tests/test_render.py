@@ -624,7 +624,7 @@ def test_map_of_many_blocks_stays_on_one_line():
 
 PLAN_KEYS = (
     "format_version lineage serial result digest parts moved selection refresh_only actions "
-    "reservations unplaced remedies queued health drift differences cost summary diagnostics"
+    "reservations fallbacks unplaced remedies queued health drift differences cost summary diagnostics"
 )
 UNPLACED_KEYS = "task code summary proved hint starts changes ranks before after"
 ACTION_KEYS = "id op address reason because before after needs forget"
@@ -643,14 +643,8 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
     assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
     assert list(data["drift"][0]) == ["address", "change", "detail"]
-    assert list(data["cost"]) == [
-        "hourly_before",
-        "hourly_after",
-        "bound_hourly",
-        "currency",
-        "excludes",
-        "fleets",
-    ]
+    sums = ["hourly_before", "hourly_after", "hourly_at_most", "bound_hourly"]
+    assert list(data["cost"]) == [*sums, "currency", "excludes", "fleets"]
     assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts"]
 
 
@@ -677,7 +671,7 @@ def test_plan_json_values():
     assert data["reservations"][0]["zone"] is None
     assert data["unplaced"][0]["ranks"][1]["rejections"][0]["short"] == {"gpu": 7, "memory_mib": 49152}
     assert [r["verdict"] for r in data["unplaced"][0]["ranks"]] == ["fits", "cause", "not-tried", "not-tried"]
-    cost = {"hourly_before": 0.0, "hourly_after": 2.46, "bound_hourly": 2.4}
+    cost = {"hourly_before": 0.0, "hourly_after": 2.46, "hourly_at_most": 2.46, "bound_hourly": 2.4}
     fleets = [{"fleet": "pair", "nodes": 2, "hourly": 0.0, "tasks": [{"task": "train", "hourly": 0.0}]}]
     assert data["cost"] == {**cost, "currency": "USD", "excludes": [], "fleets": fleets}
 

@@ -18,10 +18,11 @@ from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import dataclass
 from declarative.model.spec.values import Placement
 from declarative.model.state import Intent, Record, State
+from declarative.planner.serves import SoldOut
 from declarative.planner.types import Action, Fallback, Op, Plan, Reason, Spare
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import QUOTAS, PermanentError, PermanentKind
 
-REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
+REFUSED = (PermanentKind.NO_CAPACITY, *QUOTAS)
 """Faults of a planned offer after which another one is taken. For a spare one any lasting fault counts."""
 
 MOST_NAMED = 4
@@ -94,7 +95,7 @@ class _Group:
     """Members that existed before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
     """Node → the way for which its create was started, while it is under way."""
-    full: set[Key] = field(default_factory=set)
+    sold_out: SoldOut = field(default_factory=SoldOut)
     tried: list[tuple[str, str]] = field(default_factory=list)
     broken: bool = False
     """A member failed for another reason, so the group does not move any more."""
@@ -268,8 +269,7 @@ class Failover:
         """The offer of a member cannot be had: the group goes where the next one is, if there is one."""
         refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
-        if error.kind is PermanentKind.QUOTA:
-            group.full.add(_key(group.offer(name)))
+        group.sold_out.add(group.offer(name), error.kind)
         nodes = tuple(sorted(group.members)) if group.fallback.together else (name,)
         move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
         way = None if group.broken else self._next(group)
@@ -298,7 +298,7 @@ class Failover:
         return tuple(f"create:node/{n}" for n in sorted(again))
 
     def _next(self, group: _Group) -> int | None:
-        """The next way that is not known to be full."""
+        """The next way that is not known to be in vain."""
         for number in range(group.way + 1, len(group.fallback.ways) + 1):
             way = group.fallback.ways[number - 1]
             if all(self._has_room(group, way, spare) for spare in way):
@@ -306,11 +306,11 @@ class Failover:
         return None
 
     def _has_room(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
-        key = _key(spare.offer)
-        if key in group.full:
+        if group.sold_out.has(spare.offer):
             return False
         if spare.limit is None:
             return True
+        key = _key(spare.offer)
         others = sum(k == key for name, k in self._keys.items() if name not in group.members)
         mine = sum(_key(way[kind].offer) == key for kind in group.members.values())
         return others + mine <= spare.limit

@@ -21,7 +21,7 @@ from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarc
 from declarative.model.inputs import ReservationInputs
 from declarative.model.record import dataclass
 from declarative.planner.types import Action, Op
-from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.store.groups import Ending
 
 INTERRUPTED = "interrupted"
@@ -69,7 +69,7 @@ def code_of(error: BaseException) -> str:
         code = "backend-busy"
     elif isinstance(error, PermanentError) and error.kind is PermanentKind.NO_CAPACITY:
         code = "backend-no-capacity"
-    elif isinstance(error, PermanentError) and error.kind is PermanentKind.QUOTA:
+    elif isinstance(error, PermanentError) and error.kind in QUOTAS:
         code = "backend-quota"
     elif isinstance(error, PermanentError) and error.kind is PermanentKind.AUTH:
         code = "backend-auth"

@@ -75,7 +75,12 @@ class Run(RunOutput):
             if self.options.get("refresh_only"):
                 return self._refresh_only(writer)
             requested = frozenset(self.options.get("requested", ()))
-            plan = self.plan = self.make_plan(writer, requested, destroy=destroy)
+            plan = self.make_plan(writer, requested, destroy=destroy)
+            if self.options.get("expect") is not None:
+                from declarative.render.approval import as_approved
+
+                plan = as_approved(plan, self.options["expect"])
+            self.plan = plan
             self._show(plan)
             if plan.result == "error":
                 return 1

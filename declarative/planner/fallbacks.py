@@ -1,8 +1,9 @@
 """Other offers for nodes whose own offers turn out to have no capacity. They keep every promise of the plan.
 
-The promises are: the limits and prices of the fleet and of its tasks, how the node is split, how many blocks
-each rank gets, the places of the volumes. A cluster moves as a whole. If it was in one zone, it goes to one
-zone again. Nodes that cannot move hold it where it is.
+The promises are: the hardware and the price that were planned, as far as `serves` says; the limits of the
+fleet and of its tasks, how the node is split, how many blocks each rank gets, the places of the volumes. A
+cluster moves as a whole. If it was in one zone, it goes to one zone again. Nodes that cannot move hold it
+where it is.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from declarative.model.blocks import maker_of
 from declarative.model.record import dataclass
 from declarative.model.resource import Offer, offer_inputs
 from declarative.model.spec import Backend, Fleet, Task
-from declarative.model.spec.values import Placement
+from declarative.model.spec.values import FallbackPolicy, Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, offer_of
+from declarative.planner.serves import terms
 from declarative.planner.types import Fallback, Spare
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class _Guest:
         task = self.task
         where = (task.backends, task.regions, task.spot_policy, task.max_price)
         size = (task.resources, task.whole_nodes, one_vendor(task), self.blocks)
-        return (*where, *size, task.isolation, task.image is None)
+        return (*where, *size, task.isolation, task.image is None, task.fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class _Member:
         """Members with the same key may take the same offers."""
         node = self.node
         own = (node.backend, node.region, node.zone, node.instance_type, node.spot, node.total)
-        return (*own, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
+        return (*own, node.price, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
 
     def suits(self, kind: Kind) -> bool:
         """Whether each rank gets as many blocks, and gangs GPUs of the same vendor."""
@@ -108,9 +110,20 @@ class _Search:
             self.kinds[fleet] = sorted(found, key=lambda f: (f[0].cost, *by_name(f[0])))
         return self.kinds[fleet]
 
+    def on_demand(self, node: Node) -> float | None:
+        """The price of a node's own type on demand, where the node would be; None if unknown."""
+        own = (node.backend, node.region, node.instance_type)
+        same = (o for _, o in self.of(node.fleet) if own == (o.backend, o.region, o.instance_type))
+        known = (o.on_demand if o.spot else o.price for o in same)
+        return next((price for price in known if price is not None), None)
+
     def fitting(self, member: _Member, bounds: _Bounds) -> Iterator[Offer]:
         """The offers that a member may take instead of its own."""
         node = member.node
+        accepted = terms(self.fleets[node.fleet], [guest.task for guest in member.guests])
+        if accepted.policy is FallbackPolicy.NONE:
+            return
+        on_demand = self.on_demand(node)
         fits: dict[object, bool] = {}
         for kind, offer in self.of(node.fleet):
             self.left -= 1
@@ -118,7 +131,7 @@ class _Search:
                 return
             if kind.total != node.total or not bounds.hold(kind.place) or _same(offer, node):
                 continue
-            if not member.may_go_to(kind.place):
+            if not member.may_go_to(kind.place) or not accepted.accept(node, offer, on_demand):
                 continue
             if kind.shape not in fits:
                 fits[kind.shape] = member.suits(kind)

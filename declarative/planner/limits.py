@@ -24,19 +24,21 @@ from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers
+from declarative.planner.serves import affordable
 from declarative.planner.shares import largest, shares
-from declarative.planner.types import ROUNDING, Action, Fallback, Op, Plan, Spare, total_price
+from declarative.planner.types import ROUNDING, Action, Op, Plan, total_price
 
 MOST_NAMED = 5
 
 
 def limited(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
-    limits = desired.project.limits
     known = {d.address for d in plan.diagnostics if d.code == "protected"}
     found = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
-    if limits.hourly is not None and plan.preview.fallbacks:
-        plan = replace(plan, preview=replace(plan.preview, fallbacks=_affordable(plan, limits.hourly[1])))
+    most = _most_hourly(plan, desired)
+    if most is not None and plan.preview.fallbacks:
+        room = most - _cost_after(plan)[0] + ROUNDING
+        plan = replace(plan, preview=replace(plan.preview, fallbacks=affordable(plan, room)))
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *found))) if found else plan
 
 
@@ -174,31 +176,13 @@ def _beyond(
     )
 
 
-def _affordable(plan: Plan, most: float) -> tuple[Fallback, ...]:
-    """The ways that keep the limit in any combination."""
-    prices = {a.address.name: a.typed.price for a in plan.actions if isinstance(a.typed, NodeInputs)}
-    room = most - (plan.preview.cost.after or 0.0) + ROUNDING
-    out: list[Fallback] = []
-    for fallback in plan.preview.fallbacks:
-        fits = [(x, way) for way in fallback.ways if (x := _extra(fallback.kinds, way, prices)) <= room]
-        if fits:
-            room -= max(extra for extra, _ in fits)
-            out.append(replace(fallback, ways=tuple(way for _, way in fits)))
-    return tuple(out)
-
-
-def _extra(
-    kinds: tuple[tuple[str, ...], ...], way: tuple[Spare, ...], prices: Mapping[str, float | None]
-) -> float:
-    """The extra cost of a way, USD an hour, at most; infinite if unknown."""
-    total = 0.0
-    for names, spare in zip(kinds, way, strict=True):
-        for name in names:
-            planned = prices.get(name)
-            if spare.offer.price is None or planned is None:
-                return math.inf
-            total += max(0.0, spare.offer.price - planned)
-    return total
+def _most_hourly(plan: Plan, desired: Desired) -> float | None:
+    """The most that all nodes may cost an hour by the limits of cost; None without any."""
+    limits, spent = desired.project.limits, plan.preview.cost.spent
+    most = [limits.hourly[1]] if limits.hourly is not None else []
+    if limits.cost_per_month is not None and spent is not None and spent.hours < HOURS_A_MONTH:
+        most.append((limits.cost_per_month - spent.dollars) / (HOURS_A_MONTH - spent.hours))
+    return min(most, default=None)
 
 
 MOST_PLACES = 200_000

@@ -150,7 +150,7 @@ def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...])
         plan.preview,
         nodes=nodes,
         suggestions=(),
-        fallbacks=tuple(f for f in plan.preview.fallbacks if all(made.issuperset(k) for k in f.kinds)),
+        fallbacks=tuple(f for f in plan.preview.fallbacks if f.moves_only(made)),
         cost=replace(plan.preview.cost, after=after, bound=None),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
@@ -283,6 +283,10 @@ class Fallback:
     wanted: bool = False
     """Their fleet wants nodes for itself: made nodes are kept even if the others cannot be had."""
 
+    def moves_only(self, nodes: Container[str]) -> bool:
+        """Whether all nodes that it is for are among these."""
+        return all(name in nodes for kind in self.kinds for name in kind)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
@@ -439,8 +443,10 @@ class Plan:
         return [a for a in self.actions if a.op is op and a.address.kind == kind]
 
     def only(self, actions: tuple[Action, ...]) -> Plan:
-        """The plan with only these actions, without fallbacks."""
-        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=()))
+        """The plan with only these actions, and with the fallbacks of the nodes that they make."""
+        made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
+        kept = tuple(f for f in self.preview.fallbacks if f.moves_only(made))
+        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=kept))
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""

@@ -38,12 +38,17 @@ class PermanentKind(StrEnum):
 
     NO_CAPACITY = "no-capacity"
     QUOTA = "quota"
+    INSTANCES = "instances"
+    """A quota on the number of instances: no other type helps, whatever its size."""
     AUTH = "auth"
     NOT_FOUND = "not-found"
     CONFLICT = "conflict"
     INVALID = "invalid"
     USED_UP = "used-up"
     """The thing of this token is gone, and the token makes nothing more: another token may."""
+
+
+QUOTAS = (PermanentKind.QUOTA, PermanentKind.INSTANCES)
 
 
 class ProviderError(Exception):

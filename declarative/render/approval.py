@@ -5,7 +5,8 @@ digest in a pull request and after the merge, as long as files, state and world 
 
 What is left of an approved plan was approved with it. So a plan may do less than was approved, if the state
 shows that the rest is done. Each of its actions has to be an approved one, with the same values. Only a lower
-price may differ.
+price may differ. Fallbacks that were not approved are not used (`as_approved`), so that none of them, whose
+prices change every hour, makes another plan of it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import json
 import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from declarative.model.inputs import OfferInputs
 from declarative.model.record import dataclass
 from declarative.model.state import RETRIES
-from declarative.planner.types import Plan
-from declarative.render.plain import inputs_data, moved_data
+from declarative.planner.types import Op, Plan
+from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number
 from declarative.render.text import clean, host_lists, numberless
 
 MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""
+_OFFER = ("backend", "region", "zone", "instance_type", "spot")
+"""What tells offers apart."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
 _MOST_BYTES = 64 << 20
@@ -77,6 +82,7 @@ def approval_of(plan: Plan) -> PlanDigest:
             ],
             "moved": moved_data(plan),
             "unplaced": [{"task": refusal.task} for refusal in plan.unplaced.refusals],
+            "fallbacks": fallbacks_data(plan),
         }
     )
 
@@ -95,6 +101,9 @@ def approval_in(data: Mapping[str, Any]) -> PlanDigest:
         parts[f"{op} {names}"] = hashlib.sha256(_bytes(group)).hexdigest()
     for move in data["moved"]:
         parts[_rename(move)] = hashlib.sha256(_bytes(move["addresses"])).hexdigest()
+    fallbacks = list(data.get("fallbacks") or ())  # a plan of an earlier version shows none
+    for fallback in fallbacks:
+        parts[f"fallbacks of {_names(fallback['for'])}"] = hashlib.sha256(_bytes(fallback)).hexdigest()
     unplaced = sorted({str(refusal["task"]) for refusal in data["unplaced"]})
     if unplaced:
         parts["not placed: " + _names(f"task/{task}" for task in unplaced)] = ""
@@ -103,6 +112,7 @@ def approval_in(data: Mapping[str, Any]) -> PlanDigest:
         "actions": actions,
         "moved": data["moved"],
         "unplaced": [{"task": task} for task in unplaced],
+        "fallbacks": fallbacks,
     }
     return PlanDigest(f"sha256:{hashlib.sha256(_bytes(parts)).hexdigest()}", parts, content)
 
@@ -127,6 +137,44 @@ def _rename(move: Mapping[str, Any]) -> str:
 
 def _names(addresses: Iterable[str]) -> str:
     return ", ".join(host_lists(clean(address) for address in addresses))
+
+
+def as_approved(plan: Plan, approved: PlanDigest) -> Plan:
+    """The plan with only those fallbacks that were approved for the same nodes, at no higher price."""
+    if approved.content is None:
+        return plan
+    prices = {
+        (address, *(offer[key] for key in _OFFER)): offer["price"]
+        for fallback in approved.content["fallbacks"]
+        for address in fallback["for"]
+        for offer in fallback["offers"]
+    }
+    planned = {a.address.name: a.typed for a in plan.of(Op.CREATE, "node")}
+
+    def approves(name: str, offer: OfferInputs) -> bool:
+        place = tuple(getattr(offer, key) for key in _OFFER)
+        own = planned.get(name)
+        if isinstance(own, OfferInputs) and place == tuple(getattr(own, key) for key in _OFFER):
+            return True
+        most = prices.get((f"node/{name}", *place), -1.0)
+        return most is None or (offer.price is not None and (number(offer.price) or 0.0) <= most)
+
+    fallbacks = tuple(
+        replace(
+            fallback,
+            ways=tuple(
+                way
+                for way in fallback.ways
+                if all(
+                    approves(name, spare.offer)
+                    for names, spare in zip(fallback.kinds, way, strict=True)
+                    for name in names
+                )
+            ),
+        )
+        for fallback in plan.preview.fallbacks
+    )
+    return replace(plan, preview=replace(plan.preview, fallbacks=fallbacks))
 
 
 # --------------------------------------------------------------------------------------- what differs

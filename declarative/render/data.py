@@ -15,10 +15,11 @@ from typing import Any
 from declarative.model.diagnostic import Diagnostic
 from declarative.placement.types import Refusal
 from declarative.planner.health import Health
+from declarative.planner.serves import hourly_at_most
 from declarative.planner.shares import shares
 from declarative.planner.types import FORMAT_VERSION, Action, Drift, Part, Plan, Reservation
 from declarative.render.approval import approval_in
-from declarative.render.plain import inputs_data, moved_data, plain
+from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number, plain
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -51,10 +52,6 @@ def to_event(data: Mapping[str, Any]) -> str:
     return to_line({**data, "time": iso_ms(datetime.now(tz=UTC).timestamp())})
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 6)
-
-
 def diagnostics_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, object]]:
     """The findings as data, in the order given."""
     return [item.to_json() for item in diagnostics]
@@ -73,6 +70,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "actions": [_action(action) for action in plan.actions],
         "moved": moved_data(plan),
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
+        "fallbacks": fallbacks_data(plan),
     }
     return {
         "format_version": FORMAT_VERSION,
@@ -85,6 +83,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "refresh_only": plan.scope.refresh_only,
         "actions": covered["actions"],
         "reservations": [_reservation(item) for item in plan.reservations],
+        "fallbacks": covered["fallbacks"],
         "unplaced": covered["unplaced"],
         "remedies": [{"change": r.text, "tasks": list(r.tasks)} for r in plan.unplaced.remedies],
         "queued": [
@@ -109,17 +108,18 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for d in plan.observed.differences
         ],
         "cost": {
-            "hourly_before": _number(plan.preview.cost.before),
-            "hourly_after": _number(plan.preview.cost.after),
-            "bound_hourly": _number(plan.preview.cost.bound),
+            "hourly_before": number(plan.preview.cost.before),
+            "hourly_after": number(plan.preview.cost.after),
+            "hourly_at_most": number(hourly_at_most(plan)),
+            "bound_hourly": number(plan.preview.cost.bound),
             "currency": "USD",
             "excludes": list(plan.preview.cost.excludes),
             "fleets": [
                 {
                     "fleet": fleet.fleet,
                     "nodes": fleet.nodes,
-                    "hourly": _number(fleet.hourly),
-                    "tasks": [{"task": t.task, "hourly": _number(t.hourly)} for t in fleet.tasks],
+                    "hourly": number(fleet.hourly),
+                    "tasks": [{"task": t.task, "hourly": number(t.hourly)} for t in fleet.tasks],
                 }
                 for fleet in shares(node for node in plan.preview.nodes if node.stays)
             ],
@@ -174,7 +174,7 @@ def place_data(item: Reservation) -> dict[str, Any]:
         "region": item.region,
         "zone": item.zone,
         "instance_type": item.instance_type,
-        "price": _number(item.price),
+        "price": number(item.price),
         "status": item.status.value,
         "restart": item.restart,
     }
@@ -265,7 +265,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
             }
             for a in view.left_alone
         ],
-        "limits": [{"limit": x.name, "most": _number(x.most), "now": _number(x.now)} for x in view.limits],
+        "limits": [{"limit": x.name, "most": number(x.most), "now": number(x.now)} for x in view.limits],
         "spent": view.spent and {"month": view.spent.month, "usd": round(view.spent.dollars, 2)},
     }
 
@@ -279,7 +279,7 @@ def _fleet(fleet: FleetView) -> dict[str, Any]:
         "name": fleet.name,
         "nodes": fleet.nodes,
         "blocks": _blocks(fleet.total, fleet.busy),
-        "hourly": _number(fleet.hourly),
+        "hourly": number(fleet.hourly),
     }
 
 
@@ -292,7 +292,7 @@ def _node(node: NodeView) -> dict[str, Any]:
         "region": node.region,
         "zone": node.zone,
         "instance_type": node.instance_type,
-        "price": _number(node.price),
+        "price": number(node.price),
         "observed_at": iso(node.observed_at),
         "silent_since": iso(node.silence.since if node.silence else None),
         "given_up_at": iso(node.silence.until if node.silence else None),

@@ -14,6 +14,7 @@ from declarative.planner.types import Action, NodePreview, Op, Plan
 from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.fallbacks import fallback_lines
 from declarative.render.plan import (
     backend_lines,
     drift_lines,
@@ -111,6 +112,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
+    yield from _lines("fallbacks", "If offers are sold out", fallback_lines(plan, _PLAIN, None)[2:])
     yield from _lines("queued", "Queued", queue_lines(plan, _PLAIN, None)[2:])
     yield from _lines("moved", "Renamed", moved_lines(plan, _PLAIN)[2:])
     yield from _lines("part", "Only a part of the plan", part_lines(plan, _PLAIN, None))

@@ -29,6 +29,7 @@ from declarative.render.actions import (
 )
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
+from declarative.render.fallbacks import at_most_text, fallback_lines
 from declarative.render.plan import (
     backend_lines,
     cost_line,
@@ -147,6 +148,7 @@ def _summary(plan: Plan) -> list[str]:
     if not plan.shown:
         return refusal
     lines = [*refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
+    lines[-1] += at_most_text(plan)
     if text := differing_text(plan):
         lines += ["", f"{text}."]
     if text := adoption_text(plan):
@@ -279,6 +281,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
             (block_lines(plan, _PLAIN, None)[2:], _fleets(plan), _counted(len(plan.preview.nodes), "node")),
         ),
         _ranks(plan),
+        Section("If offers are sold out", (fallback_lines(plan, _PLAIN, None)[2:], [])),
         Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
         Section("Not started, since there is no place", (unstarted, [])),
         Section("Possible by hand", (suggestions, [])),

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from declarative.model.inputs import data_of
+from declarative.planner.serves import stand_ins
 from declarative.planner.types import Action, Plan
 
 
@@ -24,6 +25,11 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, NoneType)) else str(value)
 
 
+def number(value: float | None) -> float | None:
+    """An amount of money without what only the way of computing it adds."""
+    return None if value is None else round(float(value), 6)
+
+
 def inputs_data(action: Action) -> dict[str, Any]:
     """The inputs of an action's thing, before and after."""
     return {
@@ -37,4 +43,27 @@ def moved_data(plan: Plan) -> list[dict[str, Any]]:
     return [
         {"from": m.source, "to": m.target, "addresses": [{"from": a, "to": b} for a, b in m.addresses]}
         for m in plan.scope.moved
+    ]
+
+
+def fallbacks_data(plan: Plan) -> list[dict[str, Any]]:
+    """What may be launched where planned offers are sold out."""
+    return [
+        {
+            "for": [f"node/{name}" for name in item.names],
+            "together": item.together,
+            "offers": [
+                {
+                    "backend": offer.backend,
+                    "region": offer.region,
+                    "zone": offer.zone,
+                    "instance_type": offer.instance_type,
+                    "spot": offer.spot,
+                    "price": number(offer.price),
+                }
+                for offer in item.offers
+            ],
+            "hourly_at_most": number(item.at_most),
+        }
+        for item in stand_ins(plan)
     ]

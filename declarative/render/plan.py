@@ -26,6 +26,7 @@ from declarative.render.actions import (
 )
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
+from declarative.render.fallbacks import at_most_text, fallback_lines
 from declarative.render.plan_tables import (
     block_lines,
     headline,
@@ -80,6 +81,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     if plan.actions or plan.unplaced.refusals:
         lines += block_lines(plan, paint, width)
         lines += rank_lines(plan, paint, width)
+        lines += fallback_lines(plan, paint, width)
         lines += queue_lines(plan, paint, width)
     waiting = frozenset(plan.unplaced.waiting)
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
@@ -145,7 +147,10 @@ def _cost_lines(plan: Plan, paint: Paint) -> list[str]:
     cost = plan.preview.cost
     if not plan.actions and cost.before == cost.after:
         return []
-    return [cost_line(cost), *([paint("dim", prices_line(cost.priced_on))] if cost.priced_on else [])]
+    return [
+        cost_line(cost) + at_most_text(plan),
+        *([paint("dim", prices_line(cost.priced_on))] if cost.priced_on else []),
+    ]
 
 
 def _drift_summary(plan: Plan) -> str:

@@ -85,6 +85,27 @@ def _reservation() -> Schema:
     )
 
 
+def _fallback() -> Schema:
+    offer = record(
+        "What may be launched instead.",
+        backend=text("The backend's name."),
+        region=text("The region."),
+        zone=ZONE,
+        instance_type=text("The backend's name for the node's shape."),
+        spot=flag("Whether it is spot."),
+        price=or_null(number(f"Of the whole node, {PRICE}."), "if unknown"),
+    )
+    return record(
+        "Nodes, and what `apply` launches in their place if their own offers are sold out.",
+        **{
+            "for": list_of("Their addresses; existing idle nodes move with their cluster.", text("`node/…`."))
+        },
+        together=flag("Whether all of them go to the same place, since they are a cluster."),
+        offers=list_of("In the order in which they are tried, as far as the cloud has them.", offer),
+        hourly_at_most=or_null(number(f"The most that one of these nodes may cost, {PRICE}."), "if unknown"),
+    )
+
+
 def _refusal() -> Schema:
     rejection = record(
         "Why one node, fleet or offer was rejected.",
@@ -140,6 +161,10 @@ def _cost() -> Schema:
         "Whole nodes, an hour.",
         hourly_before=or_null(number("Now."), "if the price of a node is unknown"),
         hourly_after=or_null(number("After apply."), "if the price of a node is unknown"),
+        hourly_at_most=or_null(
+            number("The most that `hourly_after` becomes, whichever fallbacks are taken."),
+            "if the price of a node or of a fallback is unknown",
+        ),
         bound_hourly=or_null(
             number("The least that `hourly_after` could be, with the same tasks placed."),
             "if it was not computed: HiGHS is not installed, or the plan is too large",
@@ -235,6 +260,7 @@ def plan_schema() -> Schema:
         refresh_only=flag("Whether the plan only records what happened by itself."),
         actions=list_of("The actions, in an order in which they could be done one by one.", _action()),
         reservations=list_of("Every rank that holds, will hold, or gives back blocks.", _reservation()),
+        fallbacks=list_of("What is launched where planned offers are sold out.", _fallback()),
         unplaced=list_of("Tasks that cannot be placed.", _refusal()),
         remedies=list_of(
             "Changes for several tasks together, each as small as possible.",

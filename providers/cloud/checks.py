@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from declarative.model.inputs import NodeInputs, Placed, inputs_of
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
-from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.provider.optional import Existing
 from providers.cloud import marks
 from providers.cloud.account import Account, Tagged, gibibytes
@@ -156,7 +156,7 @@ def size_of(address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any]
 
 AT_ONCE = 8
 """How many questions are asked at the same time."""
-CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
+CHANGING = (PermanentKind.NO_CAPACITY, *QUOTAS)
 
 Look = Callable[[], object]
 Seen = Callable[[Address, str, Mapping[str, Any]], object]

@@ -318,6 +318,15 @@ _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
         TransientKind.BUSY,
     ),
     (
+        re.compile(
+            r"(exceed|reach)\w*\b.*\b(droplet|server|instance|linode|vm)s? (count )?(limit|quota)|"
+            r"(limit|maximum|quota)\b.*\b(number|count) of (droplets|servers|instances|linodes|vms)\b|"
+            r"\bmaximum number of (active )?(droplets|servers|instances|linodes|vms)\b",
+            re.IGNORECASE,
+        ),
+        PermanentKind.INSTANCES,
+    ),
+    (
         re.compile(r"(limit|quota|maximum)\b.*(exceed|reach)|(exceed|reach).*(limit|quota)", re.IGNORECASE),
         PermanentKind.QUOTA,
     ),

@@ -18,6 +18,7 @@ from declarative.model.spec.values import (
     MAX_COUNT,
     Blocks,
     Count,
+    FallbackPolicy,
     IdleDuration,
     Level,
     Placement,
@@ -136,6 +137,14 @@ class Fleet:
     )
     max_price: Annotated[
         float | None, InPlace(), Is(above=0), Doc("The most that a node may cost, USD an hour.")
+    ] = None
+    fallback: Annotated[
+        FallbackPolicy | None,
+        InPlace(),
+        Doc(
+            "What is launched if the planned offer is sold out: `same` (default) takes the same GPUs, for at "
+            "most 20 % more or up to `max_price`; `any` takes whatever fits; `none` takes nothing else."
+        ),
     ] = None
     idle_duration: Annotated[
         IdleDuration,
@@ -310,6 +319,7 @@ class Fleet:
             "instance_types": (),
             "spot_policy": SpotPolicy.ON_DEMAND,
             "max_price": None,
+            "fallback": None,
             **({} if self.partition is not None else {"reservation": None}),
             "resources": Resources(),
         }

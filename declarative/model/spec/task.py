@@ -14,7 +14,15 @@ from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
-from declarative.model.spec.values import MAX_COUNT, Duration, Level, Placement, Resources, SpotPolicy
+from declarative.model.spec.values import (
+    MAX_COUNT,
+    Duration,
+    FallbackPolicy,
+    Level,
+    Placement,
+    Resources,
+    SpotPolicy,
+)
 
 SHORTEST_WINDOW = 300
 """The shortest `time_window` in seconds: programs need time to load data and to write checkpoints."""
@@ -146,6 +154,14 @@ class Task:
         None
     )
     max_price: Annotated[float | None, Is(above=0), Doc("The most that a node may cost, USD an hour.")] = None
+    fallback: Annotated[
+        FallbackPolicy | None,
+        InPlace(),
+        Doc(
+            "What is launched for it if the planned offer is sold out: `same`, `any` or `none`; the "
+            "strictest of the fleet and of a node's tasks counts."
+        ),
+    ] = None
     max_duration: Annotated[
         Duration | None,
         InPlace(),

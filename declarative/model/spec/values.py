@@ -42,6 +42,14 @@ class SpotPolicy(StrEnum):
     AUTO = "auto"
 
 
+class FallbackPolicy(StrEnum):
+    """What may be launched in place of a node whose own offer cannot be had."""
+
+    SAME = "same"
+    ANY = "any"
+    NONE = "none"
+
+
 class Level(str):
     """A level of topology: `node`, `zone`, `region`, or a label that hosts have in `topology`."""
 

@@ -237,12 +237,13 @@ _CODES: Mapping[Kind, str] = {
         InsufficientFreeAddressesInSubnet
     """,
     PermanentKind.QUOTA: """
-        InstanceLimitExceeded VcpuLimitExceeded VolumeLimitExceeded ResourceLimitExceeded
-        MaxSpotInstanceCountExceeded MaxIOPSLimitExceeded AddressLimitExceeded
+        VcpuLimitExceeded VolumeLimitExceeded ResourceLimitExceeded
+        MaxIOPSLimitExceeded AddressLimitExceeded
         AttachmentLimitExceeded InsufficientAddressCapacity VolumeModificationRateExceeded
         MaximumVolumeIopsLimitExceeded PrivateIpAddressLimitExceeded
         NetworkInterfaceLimitExceeded
     """,
+    PermanentKind.INSTANCES: "InstanceLimitExceeded MaxSpotInstanceCountExceeded",
     PermanentKind.AUTH: """
         AuthFailure UnauthorizedOperation InvalidClientTokenId SignatureDoesNotMatch
         OptInRequired Blocked PendingVerification RequestExpired ExpiredToken

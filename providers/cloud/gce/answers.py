@@ -201,11 +201,14 @@ _TEXTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
         PermanentKind.NO_CAPACITY,
     ),
     (re.compile(r"reservation to be in READY state"), PermanentKind.NO_CAPACITY),
+    (re.compile(r"Quota '(PREEMPTIBLE_)?(INSTANCES|VM_INSTANCES)' exceeded"), PermanentKind.INSTANCES),
     (re.compile(r"No available resources in specified reservations"), PermanentKind.INVALID),
     (re.compile(r"[Rr]eservations? .*do(es)? not exist"), PermanentKind.NOT_FOUND),
     (re.compile(r"[Cc]ould not find the given reservation"), PermanentKind.NOT_FOUND),
 )
-"""Errors about reservations share the code `CONDITION_NOT_MET` with conditions that pass."""
+"""Errors about reservations share the code `CONDITION_NOT_MET` with conditions that pass, and quotas on the
+number of instances that of all quotas.
+"""
 
 _HINTS: Mapping[str, str] = {
     "accessNotConfigured": "enable the Compute Engine API for the project",

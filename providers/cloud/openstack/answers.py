@@ -182,15 +182,19 @@ def _addresses(networks: Mapping[str, Any]) -> tuple[str, str]:
 
 
 _NO_CAPACITY = r"no valid host|exhausted all hosts|maximum number of retries|insufficient compute"
+_INSTANCES = (
+    r"quota exceeded for [^:]*\binstances\b|already used .* of .*\binstances\b|maximum number of instances"
+)
 _QUOTA = (
     r"quota (is )?exceeded|exceeds? (allowed|available)|limit ?exceeded|exceedsavailable|overquota"
-    r"|maximum number of|already used .* of .* instances|toomanyinstances|too many instances"
+    r"|maximum number of|toomanyinstances|too many instances"
     r"|no more (free )?(ip|floating) ?(ip )?addresses"
 )
 
 TEXTS: tuple[tuple[str, str, Kind], ...] = (
     # Status, a part of the text, and its meaning; the first match counts.
     (r"400|403|409|413|500", _NO_CAPACITY, PermanentKind.NO_CAPACITY),
+    (r"400|403|409|413", _INSTANCES, PermanentKind.INSTANCES),
     (r"400|403|409|413", _QUOTA, PermanentKind.QUOTA),
     (r"413", r"", TransientKind.THROTTLED),
     # A page began after an item that no longer exists.
