@@ -228,11 +228,12 @@ class World:
         """Do what every command first records: vanished things, gangs that stop, ended ranks that give up
         their blocks.
         """
-        known = effective(self.state(), Inventory(gone=frozenset(self.gone)))
+        seen = Inventory(gone=frozenset(self.gone))
+        known = effective(self.state(), seen)
         held = self._nodes_held()
         self.ranks = dict(known.ranks)
         self.records = dict(known.records)
-        self.gone = set()
+        self.gone = {*seen.lost}
         for name, status in gang_stops(self.state()).items():
             self.ranks[name] = status
         self.records = dict(effective(self.state(), Inventory()).records)
@@ -369,6 +370,7 @@ class World:
         node = self.records[Address("node", str(inputs["node"]))]
         must(set(action.holds) == {place.address, volume.address, node.address}, "it holds other things")
         must(place.inputs["node"] == inputs["node"], "the rank is on another node")
+        must(volume.address not in self.gone, f"{volume.address} is gone")
         for key in ("backend", "region"):
             must(volume.inputs[key] == node.inputs[key], f"{volume.address} is in another {key}")
 
@@ -419,6 +421,7 @@ class World:
         users = [str(r.address) for r in self.records.values() if action.address in r.needs]
         must(not users, f"it is still needed by {users}")
         del self.records[action.address]
+        self.gone.discard(action.address)
         name = action.address.name
         if action.address.kind == "rank":
             self.ranks.pop(name, None)

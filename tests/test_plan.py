@@ -899,11 +899,14 @@ def test_a_gang_of_which_a_part_started_is_completed():
 
 
 def test_a_rank_is_not_completed_without_its_volume():
-    """If the volume of the rank that is missing vanished, the gang starts anew as a whole."""
+    """If the volume of the rank that is missing vanished, the gang waits for it; with another one it starts
+    anew as a whole.
+    """
     world = partial("rank/train-1")
     world.gone.add(Address("volume", "data-1"))
     world.settle()
-    plan = world.plan(wanted())
+    assert ids(world.plan(wanted()), "rank") == ["delete:rank/train-0"]
+    plan = world.plan(wanted(), requested=frozenset({"volume/data-1"}))
     assert ids(plan, "rank") == ["delete:rank/train-0", *gang("create")]
     assert "create:attachment/train-1.data-1" in ids(plan)
     world.apply(plan)

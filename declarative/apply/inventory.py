@@ -76,6 +76,7 @@ def look(
         ranks=found.ranks,
         gone=frozenset(found.compared.gone),
         unsure=frozenset(found.compared.unsure),
+        deleting=frozenset(intent.address for intent in state.intents if intent.op == "delete"),
         ended=found.compared.ended,
         altered=found.compared.altered,
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),

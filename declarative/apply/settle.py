@@ -32,7 +32,7 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
-from declarative.model.state import NOTICED, Address, Intent, Record, State
+from declarative.model.state import GONE_SINCE, NOTICED, Address, Intent, Record, State
 from declarative.model.status import RankState, RankStatus
 from declarative.planner.inventory import Inventory, effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
@@ -219,12 +219,21 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 
 
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
-    """Forget gone things, and first the attachments and reservations that need them."""
-    gone = seen.inventory.gone
+    """Forget gone things, and first the attachments and reservations that need them. A lost volume stays
+    recorded; it is only noted that it is gone.
+    """
+    gone, lost = seen.inventory.gone, seen.inventory.lost
     let_go(writer, gone, state, now)
-    for address in sorted(gone):
+    for address in sorted(gone - lost):
         if address in state.records:
             writer.forget(address)
+    notes: dict[Address, Mapping[str, object]] = {}
+    for record in state.of("volume"):
+        since = record.outputs.get(GONE_SINCE)
+        if (since is None) is (record.address in lost):
+            notes[record.address] = {GONE_SINCE: now() if since is None else None}
+    if notes:
+        writer.note(notes)
 
 
 def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) -> None:

@@ -145,7 +145,9 @@ class Run(RunOutput):
         settled = settle(writer, backends, seen, self.now, self.note)
         self._taken = taken_up(seen)
         # Gone things are forgotten by now. The plan still gets them, to say why they are made anew.
-        gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
+        gone = {
+            a: r for a, r in state.records.items() if a in seen.inventory.gone and a not in settled.records
+        }
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
         renames = as_declared(settled, self.desired.project.moved, self.desired.places)

@@ -60,10 +60,11 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.apply.inventory import look
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired, LeftOut
-    from declarative.planner.health import of_backends, of_hosts, of_nodes
+    from declarative.planner.health import of_hosts, of_nodes, of_warnings
     from declarative.planner.hosts import hosts_of
     from declarative.planner.inventory import differences, effective
     from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
+    from declarative.planner.volumes import gone_volume
     from declarative.render.views import host_view, status_view
 
     desired = session.declared(warn=True, some=True) or Desired()
@@ -77,11 +78,17 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
-    noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
+    gone = (gone_volume(desired, address.name) for address in inventory.lost)
+    noted = in_order(located((*inventory.diagnostics, *rehearsed, *gone), desired.places))
     session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
-    view = status_view(desired, current, now=now() if refresh or offline else None)
+    view = status_view(
+        desired,
+        current,
+        now=now() if refresh or offline else None,
+        lost=None if offline else inventory.lost,
+    )
     return replace(
         view,
         spent=store.spent(),
@@ -93,7 +100,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
             *of_hosts(
                 [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
             ),
-            *of_backends(noted),
+            *of_warnings(noted),
         ),
         hosts=tuple(host_view(host, note) for host, note in others),
         diagnostics=tuple(note for _, note in others if note),

@@ -272,6 +272,10 @@ its host was told last; 0 for never."""
 STOPPED = "stopped"
 """Among the outputs of a rank whose task the user stopped: no `retry` and no `schedule` starts it again."""
 
+GONE_SINCE = "gone_since"
+"""Among the outputs of a volume that is gone: since when that is known, seconds since the epoch by our clock;
+None or nothing for one that is there."""
+
 CLEANUP_SINCE = "cleanup_since"
 """Among the outputs of a volume: when its present `auto_cleanup_duration` was recorded, seconds since the
 epoch by our clock. Nothing for one that was made with it."""

@@ -75,6 +75,7 @@ WORDS = {
     "not-idle": "not wholly idle",
     "busy": "without enough idle blocks",
     "volume-busy": "but the volume is in use",
+    "volume-gone": "but the volume is gone",
     "offers-unknown": "whose offers could not be read",
     "fleet-max": "beyond the fleet's maximum",
     "limit": "beyond the offer's limit",
@@ -326,9 +327,13 @@ def summary_of(
 
 
 def _own_advice(task: Task, codes: AbstractSet[str], *, never: bool, fits: bool) -> str | None:
-    """What helps a task that asks for whole nodes, for what no host can do, or for nodes by name."""
+    """What helps a task that asks for whole nodes, for what is gone, for what no host can do, or for nodes by
+    name.
+    """
     if "too-large" in codes and task.whole_nodes and never:
         return "widen the range in the task's `resources`, or set `exclusive: false`"
+    if "volume-gone" in codes:
+        return "bring the volume back, or have an empty one made: `fleetform apply --replace volume/NAME`"
     unable = sorted(ABLE.keys() & codes)
     if never and unable and not fits:
         return "; ".join(map(ABLE.__getitem__, unable))

@@ -94,6 +94,10 @@ class FleetRule:
         yield from (name for name in numbered if name not in taken and name not in again)
 
 
+GONE = "nobody: it is gone"
+"""The holder of a volume that is recorded, but gone: no rank gets it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeAt:
     """Where a volume is, or will be, and who holds it now."""

@@ -17,7 +17,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import RankMount
 from declarative.model.state import rank_name
 from declarative.placement.filters import Mismatch
-from declarative.placement.types import Place, VolumeAt
+from declarative.placement.types import GONE, Place, VolumeAt
 
 if TYPE_CHECKING:
     from declarative.placement.ledger import Ledger
@@ -35,7 +35,7 @@ MOST_VISITS = 2_000_000
 DEEPEST = 300
 """Ranks that are moved at once."""
 
-MILDEST = ("volume-busy", "volume-missing", "volume-elsewhere")
+MILDEST = ("volume-busy", "volume-gone", "volume-missing", "volume-elsewhere")
 """Of the alternatives of a mount, the first of these is what is said of it."""
 
 
@@ -70,6 +70,8 @@ def _volume_reason(
         return Mismatch("volume-missing", f"volume/{name} does not exist")
     if not serves(at, place):
         return Mismatch("volume-elsewhere", f"volume/{name} is in {at.backend}/{at.zone or at.region}")
+    if claims.get(name) == GONE:
+        return Mismatch("volume-gone", f"volume/{name} is gone, and is not made anew by itself")
     if name in claims:
         return Mismatch("volume-busy", f"volume/{name} is held by {claims[name]}")
     return None
@@ -83,7 +85,7 @@ def mount_reason(
 ) -> Mismatch | None:
     """Why the mounts cannot all be had in a place: the first one that never can, else the first that is held.
 
-    Of alternatives one that is held is enough: it may be let go.
+    Of alternatives one that is held is enough: it may be let go. One that is gone may come back.
     """
     held: Mismatch | None = None
     for mount in mounts:
@@ -96,7 +98,7 @@ def mount_reason(
         else:
             code = min((reason.code for reason in reasons), key=MILDEST.index, default=MILDEST[-1])
             found = Mismatch(code, f"{mount.path}: {'; '.join(reason.detail for reason in reasons)}")
-            if code != "volume-busy":
+            if code not in ("volume-busy", "volume-gone"):
                 return found
             held = held or found
     return held

@@ -25,7 +25,7 @@ from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readine
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
 """States of nodes that need somebody. The others are ready, starting, or unobserved."""
-LEFT_OUT, UNREADABLE = "left_out", "unreadable"
+LEFT_OUT, UNREADABLE, GONE = "left_out", "unreadable", "gone"
 UNREAD = "backend-unreadable"
 """The code of the warning about a backend that does not answer."""
 NO_REASON = "no reason is known"
@@ -38,9 +38,9 @@ class Health:
     """One unhealthy thing. Times are seconds since the epoch, by our clock."""
 
     address: str
-    """`node/NAME`, `backend/NAME`, or `fleet/NAME` for a declared host that is not a node."""
+    """`node/NAME`, `volume/NAME`, `backend/NAME`, or `fleet/NAME` for a declared host that is not a node."""
     state: str
-    """A node's state, `left_out` for a host, `unreadable` for a backend."""
+    """A node's state, `left_out` for a host, `unreadable` for a backend, `gone` for a volume."""
     detail: str
     host: str | None = None
     """The host that is left out."""
@@ -79,12 +79,15 @@ def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
     )
 
 
-def of_backends(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
-    """The health of backends that did not answer as they should."""
+_OF_WARNING = {UNREAD: UNREADABLE, "volume-gone": GONE}
+
+
+def of_warnings(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
+    """The health of backends that did not answer as they should, and of volumes that are gone."""
     return tuple(
-        Health(address=d.address or "", state=UNREADABLE, detail=d.summary, hint=d.hint)
+        Health(address=d.address or "", state=_OF_WARNING[d.code], detail=d.summary, hint=d.hint)
         for d in diagnostics
-        if d.code == UNREAD
+        if d.code in _OF_WARNING
     )
 
 

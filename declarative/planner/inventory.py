@@ -14,7 +14,7 @@ from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, Taken
-from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
+from declarative.model.state import ANOTHERS, GIVEN_UP, GONE_SINCE, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative.planner.types import Drift
 
 LOSABLE = ("node", "volume")
-"""Kinds that are made anew when gone. A gone attachment only means that its rank has ended."""
+"""Kinds whose loss matters. A gone attachment only means that its rank has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,8 @@ class Inventory:
     gone: frozenset[Address] = frozenset()
     unsure: frozenset[Address] = frozenset()
     """Gone things that may only seem so: their place showed nothing of this state."""
+    deleting: frozenset[Address] = frozenset()
+    """Things whose deletion was cut short: if they are gone, that is what was asked for."""
     ended: Mapping[Address, str] = field(default_factory=dict)
     """Gone things that their backend reports as ended, with its reason: there is no doubt."""
     altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
@@ -69,6 +71,13 @@ class Inventory:
     own_gpus: tuple[str, ...] | None = None
     """The models of this machine's GPUs, for nodes of the driver `local`; None if they were not looked at."""
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def lost(self) -> frozenset[Address]:
+        """The gone volumes that nobody was deleting. They stay recorded: a new one would be empty, so a
+        person decides what becomes of them.
+        """
+        return frozenset(a for a in self.gone - self.deleting if a.kind == "volume")
 
     @property
     def unread(self) -> frozenset[str | None]:
@@ -107,9 +116,11 @@ def _lost(state: State, inventory: Inventory) -> dict[str, str]:
 
 
 def effective(state: State, inventory: Inventory) -> State:
-    """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks."""
+    """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks.
+    A volume that is `lost` stays recorded.
+    """
     records = {**state.records, **inventory.recovered}
-    for address in inventory.gone:
+    for address in inventory.gone - inventory.lost:
         records.pop(address, None)
     ranks = {**state.ranks, **inventory.ranks}
     for lost, cause in _lost(state, inventory).items():
@@ -167,14 +178,15 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
 
     This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
     for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
-    taken away at once.
+    taken away at once. Nor is a volume that was known to be gone before.
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     missing = sorted(inventory.gone - deleting - inventory.ended.keys())
     by_backend: dict[str, list[Address]] = {}
     for address in missing:
         record = recorded.records.get(address)
-        if record and address.kind in LOSABLE and not _was_given_up(record):
+        known = record is None or _was_given_up(record) or record.outputs.get(GONE_SINCE) is not None
+        if record and address.kind in LOSABLE and not known:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
     doubtful: list[Address] = []
     for found in by_backend.values():

@@ -14,7 +14,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed
 from declarative.placement.types import Refusal, Remedy, Suggestion
-from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
+from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_warnings
 
 FORMAT_VERSION = 1
 ROUNDING = 1e-6
@@ -404,7 +404,7 @@ class Plan:
         at.
         """
         unfit = [h for h in self.observed.unfit if not (self.basis.offline and h.state == LEFT_OUT)]
-        return (*unfit, *of_backends(self.diagnostics))
+        return (*unfit, *of_warnings(self.diagnostics))
 
     @property
     def unreadable_backends(self) -> tuple[str, ...]:

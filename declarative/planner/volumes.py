@@ -18,7 +18,7 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
 from declarative.model.state import CLEANUP_SINCE, Address, Record, State
-from declarative.placement.types import PlacementOutcome, VolumeAt
+from declarative.placement.types import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import Reason, finding
@@ -39,9 +39,11 @@ class VolumeDecision:
     waits: bool = False
     """It waits for its first rank, and is not made yet."""
     forgotten: bool = False
-    """It is not declared any more, and stays as it is: only its record is deleted."""
+    """Only its record is deleted: it is not declared any more, and stays as it is; or it is gone."""
     unused: bool = False
     """It is deleted, and made as declared for the next task that mounts it."""
+    lost: bool = False
+    """It is gone, and waits for somebody: nothing is done to it."""
     put_off: str = ""
     """Why it would be made anew, if this plan did not only end its protection. The next plan may."""
 
@@ -75,7 +77,7 @@ class VolumeDecision:
             backend=self.after.backend,
             region=self.after.region,
             zone=self.after.zone,
-            holder=holder,
+            holder=GONE if self.lost else holder,
             fresh=self.record is None or self.replaced or self.unused,
         )
 
@@ -101,12 +103,15 @@ def judge_all(
         record = state.get("volume", name)
         before = record.volume if record else None
         after = _reached(_settled(before, want.inputs), before, hosts)
-        decisions[name] = _protected_until_applied(_judge(name, record, after, inventory, requested))
+        judged = _judge(name, record, after, inventory, requested)
+        gone = record is not None and record.address in inventory.lost
+        decisions[name] = _if_gone(judged) if gone else _protected_until_applied(judged)
     for record in state.of("volume"):
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
     errors = _lost(desired, decisions.values())
     errors += [_put_off(desired, decision) for decision in decisions.values() if decision.put_off]
+    errors += [gone_volume(desired, decision.name) for decision in decisions.values() if decision.lost]
     for address in pinned & state.records.keys():
         if address.kind == "volume" and (decision := decisions.get(address.name)):
             decisions[decision.name] = _staying(decision)
@@ -178,6 +183,31 @@ def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
     )
 
 
+def _if_gone(decision: VolumeDecision) -> VolumeDecision:
+    """The decision about a volume that is gone. A new one would be empty, so nothing is done by itself: it
+    may come back, and else somebody asks for a new one. Then only its record is deleted: a listing may err.
+    """
+    assert decision.record is not None
+    before, after = decision.change
+    anew = decision.reason is Reason.REQUESTED and after.volume_id is None
+    if anew or before.volume_id != after.volume_id:
+        return replace(decision, forgotten=True)
+    if decision.reason is Reason.REQUESTED:
+        return decision
+    return VolumeDecision(name=decision.name, record=decision.record, after=before, lost=True)
+
+
+def gone_volume(desired: Desired, name: str) -> Diagnostic:
+    """The warning about a recorded volume that is gone."""
+    address = f"volume/{name}"
+    summary = f"{address} is gone, and is not made anew by itself: a new one would be empty"
+    hint = (
+        f"nothing has to be done if it comes back; `fleetform apply --replace {address}` makes an empty one; "
+        f"to forget it, remove its document and write `removed: [{{from: {address}, destroy: false}}]`"
+    )
+    return finding(desired, address, "volume-gone", summary=summary, hint=hint, severity=Severity.WARNING)
+
+
 def _field(decision: VolumeDecision) -> str:
     """The declared field that makes a volume anew. Its host is recorded as its zone."""
     before, _ = decision.change
@@ -199,6 +229,8 @@ def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | N
     address, because = f"volume/{decision.name}", decision.because
     before, after = decision.change
     requested = decision.reason is Reason.REQUESTED
+    if decision.forgotten:
+        return None  # it is gone
     if requested and (before.volume_id is not None or after.volume_id is not None):
         what = f"{address} is one that was adopted: it cannot be made anew"
         hint = "write another `volume_id`, or none"
@@ -392,7 +424,7 @@ def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) ->
 
 def _unused(decision: VolumeDecision, *, due: bool) -> VolumeDecision:
     """Decide about a volume that is only for ranks and that no rank gets; `due`: its time is over."""
-    if decision.after is None:
+    if decision.after is None or decision.lost:
         return decision
     if decision.record is None:
         return replace(decision, waits=True)

@@ -155,11 +155,12 @@ def choose(
     if approved:
         found = permitted(plan, state, replace(given, approved=approved))
     short = tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address)
+    gone = tuple(d for d in plan.diagnostics if d.code == "volume-gone")
     still = _still_lost(plan, found.held, lost)
     return AllowedPart(
         plan=_without_errors(found, short),
         causes=found.causes,
-        waits=_waits(found.held, digests, short),
+        waits=_waits(found.held, digests, short, gone),
         approvals={digest: together.steps for digest, together in waiting.items()},
         lost=still,
         noted=_noted(lost, still, now),
@@ -200,8 +201,13 @@ def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dic
     return {group: LOST for group in sorted(still) if lost.get(group, 0.0) < now - DAY / 2} | over
 
 
-def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Diagnostic]) -> tuple[Wait, ...]:
-    """The waits of held groups, and of fleets that are `short` of nodes."""
+def _waits(
+    held: Iterable[Held],
+    digests: Mapping[str, str],
+    short: Iterable[Diagnostic],
+    gone: Iterable[Diagnostic],
+) -> tuple[Wait, ...]:
+    """The waits of held groups, of fleets that are `short` of nodes, and of volumes that are `gone`."""
     found = (
         Wait(
             address=one.group,
@@ -213,7 +219,9 @@ def _waits(held: Iterable[Held], digests: Mapping[str, str], short: Iterable[Dia
         for one in held
     )
     lacking = (Wait(address=d.address or "", action=Cause.CREATE.value, why=d.summary) for d in short)
-    return (*found, *lacking)
+    why = "is gone, and an empty one is made only by `fleetform apply --replace`"
+    lost = (Wait(address=d.address or "", action=Cause.REPLACE_LOST.value, why=why) for d in gone)
+    return (*found, *lacking, *lost)
 
 
 class _ApprovalGroup(NamedTuple):

@@ -275,6 +275,8 @@ def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
 
 def _left(action: Action) -> str:
     """The note that a thing stays when its record is deleted, because it was adopted or is to be kept."""
+    if action.forget and action.reason is not Reason.REMOVED:
+        return "; it is gone, and an empty one is made"
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
     return f"; {clean(adopted(action.before))} itself stays: it was adopted" if action.forgets else ""
@@ -305,7 +307,8 @@ def _retry(action: Action, task: str) -> str:
 
 def counts(plan: Plan) -> str:
     """`5 to create, 0 to update, 2 to delete (1 only forgotten), 0 to replace`."""
-    forgotten = sum(action.forgets for action in plan.actions)
+    made = {action.address for action in plan.actions if action.op is Op.CREATE}
+    forgotten = sum(action.forgets and action.address not in made for action in plan.actions)
     notes = {"delete": f" ({forgotten} only forgotten)" if forgotten else ""}
     return ", ".join(
         f"{count} to {change}{notes.get(change, '')}" for change, count in plan.summary().items()

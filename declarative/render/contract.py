@@ -16,7 +16,7 @@ from declarative.model.diagnostic import Severity
 from declarative.model.schema import DIALECT
 from declarative.model.state import KINDS
 from declarative.model.status import NodeState, RankState
-from declarative.planner.health import LEFT_OUT, SICK, UNREADABLE
+from declarative.planner.health import GONE, LEFT_OUT, SICK, UNREADABLE
 from declarative.planner.types import FORMAT_VERSION, Op
 
 Schema: TypeAlias = dict[str, Any]
@@ -126,10 +126,13 @@ def diagnostic() -> Schema:
 def health() -> Schema:
     """One thing that is not well."""
     return record(
-        "A node that takes no work, a declared host that is not a node, or a backend that could not be read.",
-        address=address_of("The address; for a host, that of its fleet.", ("node", "fleet", "backend")),
+        "A node that takes no work, a declared host that is not a node, a backend that could not be read, or "
+        "a volume that is gone.",
+        address=address_of(
+            "The address; for a host, that of its fleet.", ("node", "fleet", "backend", "volume")
+        ),
         host=or_null(text("The host that is left out."), "of all others"),
-        state=one_of("A node's state, or the kind of the other things.", (*SICK, LEFT_OUT, UNREADABLE)),
+        state=one_of("A node's state, or the kind of the other things.", (*SICK, LEFT_OUT, UNREADABLE, GONE)),
         since=or_null(moment("Since when a node does not answer, in UTC."), "if that is not known"),
         given_up_at=or_null(moment("When it is given up unless it answers, in UTC."), "for never"),
         detail=text("For people."),
@@ -223,7 +226,7 @@ def status_schema() -> Schema:
     volume = record(
         "A volume.",
         name=text("Its name."),
-        state=text("`attached`, or `available`."),
+        state=text("`attached`, `available`, or `gone`."),
         node=or_null(text("The node that it is attached to."), "while it is attached to none"),
     )
     rank = record(

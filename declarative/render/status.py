@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
 from declarative.model.status import NodeState, Silence
-from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
+from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.shares import largest
 from declarative.planner.types import Drift
 from declarative.render.data import iso
@@ -57,10 +57,11 @@ def _since(items: Sequence[Health]) -> str:
 
 def unwell(items: Sequence[Health]) -> str:
     """`2 nodes take no work, 1 host is left out and 1 backend could not be read`."""
-    counts = Counter(i.state if i.state in (LEFT_OUT, UNREADABLE) else "node" for i in items)
+    counts = Counter(i.state if i.state in (GONE, LEFT_OUT, UNREADABLE) else "node" for i in items)
     words = []
     for state, what, one, many in (
         ("node", "node", "takes no work", "take no work"),
+        (GONE, "volume", "is gone", "are gone"),
         (LEFT_OUT, "host", "is left out", "are left out"),
         (UNREADABLE, "backend", "could not be read", "could not be read"),
     ):

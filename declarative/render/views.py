@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 
 from declarative.model.blocks import Shape
@@ -11,7 +11,16 @@ from declarative.model.record import dataclass
 from declarative.model.resource import Desired, Host
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
-from declarative.model.state import Record, State, drain_of, natural, readiness_of, task_state
+from declarative.model.state import (
+    GONE_SINCE,
+    Address,
+    Record,
+    State,
+    drain_of,
+    natural,
+    readiness_of,
+    task_state,
+)
 from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
 from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
@@ -143,7 +152,7 @@ class StatusView:
     health: tuple[Health, ...] = ()
     """What is not well. In text it is shown at the nodes and hosts, and on stderr."""
     drift: tuple[Drift, ...] = ()
-    """What differs from the record. The fields above leave out things that are gone."""
+    """What differs from the record. The fields above leave out nodes and ranks that are gone."""
     left_alone: tuple[LeftAlone, ...] = ()
     """Backends that a loop leaves alone."""
     limits: tuple[LimitView, ...] = ()
@@ -160,11 +169,20 @@ def host_view(host: Host, note: Diagnostic | None) -> HostView:
     return HostView(host=host.key, fleet=host.fleet, fit=note is None, reason=reason)
 
 
-def status_view(desired: Desired, state: State, *, now: float | None = None) -> StatusView:
+def status_view(
+    desired: Desired,
+    state: State,
+    *,
+    now: float | None = None,
+    lost: Collection[Address] | None = None,
+) -> StatusView:
     """The view of a state. It includes declared fleets and tasks that are not recorded yet.
 
-    With `now`, nodes have the age of their observations.
+    With `now`, nodes have the age of their observations. `lost` are the volumes that are gone; None for those
+    of which the record says so.
     """
+    if lost is None:
+        lost = [r.address for r in state.of("volume") if r.outputs.get(GONE_SINCE) is not None]
     held = state.held_blocks()
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
     attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
@@ -176,7 +194,11 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
         volumes=tuple(
             VolumeView(
                 name=r.address.name,
-                state="attached" if r.address.name in attached else "available",
+                state="gone"
+                if r.address in lost
+                else "attached"
+                if r.address.name in attached
+                else "available",
                 node=attached.get(r.address.name),
                 size=r.volume.size,
             )

@@ -115,6 +115,15 @@ PLANNING: dict[str, Code] = {
         "type: volume\nname: data\nbackend: ssh\nsize: 100GB",
         "write `host:`, or mount it in a task: it is made on the host of that rank, and stays there",
     ),
+    "volume-gone": Code(
+        Chapter.PLANNING,
+        "a recorded volume is gone; it is not made anew by itself, since a new one would be empty, and tasks "
+        "that mount it wait; `plan --detailed-exitcode` exits 2; a warning",
+        "somebody deleted the disk in the cloud's console",
+        "nothing, if it comes back, as after a wrong listing; `fleetform apply --replace volume/NAME` makes "
+        "an empty one; to forget it, remove its document and write `removed: [{from: volume/NAME, destroy: "
+        "false}]` in the project document",
+    ),
     "blocks-wait": Code(
         Chapter.PLANNING,
         "`blocks` changed, but ranks run on the node; a warning",
@@ -378,6 +387,12 @@ CAPACITY: dict[str, Code] = {
         "too few of the node's blocks are idle",
         "a rank of two blocks, and one is idle",
         "wait, or let the fleet grow; `short` says how many blocks are missing",
+    ),
+    "volume-gone": Code(
+        Chapter.CAPACITY,
+        "a volume that the rank mounts is recorded, but gone; no plan makes it anew by itself",
+        "volumes: ['data-0:/data']  # and somebody deleted data-0 at the cloud",
+        "bring it back, or have an empty one made with `fleetform apply --replace volume/NAME`",
     ),
     "volume-busy": Code(
         Chapter.CAPACITY,

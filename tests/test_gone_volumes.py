@@ -1,0 +1,205 @@
+"""A volume that is gone is not made anew by itself: a new one would be empty. It stays recorded, and waits
+for somebody, with the tasks on it, whatever command looks.
+
+`test_laws` has the law for plans.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from declarative.model.spec.reconcile import Cause
+from declarative.model.state import Address, Intent
+from declarative.planner.inventory import Inventory, effective
+from declarative.planner.make import make
+from declarative.planner.permit import causes_of
+from declarative.planner.types import Reason
+from tests.cli import Project, fleet, lines, task, until, volume
+from tests.model import World, offers_of
+from tests.model import project as declared
+from tests.rounds import Clock, Here
+
+PAIR = {"name": "pair", "nodes": 1, "resources": {"cpu": 2}}
+DATA = Address("volume", "data")
+
+
+def wanted(volumes=({"name": "data"},), **fields):
+    train = {"name": "train", "resources": {"cpu": "1.."}, "mounts": {"/d": "data"}, **fields}
+    return declared(fleets=[PAIR], volumes=volumes, tasks=[train])
+
+
+def world_without_its_volume(**fields):
+    world = World()
+    world.apply(world.plan(wanted(**fields)))
+    world.gone.add(DATA)
+    return world
+
+
+def ids(plan):
+    return [a.id for a in plan.actions]
+
+
+def test_it_waits_and_its_task_waits_with_the_reason():
+    """Before and after that is recorded; a task with `retry` is pending, and holds nothing else up."""
+    world = world_without_its_volume(retry=True)
+    for _ in range(2):
+        plan = world.plan(wanted(retry=True))
+        assert (plan.result, [i for i in ids(plan) if "create" in i]) == ("waiting", [])
+        (said,) = [d for d in plan.diagnostics if d.code == "volume-gone"]
+        assert said.summary == "volume/data is gone, and is not made anew by itself: a new one would be empty"
+        (refusal,) = plan.unplaced.refusals
+        (rank,) = refusal.ranks
+        assert "volume-gone" in {r.code for r in rank.rejections}
+        assert "--replace volume/NAME" in str(refusal.hint)
+        world.settle()
+    assert DATA in world.records
+
+
+def test_it_is_not_well():
+    world = world_without_its_volume()
+    world.settle()
+    plan = world.plan(wanted())
+    assert (plan.result, ids(plan)) == ("unhealthy", [])
+    assert [(h.address, h.state) for h in plan.health] == [("volume/data", "gone")]
+
+
+def test_one_that_comes_back_is_as_it_was():
+    """After one wrong listing nothing is lost."""
+    world = world_without_its_volume()
+    world.settle()
+    world.gone.clear()
+    assert ids(world.plan(wanted())) == []
+    again = world.plan(wanted(), requested=frozenset({"task/train"}))
+    assert "create:attachment/train-0.data" in ids(again)
+    assert "create:volume/data" not in ids(again)
+
+
+def test_only_a_request_makes_an_empty_one():
+    """Its record is forgotten and nothing deleted: if the listing was wrong, the old one is an orphan."""
+    world = world_without_its_volume(retry=True)
+    world.settle()
+    plan = world.plan(wanted(retry=True), requested=frozenset({"volume/data"}))
+    old, new = (a for a in plan.actions if a.address == DATA)
+    assert (old.forgets, old.reason, new.id) == (True, Reason.REQUESTED, "create:volume/data")
+    assert "create:rank/train-0" in ids(plan)
+    world.apply(plan)
+    assert ids(world.plan(wanted(retry=True))) == []
+
+
+def test_an_alternative_is_taken():
+    volumes = [{"name": "data"}, {"name": "other"}]
+    world = World()
+    world.apply(world.plan(wanted(volumes)))
+    world.gone.add(DATA)
+    either = {"mounts": {"/d": ["data", "other"]}, "retry": True}
+    plan = world.plan(wanted(volumes, **either), requested=frozenset({"task/train"}))
+    assert "create:attachment/train-0.other" in ids(plan)
+
+
+@pytest.mark.parametrize("words", [{"region": "far"}, {"size": "2GB"}, {"prevent_destroy": False}])
+def test_a_change_of_its_declaration_is_no_request(words):
+    plan = world_without_its_volume().plan(wanted([{"name": "data", **words}]))
+    assert not [a for a in plan.actions if a.address == DATA]
+
+
+def test_an_adopted_one_may_be_declared_as_another():
+    world = World()
+    adopted = {"name": "data", "volume_id": "vol-1"}
+    world.apply(world.plan(wanted([adopted])))
+    world.gone.add(DATA)
+    assert not [a for a in world.plan(wanted([adopted])).actions if a.address == DATA]
+    plan = world.plan(wanted([{**adopted, "volume_id": "vol-2"}]))
+    assert [a.id for a in plan.actions if a.address == DATA] == ["delete:volume/data", "create:volume/data"]
+
+
+def test_what_a_cut_short_command_deleted_is_made_anew():
+    """A replacement that was killed between its two halves goes on: the first half had been asked for."""
+    world, far = World(), wanted([{"name": "data", "region": "far", "prevent_destroy": False}])
+    world.apply(world.plan(wanted([{"name": "data", "prevent_destroy": False}])))
+    record = world.records[DATA]
+    intent = Intent(
+        id=1, op="delete", address=DATA, backend="local", generation=1, token="t", inputs=record.inputs
+    )
+    state = replace(world.state(), intents=(intent,))
+    seen = Inventory(
+        readiness=world.inventory(far).readiness,
+        gone=frozenset({DATA}),
+        deleting=frozenset({DATA}),
+        offers=offers_of(far),
+    )
+    assert DATA not in effective(state, seen).records
+    plan = make(far, state, seen, world.now)
+    (made,) = [a for a in plan.actions if a.address == DATA]
+    assert (made.id, made.reason) == ("create:volume/data", Reason.GONE)
+    assert causes_of(plan, effective(state, seen))["volume/data"] is Cause.REPLACE_LOST
+
+
+# ------------------------------------------------------------------------------- by the installed command
+
+
+@pytest.fixture
+def lived(tmp_path: Path):
+    """A project whose task wrote into its volume, which somebody has removed since."""
+    project = Project(tmp_path)
+    write = "echo $FLEETFORM_TASK_NAME >> $FLEETFORM_VOLUME_DATA/results; exit 1"
+    retried = {"retry": {"on_events": ["error", "interruption"], "duration": "8h"}, "volumes": ["data:/data"]}
+    project.declare(fleet(), volume(), task("train", write, **retried))
+    project.apply()
+    until(lambda: lines(project.data("data") / "results"))
+    until(lambda: project.ranks("train")[0]["state"] == "failed")
+    shutil.rmtree(project.local / "volumes" / "data")
+    shutil.rmtree(project.node("gpu-0"))
+    project.apply("--refresh-only", "--accept-vanished")
+    yield project
+    project.clean_up()
+
+
+def made_nothing(project):
+    return not (project.local / "volumes" / "data").exists()
+
+
+@pytest.mark.slow
+def test_no_command_makes_an_empty_one(lived: Project):
+    """Not `apply`, nor a saved plan, nor the loop by its defaults; the lost node is made anew."""
+    lived.run("plan", "--out", "p.plan", code=None)
+    lived.run("apply", "p.plan", code=None)
+    assert made_nothing(lived)
+    lived.apply(code=None)
+    assert made_nothing(lived)
+    assert lived.node("gpu-0").exists()
+    here = Here(lived.path, Clock())
+    try:
+        for _ in range(3):
+            found = here.step(600)
+            assert made_nothing(lived)
+        (wait,) = [w for w in found.waits if w.address == "volume/data"]
+        assert (wait.action, wait.digest) == ("replace-lost", None)
+        assert "--replace" in wait.why
+    finally:
+        here.close()
+    assert lived.run("state", "check", code=1).out == "volume/data: gone: not there any more\n"
+    assert lived.status()["volumes"] == [{"name": "data", "state": "gone", "node": None}]
+    assert {h["address"]: h["state"] for h in lived.status()["health"]} == {"volume/data": "gone"}
+
+
+@pytest.mark.slow
+def test_a_request_makes_one_and_its_task_goes_on(lived: Project):
+    done = lived.apply("--replace", "volume/data")
+    assert "requested with `--replace`; it is gone, and an empty one is made" in done.out
+    until(lambda: lines(lived.data("data") / "results"))
+    lived.run("stop", "train")
+    lived.run("state", "check")
+    assert not lived.plan()["health"]
+    assert lived.status()["volumes"][0]["state"] != "gone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("destroy", [True, False])
+def test_one_that_is_given_up_is_forgotten(lived: Project, destroy: bool):
+    entry = {"from": "volume/data", "destroy": destroy}
+    lived.declare({"type": "project", "name": "lab", "removed": [entry]}, fleet())
+    lived.apply()
+    lived.no_changes()
+    assert "volume/data" not in lived.run("state", "list").out
