@@ -1,6 +1,7 @@
 """The installed command on EC2 (moto's): nodes and volumes from plan to destroy, and after being killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -368,3 +369,60 @@ def test_another_image_is_shown_until_the_node_is_made_anew(project, ec2):
     replaced = project.run("plan", "--replace", "node/web-0", env=ENV).out
     assert f'image: "{newest}" → "{after}"' in replaced
     project.run("destroy", "--auto-approve", env=ENV)
+
+
+def test_a_lost_state_launches_nothing_a_second_time(project, ec2):
+    """With a name or without one; the plan says what is there and which ways out there are. Another project
+    with a fleet of the same name goes on, and so does who says that a new state is meant.
+    """
+    gpu = fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2})
+    disk = volume("data", backend="aws", region=run.REGION, availability_zone=ZONE, size="1GB")
+    lab = {"type": "project", "name": "lab"}
+    for head in ([lab], []):
+        project.declare(*head, backend(ec2.port), gpu, disk)
+        project.apply(env=ENV)
+        kept = there(project, ec2.port)
+        state = project.path / ".fleetform"
+        state.rename(project.path / "lost")
+        for command in (["plan"], ["apply", "--auto-approve"], ["plan", "--out", "p.plan"]):
+            done = project.run(*command, code=1, env=ENV)
+            said = " ".join((done.out + done.err).split())
+            assert "error[another-state]" in said
+            for made in ("node/gpu-0", "volume/data"):
+                assert f"{made} ({kept[made]}, lineage" in said
+            for way in ("`fleetform state restore`", "`fleetform state adopt`", "`--new-state`"):
+                assert way in said
+        assert project.plan(env=ENV, code=1)["result"] == "error"
+        other = {"type": "project", "name": "other"}
+        project.declare(other, backend(ec2.port), gpu, disk)
+        assert project.run("plan", "--json", env=ENV).json["result"] == "changes"
+        project.declare(*head, backend(ec2.port), gpu, disk)
+        assert project.run("plan", "--json", "--new-state", env=ENV).json["diagnostics"] == []
+        project.apply("--new-state", env=ENV)
+        assert there(project, ec2.port).keys() == kept.keys()
+        assert not {*there(project, ec2.port).values()} & {*kept.values()}
+        assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+        project.run("destroy", "--auto-approve", env=ENV)
+        shutil.rmtree(state)
+        (project.path / "lost").rename(state)
+        assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+        project.declare(*head, backend(ec2.port), gpu, {**disk, "prevent_destroy": False})
+        project.apply(env=ENV)
+        project.run("destroy", "--auto-approve", env=ENV)
+        shutil.rmtree(state)
+
+
+def test_things_of_a_project_that_is_not_known_are_only_named(project, ec2):
+    """An older fleetform wrote no project on what it made: a warning, and the plan goes on."""
+    project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2}))
+    project.apply(env=ENV)
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    (made,) = region.instances({"tag:fleetform:owner": [lineage]})
+    assert made.tags["fleetform:project"].endswith("-project")
+    region.untag(made.id, ["fleetform:project"])
+    (project.path / ".fleetform").rename(project.path / "lost")
+    plan = project.run("plan", "--json", env=ENV).json
+    (found,) = plan["diagnostics"]
+    assert (plan["result"], found["code"], found["severity"]) == ("changes", "another-state", "warning")
+    assert made.id in found["summary"]

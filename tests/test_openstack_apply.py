@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -346,3 +347,23 @@ def test_an_image_that_is_made_anew_under_its_name(project, cloud):
     assert [d["detail"] for d in done["drift"]] == [f"`image` is {newer}, and was {IMAGE}"]
     assert done["differences"] == []
     assert project.run("plan", "--json", env=ENV).json["actions"] == []
+
+
+def test_a_lost_state_makes_nothing_a_second_time(project, cloud):
+    """Things of this project under another lineage stop the plan; those of another project do not."""
+    lab = {"type": "project", "name": "lab"}
+    node, disk = fleet("web", backends=["stack"], nodes=1, resources={"cpu": 1}), volume("data", size="1GB")
+    disk |= {"backend": "stack", "region": REGION}
+    project.declare(lab, backend(cloud), node, disk)
+    project.apply(env=ENV)
+    assert {s["metadata"]["fleetform:project"] for s in cloud.servers.values()} == {"lab"}
+    shutil.rmtree(project.path / ".fleetform")
+    done = project.run("apply", "--auto-approve", code=1, env=ENV)
+    said = " ".join((done.out + done.err).split())
+    assert "error[another-state]" in said
+    assert all(made in said for made in (*cloud.servers, *cloud.volumes))
+    assert (len(cloud.servers), len(cloud.volumes)) == (1, 1)
+    project.declare({**lab, "name": "shop"}, backend(cloud), node, disk)
+    project.apply(env=ENV)
+    assert count(cloud.servers) == ["node/web-0"] * 2
+    assert count(cloud.volumes) == ["volume/data"] * 2

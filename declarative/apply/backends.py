@@ -153,6 +153,7 @@ class Backends:
         files: Mapping[str, Manifest] | None = None,
         *,
         ways: Hosts | None = None,
+        project: str = "",
         shared: bool = False,
         fence: Fence = reads_only,
         changing: Fence | None = None,
@@ -166,10 +167,10 @@ class Backends:
         ranks.
 
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
-        way. `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet → seconds after
-        which silent nodes are given up, None for never. `hard`: some task has
-        `isolation: hard`. `policy` is what the operator allows; without one all
-        is allowed. `away` are the backends and hosts that a loop leaves alone.
+        way. `project` and `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet →
+        seconds after which silent nodes are given up, None for never. `hard`: some task has `isolation:
+        hard`. `policy` is what the operator allows; without one all is allowed. `away` are the backends and
+        hosts that a loop leaves alone.
         """
         self.declared = declared
         self._policy = policy
@@ -189,6 +190,7 @@ class Backends:
         self.project_dir = project_dir
         self.lineage = lineage
         self._shared = shared
+        self.project = project
         self.files = Bundles(project_dir, files or {})
         self._made: dict[str, RenamedBackend] = {}
         self._turn = threading.Lock()
@@ -250,6 +252,7 @@ class Backends:
             backend=name,
             project_dir=self.project_dir,
             lineage=self.lineage,
+            project=self.project,
             driver=backend.provider,
             regions=backend.regions,
             zones=backend.availability_zones,

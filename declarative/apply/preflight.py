@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from declarative.apply.answers import side_by_side
 from declarative.apply.away import QUEUE
@@ -11,21 +12,35 @@ from declarative.apply.backends import Backends
 from declarative.apply.launch import seconds
 from declarative.apply.renames import RenamedBackend
 from declarative.model.blocks import Shape, share
-from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
+from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more, in_order, located
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State
-from declarative.planner.types import Op, Plan, Queued
+from declarative.planner.types import Op, Plan, Queued, adopted
 from declarative.provider import NoKeyError, PermanentError, ProviderError
+from declarative.provider.optional import Existing
 from declarative.retry import Policy, call
 
+MOST_NAMED = 5
+"""Things of another state that are named; more are counted."""
+OTHERS = "others"
+"""The part of a backend that tells what other states made there."""
+WAYS_OUT = (
+    "if the state was lost: `fleetform state restore`, or `--state URL` if it is elsewhere; without a "
+    "backup, `fleetform state adopt` records them, as docs/state.md says (A lost state); to make new ones "
+    "beside them: `--new-state`"
+)
+"""What the user may do about things of another state."""
 PATIENCE = Policy(deadline=5.0, longest=2.0)
 """A backend that does not answer now may do so when the plan is carried out, which is more patient."""
 
 
-def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: State) -> Plan:
+def foresee(
+    plan: Plan, backends: Backends, places: Mapping[str, Span], state: State, *, new_state: bool = False
+) -> Plan:
     """The plan, with an error for each backend that would refuse what it asks for, and with the times when
-    clusters expect queued tasks to start.
+    clusters expect queued tasks to start. If the state is empty, things of the same project that another
+    state made are an error too, unless the user said that a `new_state` is meant.
 
     `places` is where addresses are declared.
     """
@@ -33,7 +48,13 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span], state: S
         queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
         plan = replace(plan, preview=replace(plan.preview, queued=queued))
     wanted = _to_make(plan)
-    asked = side_by_side(sorted(wanted), lambda name: _ask(name, wanted[name], backends))
+    empty = not (new_state or state.records or state.intents or state.generations)
+
+    def ask(name: str) -> list[Diagnostic]:
+        others = _others(name, wanted[name], backends) if empty else []
+        return [*others, *_ask(name, wanted[name], backends)]
+
+    asked = side_by_side(sorted(wanted), ask)
     found = located((item for items in asked.values() for item in items), places)
     return replace(plan, diagnostics=_joined(plan.diagnostics, found)) if found else plan
 
@@ -86,6 +107,40 @@ def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
         if place.task == task and node is not None:
             out.append((node, share(node.node.resources, place.total_blocks, len(place.blocks))))
     return out
+
+
+def _others(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
+    """An error about things of this project that would be made a second time, since its state may have been
+    lost; a warning about those that do not say of which project they are. Another project's are its own.
+    """
+    where = f"backend/{name}"
+    made = [address for address, inputs in wanted.items() if adopted(inputs) is None]
+    try:
+        found = backends.read(
+            name, lambda provider, _: call(partial(provider.others, made), policy=PATIENCE), part=OTHERS
+        )
+    except ProviderError:
+        return []  # what cannot be read is reported by what is asked next
+    mine = [e for e in found if e.project and e.project == backends.project]
+    unknown = [e for e in found if e.project is None]
+    error = f"this state is empty, and another one of this project made {_named(mine)} on {where}"
+    warning = f"another state, of a project that is not known, made {_named(unknown)} on {where}"
+    hint = "if they are this project's, its state was lost: `fleetform state restore` brings it back"
+    out: list[Diagnostic] = []
+    if mine:
+        out.append(Diagnostic(code="another-state", summary=error, hint=WAYS_OUT, address=where))
+    if unknown:
+        out.append(
+            Diagnostic(
+                code="another-state", summary=warning, hint=hint, address=where, severity=Severity.WARNING
+            )
+        )
+    return out
+
+
+def _named(found: Sequence[Existing]) -> str:
+    """The things, each with its id and the lineage of its state."""
+    return and_more((f"{e.address} ({e.id}, lineage {e.lineage})" for e in found), MOST_NAMED)
 
 
 def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:

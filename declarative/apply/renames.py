@@ -49,6 +49,7 @@ from declarative.provider.optional import (
     Checks,
     Clears,
     Existing,
+    FindsOthers,
     Foretells,
     Gang,
     Gangs,
@@ -187,6 +188,11 @@ class RenamedBackend:
             summary = "it cannot take on instances or volumes that are there"
             raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that can")
         return self._provider.existing(kind, ids)
+
+    @timed
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """See `provider.FindsOthers`; none if it cannot find them."""
+        return self._provider.others(addresses) if isinstance(self._provider, FindsOthers) else ()
 
     @timed
     def starts_from(self, region: str, known: Collection[str]) -> str | None:

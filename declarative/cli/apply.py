@@ -26,6 +26,7 @@ from declarative.cli.options import (
     examples,
     json_option,
     lock_option,
+    new_state_option,
     part_options,
     refresh_option,
     replace_option,
@@ -241,6 +242,7 @@ ELSEWHERE = (
 @approve_option
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")
 @unplaced_option
+@new_state_option
 @apply_options
 @click.option(
     "--expect",

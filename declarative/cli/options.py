@@ -103,6 +103,11 @@ unplaced_option = click.option(
     help="A task without a place holds up nothing else, or stops everything; default: as the project's "
     "`allow_unplaced` says.",
 )
+new_state_option = click.option(
+    "--new-state",
+    is_flag=True,
+    help="The state is meant to be empty, although another one has made things of this project.",
+)
 effort_option = click.option(
     "--effort",
     metavar="N",

@@ -14,6 +14,7 @@ from declarative.cli.options import (
     effort_option,
     examples,
     json_option,
+    new_state_option,
     no_pager_option,
     offline_option,
     part_options,
@@ -86,6 +87,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @reuse_option
 @effort_option
 @unplaced_option
+@new_state_option
 @work_option
 @click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
 @click.option(
@@ -187,6 +189,7 @@ def compute(
     effort: int = 1,
     allow_unplaced: bool | None = None,
     assume_empty: bool = False,
+    new_state: bool = False,
     max_work: int | None = None,
     out: str | None = None,
     sign: str | None = None,
@@ -226,7 +229,7 @@ def compute(
         plan = part_of(planned, desired, state, seen.inventory, (targets, excludes), spent=spent)
         plan = allowing(replace(plan, scope=replace(plan.scope, moved=renames.moved)), allow_unplaced)
     if not offline:
-        plan = foresee(plan, backends, desired.places, state)
+        plan = foresee(plan, backends, desired.places, state, new_state=new_state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, basis=replace(plan.basis, offline=offline))
     if out is not None and plan.result != "error":

@@ -175,7 +175,8 @@ class Run(RunOutput):
         plan = allowing(plan, self.options.get("allow_unplaced"))
         plan = self.chosen(plan, effective(recorded, inventory), writer)
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
-        return foresee(plan, backends, self.desired.places, recorded)
+        anew = bool(self.options.get("new_state"))
+        return foresee(plan, backends, self.desired.places, recorded, new_state=anew)
 
     def check_vanished(self, state: State, seen: Seen) -> None:
         """`VanishedError` if so much is gone that the user has to confirm it."""

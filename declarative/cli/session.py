@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+MOST_OF_MARK = 63
+"""Characters of a project's name on its things: the most that every cloud takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ class Session:
             state.lineage or "",
             state,
             self.files,
+            project=_mark_of(desired.project.name if desired else None, self.directory.resolve()),
             ways={host.name: host.fields for host in hosts if not host.whole},
             shared=self.state.shared(),
             fence=self.state.fence,
@@ -239,6 +243,14 @@ class Session:
             from declarative.render.text import use_color
 
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
+
+
+def _mark_of(name: str | None, folder: Path) -> str:
+    """The project's name as things carry it: without one, its folder's with that folder's own, so that other
+    teams' folders of that name are not meant.
+    """
+    text = name or "-".join(folder.parts[-2:]).strip("/")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-MOST_OF_MARK:].strip("-")
 
 
 def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:

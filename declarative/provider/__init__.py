@@ -132,6 +132,10 @@ class Config:
     backend: str
     project_dir: Path
     lineage: str
+    project: str = ""
+    """The project's name: letters, digits, `.`, `_` and `-`, at most 63 of them; empty if unknown. It is
+    written on things beside their owner, where a place can hold it, so that a state that was lost is noticed.
+    """
     driver: str = ""
     """The driver's name: one factory may stand for several drivers."""
     regions: tuple[str, ...] = ()

@@ -53,6 +53,8 @@ class Existing:
     """Its address in the state that has it; None if no state has it."""
     lineage: str | None = None
     """That state."""
+    project: str | None = None
+    """The project of that state, by `Config.project`; None if it is not written on it."""
     size: int | None = None
     """GiB, for a volume."""
     spot: bool = False
@@ -92,6 +94,17 @@ class Clears(Protocol):
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """Remove what a create with this token may have left, which made nothing and is not tried again.
         What others need stays.
+        """
+        ...
+
+
+@runtime_checkable
+class FindsOthers(Protocol):
+    """A place where things of other states can be found by their addresses."""
+
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """The nodes and volumes with one of these addresses that another state made: each with its id,
+        `address`, `lineage` and `project`. They are read page by page. Ended things are left out.
         """
         ...
 

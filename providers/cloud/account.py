@@ -111,7 +111,8 @@ class Account:
 
     def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
         """The mark to write on a thing of ours."""
-        return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs))
+        project = self.config.project
+        return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs), project=project)
 
     def read(self, thing: Tagged) -> Mark:
         """The mark of a thing of ours; `PermanentError` if it is damaged."""

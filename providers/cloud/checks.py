@@ -7,7 +7,7 @@ released, never deleted. On both we write only our tags and those that the user 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -291,4 +291,11 @@ def existing(tags: Mapping[str, str], **facts: Any) -> Existing:
     except (KeyError, ValueError):
         address = None
     users = {key: value for key, value in tags.items() if not key.startswith(marks.OURS)}
-    return Existing(tags=users, lineage=owner, address=address, **facts)
+    project = tags.get(marks.PROJECT)
+    return Existing(tags=users, lineage=owner, address=address, project=project, **facts)
+
+
+def others(found: Iterable[Existing], owner: str, addresses: Collection[Address]) -> list[Existing]:
+    """Those of `found` with one of these addresses that another state made, by address and id."""
+    theirs = [e for e in found if e.lineage not in (None, owner) and e.address in addresses]
+    return sorted(theirs, key=lambda e: (str(e.address), e.id))

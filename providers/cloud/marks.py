@@ -23,6 +23,8 @@ OWNER = f"{OURS}owner"
 ADDRESS = f"{OURS}address"
 TOKEN = f"{OURS}token"
 INPUTS = f"{OURS}inputs"
+PROJECT = f"{OURS}project"
+"""The project that it is of, for people and for a project whose state was lost; nothing is found by it."""
 HOST_KEY = f"{OURS}host-key"
 USER = f"{OURS}user"
 TAKEN = f"{OURS}taken"
@@ -45,6 +47,7 @@ class Mark:
     address: Address
     token: str
     inputs: Mapping[str, Any]
+    project: str = ""
     known: bool = True
     """See `provider.Thing`: if the thing cannot store its inputs, they are empty here."""
 
@@ -76,6 +79,7 @@ def written(mark: Mark) -> dict[str, str]:
         OWNER: mark.owner,
         ADDRESS: str(mark.address),
         TOKEN: mark.token,
+        **({PROJECT: mark.project} if mark.project else {}),
         **pack(INPUTS, text, mark.address),
     }
 
@@ -88,6 +92,7 @@ def read(tags: Mapping[str, str], thing: str) -> Mark:
             address=Address.parse(tags[ADDRESS]),
             token=tags[TOKEN],
             inputs=_mapping(unpack(INPUTS, tags)),
+            project=tags.get(PROJECT, ""),
         )
     except (KeyError, ValueError, RecursionError) as error:
         raise damaged(thing) from error

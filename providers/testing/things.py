@@ -14,7 +14,7 @@ import pytest
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, Provider, ProviderError, Thing, TransientError
-from declarative.provider.optional import Adjusts, Checks, Clears, Recalls, Terms
+from declarative.provider.optional import Adjusts, Checks, Clears, FindsOthers, Recalls, Terms
 from providers.testing.place import Base, Place, Spoilt, launch
 
 AT_ONCE = 16
@@ -150,6 +150,11 @@ class Things(Base):
         try:
             assert stranger.provider.inventory() == ()
             assert stranger.provider.find(record.address, place.token(record)) is None
+            if isinstance(finder := stranger.provider, FindsOthers):
+                (theirs,) = finder.others([record.address, Address("volume", "data-0")])
+                found = (theirs.address, theirs.id, theirs.lineage)
+                assert found == (record.address, record.outputs["id"], place.lineage)
+                assert list(finder.others([Address("node", "gpu-1")])) == []
             with suppress(PermanentError):
                 stranger.provider.delete(record)
             with suppress(PermanentError):
@@ -157,6 +162,8 @@ class Things(Base):
             with suppress(PermanentError):  # a place may or may not take one name twice
                 stranger.create(stranger.wanted("node", "gpu-0", self.node_inputs))
             assert [thing.address for thing in place.provider.inventory()] == [record.address]
+            if isinstance(owner := place.provider, FindsOthers):
+                assert {e.lineage for e in owner.others([record.address])} <= {stranger.lineage}
             assert place.state(record) is NodeState.READY
         finally:
             stranger.clear()

@@ -143,6 +143,15 @@ PLANNING: dict[str, Code] = {
         "credentials that are wrong, an image that is gone, a clock that is off",
         "fix what the message names, and plan again; `plan --offline` asks no backend",
     ),
+    "another-state": Code(
+        Chapter.PLANNING,
+        "the state is empty, and its backend has things at the addresses of this plan that another state of "
+        "the same project made: this state would make them a second time; a warning if they do not say of "
+        "which project they are",
+        "the file of the state was deleted, or another folder has it",
+        "`fleetform state restore` brings the state back, `--state URL` names another one; `state adopt` "
+        "records things again (docs/state.md, A lost state); `apply --new-state` makes new ones",
+    ),
     "missing-env": Code(
         Chapter.PLANNING,
         "a rank needs an environment variable that is not set; this is checked before anything is made",

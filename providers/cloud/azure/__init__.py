@@ -133,6 +133,14 @@ class Api:
             out.append(replace(machine, address=address, public_address=outside.get(ip, "")))
         return out
 
+    def marked(self) -> list[Machine | Disk]:
+        """See `named.Api`: those of the resource group."""
+        found: list[Machine | Disk] = []
+        for kind, read in (("virtualMachines", answers.machine), ("disks", answers.disk)):
+            items = (i for i in self._listed(kind) if marks.OWNER in (i.get("tags") or {}))
+            found += [read(f"list of {kind}", item) for item in items]
+        return found
+
     def _ours(self, item: Mapping[str, Any]) -> bool:
         return (item.get("tags") or {}).get(marks.OWNER) == self._account.owner
 

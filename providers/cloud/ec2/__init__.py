@@ -18,7 +18,7 @@ from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
-from providers.cloud import checks
+from providers.cloud import checks, marks
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
@@ -32,6 +32,8 @@ from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.settings import NODE_DISK
 from providers.cloud.volumes import Volumes
+
+Filters = Sequence[Mapping[str, object]] | None
 
 
 class Ec2(Cloud):
@@ -66,6 +68,21 @@ class Ec2(Cloud):
         return offers(self._account)
 
     @asked
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """See `provider.FindsOthers`."""
+        wanted = sorted(map(str, addresses))
+        parts = [wanted[i : i + VALUES] for i in range(0, len(wanted), VALUES)]
+
+        def look(region: Region) -> list[Existing]:
+            filters = [[{"Name": f"tag:{marks.ADDRESS}", "Value": part}] for part in parts]
+            return [
+                *(e for narrow in filters for e in _instances(region, narrow)),
+                *(e for narrow in filters for e in _volumes(region, narrow)),
+            ]
+
+        return checks.others(self._account.each(look), self._account.owner, addresses)
+
+    @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
         """See `provider.StartsFrom`."""
         if not self._account.names_image(region):
@@ -95,30 +112,15 @@ class Ec2(Cloud):
 
 def existing_instances(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
     """The instances of a region that have not ended."""
-    action = "DescribeInstances"
     for filters in _filters("instance-id", INSTANCE, ids):
-        for reservation in region.pages(action, "reservationSet", PAGE, Filter=filters):
-            for item in answers.listed(action, reservation, "instancesSet"):
-                found = answers.instance(action, item, region.name)
-                if not found.gone:
-                    yield checks.existing(
-                        found.tags,
-                        id=found.id,
-                        name=found.tags.get("Name", ""),
-                        region=region.name,
-                        zone=found.zone,
-                        type=found.type,
-                        state=found.state,
-                        spot=item.get("instanceLifecycle") == "spot",
-                    )
+        yield from _instances(region, filters)
 
 
-def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """The volumes of a region that have not ended."""
-    action = "DescribeVolumes"
-    for filters in _filters("volume-id", VOLUME, ids):
-        for item in region.pages(action, "volumeSet", PAGE // 2, Filter=filters):
-            found = answers.volume(action, item, region.name)
+def _instances(region: Region, filters: Filters) -> Iterator[Existing]:
+    action = "DescribeInstances"
+    for reservation in region.pages(action, "reservationSet", PAGE, Filter=filters):
+        for item in answers.listed(action, reservation, "instancesSet"):
+            found = answers.instance(action, item, region.name)
             if not found.gone:
                 yield checks.existing(
                     found.tags,
@@ -128,17 +130,40 @@ def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Ex
                     zone=found.zone,
                     type=found.type,
                     state=found.state,
-                    size=found.size,
-                    on=tuple(held.instance for held in found.held),
-                    boots=any(_goes_along(held) for held in item.get("attachmentSet") or ()),
+                    spot=item.get("instanceLifecycle") == "spot",
                 )
+
+
+def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
+    """The volumes of a region that have not ended."""
+    for filters in _filters("volume-id", VOLUME, ids):
+        yield from _volumes(region, filters)
+
+
+def _volumes(region: Region, filters: Filters) -> Iterator[Existing]:
+    action = "DescribeVolumes"
+    for item in region.pages(action, "volumeSet", PAGE // 2, Filter=filters):
+        found = answers.volume(action, item, region.name)
+        if not found.gone:
+            yield checks.existing(
+                found.tags,
+                id=found.id,
+                name=found.tags.get("Name", ""),
+                region=region.name,
+                zone=found.zone,
+                type=found.type,
+                state=found.state,
+                size=found.size,
+                on=tuple(held.instance for held in found.held),
+                boots=any(_goes_along(held) for held in item.get("attachmentSet") or ()),
+            )
 
 
 def _goes_along(held: Mapping[str, Any]) -> bool:
     return str(held.get("deleteOnTermination")).lower() == "true"
 
 
-def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[list[dict[str, object]] | None]:
+def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[Filters]:
     """The filters of each listing."""
     if ids is None:
         yield None

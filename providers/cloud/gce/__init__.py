@@ -74,8 +74,11 @@ class Api:
         made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
         return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
 
-    def _listed(self, kind: str, name: str | None) -> list[Mapping[str, Any]]:
+    def _listed(
+        self, kind: str, name: str | None = None, *, everyones: bool = False
+    ) -> list[Mapping[str, Any]]:
         wanted = f'labels.{answers.OWNER_LABEL}="{answers.plain_label(self._account.owner)}"'
+        wanted = f"labels.{answers.OWNER_LABEL}:*" if everyones else wanted
         if name is not None:
             wanted = f'({wanted}) (name="{name}")'
         what = f"list of {kind}"
@@ -114,6 +117,14 @@ class Api:
         """See `named.Api`."""
         del states  # each listing includes them
         return [answers.instance("list of instances", found) for found in self._listed("instances", name)]
+
+    def marked(self) -> list[Machine | Disk]:
+        """See `named.Api`."""
+        machines, disks = (self._listed(kind, everyones=True) for kind in ("instances", "disks"))
+        return [
+            *(answers.instance("list of instances", found) for found in machines),
+            *(answers.disk("list of disks", found) for found in disks),
+        ]
 
     def machine(self, made: str) -> Machine | None:
         """See `named.Api`."""

@@ -14,6 +14,7 @@ from declarative.model.inputs import VolumeInputs, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from declarative.provider.optional import Existing
 from providers.cloud import attachment_driver, checks, marks
 from providers.cloud.account import Account, gibibytes, look_up
 from providers.cloud.attachment_driver import Claim, keys_of, of_tags, to_tags
@@ -267,6 +268,25 @@ class Named(Cloud):
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return self._api.offers()
+
+    @asked
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """See `provider.FindsOthers`. A machine's own disk may carry the machine's mark."""
+        found = [
+            checks.existing(
+                thing.tags,
+                id=thing.id,
+                name=thing.name,
+                region=thing.region if isinstance(thing, Disk) else "",
+                zone=thing.zone,
+                type=thing.type,
+                state=thing.state,
+            )
+            for thing in self._api.marked()
+            if not thing.gone
+            and thing.tags.get(marks.ADDRESS, "").startswith("volume/") is isinstance(thing, Disk)
+        ]
+        return checks.others(found, self._account.owner, addresses)
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:

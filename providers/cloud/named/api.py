@@ -170,7 +170,7 @@ class Api(Protocol):
     `disk_type` is the default type of disks. `called` says how people name an existing disk.
 
     The result for a wrong name or a missing thing is None; the caller checks the owner. Listings have only
-    what carries the owner's mark, from all pages.
+    what carries the owner's mark (`marked`: anybody's), from all pages.
     """
 
     disk_type: str
@@ -201,6 +201,9 @@ class Api(Protocol):
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
         """All of the owner's, or those of a name. `states`: with their current states."""
+
+    def marked(self) -> list[Machine | Disk]:
+        """All machines and disks with a mark, whoever's, without addresses."""
 
     def machine(self, made: str) -> Machine | None:
         """One machine, without its addresses if they need another request."""

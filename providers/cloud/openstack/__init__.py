@@ -63,6 +63,12 @@ class OpenStack(Cloud):
         return offers(self._account)
 
     @asked
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """See `provider.FindsOthers`. OpenStack has no filter for metadata: all of the project are read."""
+        found = [*self.existing("node"), *self.existing("volume")]
+        return checks.others(found, self._account.owner, addresses)
+
+    @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
         """See `provider.StartsFrom`."""
         if not self._account.names_image(region):
