@@ -26,6 +26,7 @@ PLAN = [
     "queued",
     "health",
     "drift",
+    "differences",
     "cost",
     "summary",
     "diagnostics",
