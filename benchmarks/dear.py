@@ -462,6 +462,23 @@ def groups_of_a_task() -> str:
 
 
 @shape
+def renames_of_volumes() -> str:
+    """Each entry renames one that is declared, in a chain."""
+    return "type: project\nname: many\nmoved:\n" + fill(
+        lambda i: f"  - {{from: volume/a{i:04}, to: volume/a{i + 1:04}}}\n"
+    )
+
+
+@shape
+def removals_of_volumes() -> str:
+    """Half of the entries are still declared."""
+    project = "type: project\nname: many\nremoved:\n"
+    entries = fill(lambda i: f"  - {{from: volume/a{i:04}, destroy: false}}\n", MOST_BYTES // 2)
+    volumes = fill(lambda i: f"---\ntype: volume\nname: a{i:04}\nsize: 1GB\n", MOST_BYTES // 3)
+    return project + entries + volumes
+
+
+@shape
 def near_names_of_fleets() -> str:
     fleets = [f"type: fleet\nname: abcdefghijklmnopqrstuvwxyz{i:04}\nnodes: 0..1\n" for i in range(700)]
     tasks = [

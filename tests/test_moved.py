@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from declarative.model.spec.project import Moved, Moves, Removals, Removed
+from declarative.model.state import Address
+from declarative.store import rename
 from tests.cli import Project, fleet, hold, lines, task, until, volume
+from tests.model import World
+from tests.model import project as declared
 
 
 def moved(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -152,3 +159,54 @@ def test_a_volume_gets_a_count(project):
     assert project.ids() == ["create:volume/data-1"]
     project.apply()
     project.no_changes()
+
+
+NAMES = st.sampled_from(["a", "b", "c", "a-0", "a-1", "b-0", "b-x", "c-0-1"])
+
+
+@given(st.dictionaries(NAMES, NAMES))
+def test_a_chain_of_renames_ends_where_following_it_ends(pairs):
+    """In a circle, or on the way into one, it ends nowhere."""
+
+    def followed(name: str) -> str | None:
+        way: list[str] = []
+        while name in pairs:
+            if name in way:
+                return None
+            way.append(name)
+            name = pairs[name]
+        return name
+
+    moves = Moves(Moved(a, b) for a, b in pairs.items())
+    assert moves.ends() == {name: followed(name) for name in pairs}
+
+
+@given(st.lists(NAMES, unique=True), NAMES)
+def test_a_removal_is_of_a_volume_or_of_all_with_numbers(names, volume):
+    base, _, number = volume.rpartition("-")
+    expected = volume if volume in names else base if number.isdecimal() and base in names else None
+    entry = Removals(Removed(name, destroy=False) for name in names).of(volume)
+    assert (entry.volume if entry else None) == expected
+
+
+def test_many_renames_cost_as_much_as_one_each(monkeypatch):
+    """What is looked at for each entry does not grow with the number of the others."""
+
+    def looks(count: int) -> int:
+        world = World()
+        world.apply(world.plan(declared(volumes=[{"name": f"old{i}"} for i in range(count)])))
+        calls = 0
+        address = rename.Names.address
+
+        def counted(self: rename.Names, old: Address) -> Address:
+            nonlocal calls
+            calls += 1
+            return address(self, old)
+
+        monkeypatch.setattr(rename.Names, "address", counted)
+        moves = Moves(Moved(f"volume/old{i}", f"volume/new{i}") for i in range(count))
+        assert len(rename.as_declared(world.state(), moves, {}).moved) == count
+        monkeypatch.undo()
+        return calls
+
+    assert looks(60) <= 2 * looks(30)

@@ -6,7 +6,8 @@ long. It is made again for the next task that mounts it, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,7 +123,20 @@ def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagn
     """An error for each protected volume whose content would be lost."""
     errors = [error for d in decisions if d.replaced and (error := _irreplaceable(desired, d))]
     lost = [d.name for d in decisions if d.reason is Reason.REMOVED and _is_declared_kept(desired, d)]
-    return errors + [_undeclared(desired, name, lost) for name in lost]
+    families: dict[str, list[int]] = {}
+    for family, _, number in (name.rpartition("-") for name in lost):
+        if number.isdecimal():
+            families.setdefault(family, []).append(int(number))
+    for numbers in families.values():
+        numbers.sort()
+    left = Counter(want.declared_by for want in desired.volumes.values())
+    near = {name.rpartition("-")[0] for name in desired.volumes}
+    for name in lost:
+        family, _, number = name.rpartition("-")
+        numbers = families[family] if number.isdecimal() else []
+        hint = _undeclared(name, numbers, left[f"volume/{family}"] if numbers else 0, near=family in near)
+        errors.append(_kept_from(desired, f"volume/{name}", "be deleted", hint))
+    return errors
 
 
 def _is_declared_kept(desired: Desired, decision: VolumeDecision) -> bool:
@@ -339,17 +353,17 @@ def _waits(desired: Desired, name: str) -> Diagnostic:
     return finding(desired, address, "volume-waits", summary=summary, hint=hint, severity=Severity.WARNING)
 
 
-def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnostic:
-    """The error of one of the `lost`: its declaration, where `prevent_destroy: false` would go, is not there.
+def _undeclared(name: str, numbers: Sequence[int], left: int, *, near: bool) -> str:
+    """What to do about a protected volume whose declaration, where `prevent_destroy: false` would go, is not
+    there. `numbers` are those of its name that are lost, in order, `left` counts those that are declared;
+    `near`: others of the name are declared.
 
     Volumes of one count or one task get the same hint, so that they can be shown as one.
     """
-    family, numbers = _numbered(name, lost)
-    left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"] if numbers else []
-    address, each, renamed = f"volume/{name}", "", "it was"
+    family, address, each, renamed = name.rpartition("-")[0], f"volume/{name}", "", "it was"
     if left:
-        address, each = f"volume/{family}-{min(numbers)}", " (an entry for each)" if numbers[1:] else ""
-    elif numbers[1:] and not any(n.rpartition("-")[0] == family for n in desired.volumes):
+        address, each = f"volume/{family}-{numbers[0]}", " (an entry for each)" if numbers[1:] else ""
+    elif numbers[1:] and not near:
         address, renamed = f"volume/{family}", "they were"
     first = f"`moved: [{{from: {address}, to: volume/NEW}}]` if {renamed} renamed, else "
     hint = (
@@ -357,16 +371,11 @@ def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnosti
         f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
         "or `destroy: true` to delete it"
     )
-    if left:
-        hint = f"`{family}` has `count: {len(left)}`: write `count: {max(numbers) + 1}` again; else {hint}"
-    return _kept_from(desired, f"volume/{name}", "be deleted", hint)
-
-
-def _numbered(name: str, names: Iterable[str]) -> tuple[str, list[int]]:
-    """The part of a volume's name before its number, and the numbers of all `names` that begin so."""
-    family, _, number = name.rpartition("-")
-    parts = (other.rpartition("-") for other in names if number.isdecimal())
-    return family, [int(n) for base, _, n in parts if base == family and n.isdecimal()]
+    return (
+        f"`{family}` has `count: {left}`: write `count: {numbers[-1] + 1}` again; else {hint}"
+        if left
+        else hint
+    )
 
 
 def _protected(

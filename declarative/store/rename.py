@@ -46,10 +46,6 @@ class Names:
     fleet: Mapping[str, str] = field(default_factory=dict)
     task: Mapping[str, str] = field(default_factory=dict)
 
-    def with_(self, other: Names) -> Names:
-        """These and others."""
-        return Names(*({**getattr(self, part.name), **getattr(other, part.name)} for part in fields(self)))
-
     def rank(self, name: str) -> str:
         """The new name of a rank, and of its reservation."""
         task, _, number = name.rpartition("-")
@@ -66,10 +62,6 @@ class Names:
             return Address(kind, self.rank(name))
         rank, dot, volume = name.partition(".")
         return Address(kind, f"{self.rank(rank)}{dot}{self.volume.get(volume, volume)}")
-
-    def changes(self, addresses: Iterable[Address]) -> tuple[tuple[str, str], ...]:
-        """The addresses that change, each with its new one."""
-        return tuple((str(a), str(new)) for a in addresses if (new := self.address(a)) != a)
 
     def inputs(self, record: Record) -> dict[str, Any]:
         """The inputs of a record that get new names, with these."""
@@ -159,11 +151,13 @@ def _is_of(name: str, family: str) -> bool:
     return base == family and number.isdecimal()
 
 
-def plan(state: State, source: Address, target: Address) -> Names:
-    """Which names become which; `StateError` where they cannot."""
+def plan(state: State, source: Address, target: Address, found: tuple[Address, ...] | None = None) -> Names:
+    """Which names become which; `StateError` where they cannot. `found` are the `members` of the source, if
+    they are known.
+    """
     _check_kinds(source, target)
     kind = source.kind
-    found = members(state, source)
+    found = members(state, source) if found is None else found
     exact = found == (source,)
     _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
     if kind == "task":
@@ -227,32 +221,78 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
 
     `places` has where each entry stands, by `moved.0` and so on.
     """
-    names, moved = Names(), []
-    for index, move in enumerate(moves):
-        place, end = places.get(f"moved.{index}"), moves.end(move.source)
-        source, target = Address.parse(move.source), Address.parse(str(end))
+    index, moved, ends = _Index(state), [], moves.ends()
+    every: dict[str, dict[str, str]] = {part.name: {} for part in fields(Names)}
+    for number, move in enumerate(moves):
+        source, target = Address.parse(move.source), Address.parse(str(ends[move.source]))
         if source not in state.records and _is_of(target.name, source.name):
             continue  # `data` became `data-0`: that is not of what is to be renamed
+        if not (found := index.members(source)):
+            continue
         try:
-            found = plan(state, source, target)
-            renamed(state, {}, found)  # each alone tells where it cannot be
+            names = plan(state, source, target, found)
+            changes = index.changes(names)
+            _check_free(state, changes)  # each alone tells where it cannot be
+            _check_settled(state, names, changes)
         except StateError as error:
-            if error.code == "unknown-address":
-                continue
-            return _refused(state, error, move.target, place)
-        names = names.with_(found)
-        moved.append((move.source, str(end), found))
+            return _refused(state, error, move.target, places.get(f"moved.{number}"))
+        for part, renames in every.items():
+            renames.update(getattr(names, part))
+        addresses = tuple((str(a), str(new)) for a, new in sorted(changes.items()))
+        moved.append(Renamed(source=move.source, target=str(target), addresses=addresses))
     if not moved:
         return Declared(state=state)
+    names = Names(**every)
     try:
-        made, _, addresses = renamed(state, {}, names)
+        made, _, _ = renamed(state, {}, names)
     except StateError as error:
-        return _refused(state, error, moved[-1][1], None)
-    by_move = tuple(
-        Renamed(source=source, target=target, addresses=found.changes(sorted(addresses)))
-        for source, target, found in moved
-    )
-    return Declared(state=replace(made, serial=state.serial), names=names, moved=by_move)
+        return _refused(state, error, moved[-1].target, None)
+    return Declared(state=replace(made, serial=state.serial), names=names, moved=tuple(moved))
+
+
+class _Index:
+    """The records by the names that they are known by, so that each of many renames looks only at its own."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._groups: dict[Address, list[Address]] = {}
+        """What a name of `GROUPS` means → its records, as `members` has them."""
+        self._users: dict[tuple[str, str], list[Address]] = {}
+        """Part of `Names` and a name → the records whose addresses hold it."""
+        for kinds in GROUPS.values():
+            for record in (r for kind in kinds for r in state.of(kind)):
+                if (group := _group_of(record)) is not None:
+                    self._groups.setdefault(group, []).append(record.address)
+        for kind, name in state.records:
+            rank, _, volume = name.partition(".")
+            if kind in ("volume", "node"):
+                self._users.setdefault((kind, name), []).append(Address(kind, name))
+                continue
+            self._users.setdefault(("task", rank.rpartition("-")[0]), []).append(Address(kind, name))
+            if volume:
+                self._users.setdefault(("volume", volume), []).append(Address(kind, name))
+
+    def members(self, wanted: Address) -> tuple[Address, ...]:
+        """As the function `members`; none for an unknown address."""
+        if wanted in self._state.records:
+            return (wanted,)
+        return tuple(self._groups.get(wanted, ()))
+
+    def changes(self, names: Names) -> dict[Address, Address]:
+        """The addresses that these names change, each with its new one."""
+        parts = ((part.name, old) for part in fields(names) for old in getattr(names, part.name))
+        users = {address for key in parts for address in self._users.get(key, ())}
+        return {a: new for a in users if (new := names.address(a)) != a}
+
+
+def _group_of(record: Record) -> Address | None:
+    """The address by which a record is meant together with others, if there is one: see `_is_member`."""
+    if record.address.kind == "node":
+        return Address("fleet", record.node.fleet)
+    if record.address.kind in PARTS:
+        return Address("task", str(record.task))
+    base, _, number = record.address.name.rpartition("-")
+    return Address("volume", base) if number.isdecimal() else None
 
 
 def _refused(state: State, error: StateError, address: str, place: Span | None) -> Declared:

@@ -19,7 +19,7 @@ from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import dataclass
-from declarative.model.resource import Desired
+from declarative.model.resource import Desired, VolumeWant
 from declarative.model.schema import BadValueError, Json, Problem, decode
 from declarative.model.spec import Project, Variable
 from declarative.model.spec.policy import OperatorPolicy
@@ -150,14 +150,15 @@ def check_removed(project: ProjectFile, desired: Desired, findings: Findings) ->
     """Report `removed` entries for things that are still declared."""
     if project.document is None:
         return
+    declared: dict[str, VolumeWant] = {}
+    for name, want in sorted(desired.volumes.items()):
+        declared.setdefault(name, want)
+        base, _, number = name.rpartition("-")
+        if number.isdecimal() and want.declared_by != f"volume/{name}":
+            declared.setdefault(base, want)
     for index, item in enumerate(project.spec.removed):
-        found = (
-            want
-            for name, want in sorted(desired.volumes.items())
-            if name == item.volume or (item.names(name) and want.declared_by != f"volume/{name}")
-        )
-        want = next(found, None)
-        if want is not None:
+        if item.volume in declared:
+            want = declared[item.volume]
             findings.add(
                 "still-declared",
                 f"`removed` names `volume/{item.volume}`, and {want.declared_by} declares volume/{want.name}",
@@ -184,14 +185,15 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
     places: dict[str, Span] = {}
     if project.document is None:
         return places
+    families: dict[str, set[str]] = {}
+    for volume, want in desired.volumes.items():
+        families.setdefault(want.declared_by, set()).add(volume)
     for index, move in enumerate(project.spec.moved):
         span = places[f"moved.{index}"] = shown_span(project.document, ("moved", index))
         kind, _, name = move.source.partition("/")
         known = desired.fleets if kind == "fleet" else desired.tasks
         if kind == "volume":
-            family = {
-                n for n, want in desired.volumes.items() if n == name or want.declared_by == move.source
-            }
+            family = families.get(move.source, set()) | ({name} & desired.volumes.keys())
             # With a `count`, `data` becomes `data-0`.
             found = bool(family) and move.target.removeprefix("volume/") not in family
         else:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from declarative.model.record import dataclass
@@ -181,18 +182,13 @@ class Removed:
         """As declared."""
         return {"from": f"volume/{self.volume}", "destroy": self.destroy}
 
-    def names(self, volume: str) -> bool:
-        """Whether the entry is about that volume: by its name, or by its name without the number
-        at its end.
-        """
-        base, _, number = volume.rpartition("-")
-        return volume == self.volume or (base == self.volume and number.isdecimal())
 
-
-class Removals(tuple[Removed, ...]):
+class Removals(tuple[Removed, ...]):  # noqa: SLOT001  # it keeps its index
     """What was removed. Each address appears once."""
 
-    __slots__ = ()
+    @cached_property
+    def _by_volume(self) -> Mapping[str, Removed]:
+        return {entry.volume: entry for entry in self}
 
     @classmethod
     def parse(cls, value: Json) -> Removals:
@@ -210,7 +206,9 @@ class Removals(tuple[Removed, ...]):
 
     def of(self, volume: str) -> Removed | None:
         """The entry for that volume: its own, else the one of its group."""
-        return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
+        base, _, number = volume.rpartition("-")
+        of_group = self._by_volume.get(base) if number.isdecimal() else None
+        return self._by_volume.get(volume, of_group)
 
     def keeps(self, address: str) -> bool:
         """Whether it is a volume that is forgotten, and stays as it is."""
@@ -270,13 +268,14 @@ class Moves(tuple[Moved, ...]):
     def parse(cls, value: Json) -> Moves:
         """The errors of an entry, `duplicate-name`, and `bad-value` for a circle."""
         moves = cls(_entries(value, Moved))
+        ends = moves.ends()
         targets: dict[str, int] = {}
         faults: list[BadValueError] = []
         for i, move in enumerate(moves):
             if targets.setdefault(move.target, i) != i:
                 summary = f"`{move.target}` is the `to` of another entry"
                 faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "to")))
-            elif moves.end(move.source) is None:
+            elif ends[move.source] is None:
                 summary = f"`{move.source}` would get its own name again"
                 hint = "remove the entries that were done long ago"
                 faults.append(BadValueError("bad-value", summary, hint, (i,)))
@@ -292,16 +291,19 @@ class Moves(tuple[Moved, ...]):
         """As declared."""
         return [item.plain() for item in self]
 
-    def end(self, address: str) -> str | None:
-        """The address after all entries: `a` to `b` and `b` to `c` turn `a` into `c`. None in a circle."""
+    def ends(self) -> dict[str, str | None]:
+        """Each `from` and its address after all entries: `a` to `b` and `b` to `c` turn `a` into `c`. None if
+        it leads into a circle.
+        """
         follow = {move.source: move.target for move in self}
-        seen = {address}
-        while address in follow:
-            address = follow[address]
-            if address in seen:
-                return None
-            seen.add(address)
-        return address
+        out: dict[str, str | None] = {}
+        for source in follow:
+            way = [source]
+            while way[-1] in follow and way[-1] not in out:
+                out[way[-1]] = None  # who comes here again goes in a circle
+                way.append(follow[way[-1]])
+            out.update(dict.fromkeys(way[:-1], out.get(way[-1], way[-1])))
+        return out
 
 
 def _wrong_keys(value: Mapping[str, Json], keys: tuple[str, ...], hint: str) -> list[BadValueError]:
