@@ -1142,7 +1142,7 @@ def test_the_shape_of_actions():
         "diagnostics",
     ]
     first = data["actions"][0]
-    keys = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget"]
+    keys = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget", "ends"]
     assert list(first) == keys
     inputs = {"backend": "local", "prevent_destroy": True, "region": "local", "size": "1GB"}
     assert first == {
@@ -1155,6 +1155,7 @@ def test_the_shape_of_actions():
         "after": {**inputs, "size": "2GB"},
         "needs": [],
         "forget": False,
+        "ends": False,
     }
 
 

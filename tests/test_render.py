@@ -627,7 +627,7 @@ PLAN_KEYS = (
     "reservations fallbacks unplaced remedies queued health drift differences cost summary diagnostics"
 )
 UNPLACED_KEYS = "task code summary proved hint starts changes ranks before after"
-ACTION_KEYS = "id op address reason because before after needs forget"
+ACTION_KEYS = "id op address reason because before after needs forget ends"
 RESERVATION_KEYS = (
     "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price "
     "status restart"
@@ -645,7 +645,7 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data["drift"][0]) == ["address", "change", "detail"]
     sums = ["hourly_before", "hourly_after", "hourly_at_most", "bound_hourly"]
     assert list(data["cost"]) == [*sums, "currency", "excludes", "fleets"]
-    assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts"]
+    assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts", "stops"]
 
 
 def test_plan_json_values():
@@ -665,6 +665,7 @@ def test_plan_json_values():
         "after": node(),
         "needs": ["create:volume/data-0"],
         "forget": False,
+        "ends": False,
     }
     assert [r["price"] for r in data["reservations"]] == [None, 0.333333]
     assert data["reservations"][0]["volumes"] == {"/data": "data-0"}

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative.model.inputs import AttachmentInputs, ReservationInputs, differing
+from declarative.model.inputs import AttachmentInputs, RankInputs, ReservationInputs, differing
 from declarative.model.resource import node_inputs
-from declarative.model.spec import StartupOrder
+from declarative.model.spec import Duration, Retry, StartupOrder
 from declarative.model.state import ALONE, Address, Record, State, rank_name
+from declarative.model.status import RankState
 from declarative.placement.types import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import alone_seconds
 from declarative.planner.inventory import rank_of
 from declarative.planner.steps import Steps
-from declarative.planner.tasks import Course, TaskDecision, changed_fields
+from declarative.planner.tasks import Course, TaskDecision, again, changed_fields
 from declarative.planner.types import Action, Op, Reason
 from declarative.planner.volumes import VolumeDecision
 
@@ -38,7 +39,7 @@ def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> 
     fleets = found.fleets.desired.fleets
     limits = {name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()}
     for decision in found.tasks.values():
-        _task_actions(steps, decision, choices.get(decision.name, []), nodes, limits)
+        _task_actions(steps, decision, choices.get(decision.name, []), nodes, limits, found.fleets.now)
     for choice in found.outcome.choices:
         _reserve(steps, choice, found.tasks[choice.task], nodes[choice.node])
     _released(steps, found, Reason.DESTROY if destroy else Reason.REMOVED)
@@ -146,6 +147,7 @@ def _task_actions(
     choices: list[Choice],
     nodes: Mapping[str, Node],
     limits: Mapping[str, float | None],
+    now: float,
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
     if decision.course is Course.RUN:
@@ -155,7 +157,7 @@ def _task_actions(
             _starts(steps, decision, places, set(decision.have), nodes)
         return
     for rank, record in decision.have.items():
-        _in_place(steps, decision, rank, record, limits)
+        _in_place(steps, decision, rank, record, limits, now)
     if decision.course is Course.COMPLETED:
         volumes = attached(steps.state)
         held: dict[int, tuple[Mapping[str, str], str]] = {}
@@ -177,7 +179,12 @@ def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
 
 
 def _in_place(
-    steps: Steps, decision: TaskDecision, rank: int, record: Record, limits: Mapping[str, float | None]
+    steps: Steps,
+    decision: TaskDecision,
+    rank: int,
+    record: Record,
+    limits: Mapping[str, float | None],
+    now: float,
 ) -> None:
     """Change fields while the rank runs on. If it would have to restart, nothing is changed.
 
@@ -193,7 +200,26 @@ def _in_place(
             in_place = (*in_place, "unreachable_duration")
     if not in_place or restart:
         return
-    steps.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)))
+    ends = _is_over(steps.state, decision, record, after, now)
+    steps.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
+
+
+def _is_over(state: State, decision: TaskDecision, record: Record, after: RankInputs, now: float) -> bool:
+    """Whether a limit that changes in place is over already: a running rank is stopped at once, or a failed
+    task that would run again is given up.
+    """
+    before, status = record.rank, state.ranks.get(record.address.name)
+    if before.retry != after.retry:
+        spec = replace(decision.want.spec, retry=Retry.parse(before.retry or False))
+        have = decision.have.values()
+        if again(replace(decision.want, spec=spec), have, state, now):
+            return again(decision.want, have, state, now) is None
+    if before.max_duration == after.max_duration or after.max_duration is None:
+        return False
+    limit = Duration.parse(after.max_duration).seconds
+    if limit is None or status is None or status.state is not RankState.RUNNING:
+        return False
+    return status.started_at is not None and now - status.started_at >= limit
 
 
 def attached(state: State) -> dict[str, dict[str, str]]:
@@ -321,7 +347,10 @@ def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
                 continue
             if decision is None:
                 asleep = f"task/{record.task}" in found.fleets.desired.asleep
-                steps.delete(record, Reason.SCHEDULE if asleep else removed)
+                # A schedule stops what it started. One that is added stops what it did not.
+                running = kind == "rank" and not steps.state.has_ended(record.address.name)
+                added = asleep and running and record.rank.scheduled is None
+                steps.delete(record, Reason.SCHEDULE if asleep else removed, ends=added)
             elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
                 steps.delete(record, reason, decision.because)

@@ -129,6 +129,8 @@ def _gravest(causes: Collection[Cause], otherwise: Cause) -> Cause:
 
 def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Collection[str]) -> Cause:
     reasons = {a.reason for a in actions}
+    if any(a.ends for a in actions):
+        return Cause.DELETE  # it ends work that goes on, whatever field led to that
     if _is_scheduled(group, actions[0], reasons, scheduled):
         return Cause.SCHEDULE
     ops = {a.op for a in actions if not a.forgets}

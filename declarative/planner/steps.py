@@ -68,6 +68,7 @@ class Steps:
         because: tuple[str, ...],
         *,
         holds: tuple[Address, ...] = (),
+        ends: bool = False,
     ) -> None:
         """Add a change in place."""
         self.add(
@@ -80,11 +81,18 @@ class Steps:
                 after=after,
                 holds=holds,
                 backend=record.backend,
+                ends=ends,
             )
         )
 
     def delete(
-        self, record: Record, reason: Reason, because: tuple[str, ...] = (), *, forget: bool = False
+        self,
+        record: Record,
+        reason: Reason,
+        because: tuple[str, ...] = (),
+        *,
+        forget: bool = False,
+        ends: bool = False,
     ) -> None:
         """Add a deletion."""
         self.add(
@@ -96,6 +104,7 @@ class Steps:
                 before=record.typed,
                 backend=record.backend,
                 forget=forget,
+                ends=ends,
             )
         )
 

@@ -93,6 +93,14 @@ class Action:
     forget: bool = False
     """For a delete: only the record is removed, since `removed` says `destroy: false`."""
 
+    ends: bool = False
+    """It ends work that goes on, though nothing is replaced: a limit was declared that is over already."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether it stops a running rank so; else a failed task is not run again."""
+        return self.ends and (self.op is Op.DELETE or "max_duration" in self.because)
+
     @property
     def typed(self) -> Inputs:
         """The new inputs, or the old ones for a delete; `isinstance` of it tells the kinds apart."""
@@ -437,6 +445,11 @@ class Plan:
     def restarts(self) -> int:
         """The number of running ranks that are stopped and started again."""
         return sum(item.restart for item in self.reservations)
+
+    @property
+    def stops(self) -> int:
+        """The number of running ranks that a changed limit or schedule stops."""
+        return sum(action.stops for action in self.actions)
 
     def of(self, op: Op, kind: str) -> list[Action]:
         """Its actions that do one thing to one kind."""

@@ -237,7 +237,18 @@ _PLAIN = {
 
 def _words(action: Action) -> str:
     """The reason in words."""
-    return (_PLAIN.get(action.reason) or _cause(action)) + _left(action)
+    return (_PLAIN.get(action.reason) or _cause(action)) + _left(action) + _end(action)
+
+
+def _end(action: Action) -> str:
+    """What happens to work that goes on, if the action ends it without replacing anything."""
+    if not action.ends:
+        return ""
+    if action.op is Op.DELETE:
+        return "; it runs, and is stopped at once"
+    return (
+        "; has run for longer: is stopped at once" if action.stops else "; its time is over: is not run again"
+    )
 
 
 def _cause(action: Action) -> str:

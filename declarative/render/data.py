@@ -124,7 +124,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                 for fleet in shares(node for node in plan.preview.nodes if node.stays)
             ],
         },
-        "summary": {**plan.summary(), "restarts": plan.restarts},
+        "summary": {**plan.summary(), "restarts": plan.restarts, "stops": plan.stops},
         "diagnostics": diagnostics_json(plan.diagnostics),
     }
 
@@ -154,6 +154,7 @@ def _action(action: Action) -> dict[str, Any]:
         **inputs_data(action),
         "needs": list(action.needs),
         "forget": action.forgets,
+        "ends": action.ends,
     }
 
 

@@ -153,6 +153,8 @@ def _summary(plan: Plan) -> list[str]:
         lines += ["", f"{text}."]
     if text := adoption_text(plan):
         lines += ["", text]
+    if plan.stops:
+        lines += ["", f"**{plural(plan.stops, 'rank')} that run now are stopped by what is declared now.**"]
     if plan.restarts:
         lines += ["", f"**{plural(plan.restarts, 'rank')} that run now are stopped and started again.**"]
     if plan.basis.offline:

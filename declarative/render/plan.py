@@ -116,6 +116,9 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         lines.append(
             paint("yellow", f"{restart_text(plan.restarts)}: running now, stopped and started again.")
         )
+    if plan.stops:
+        stop = f"{plural(plan.stops, 'rank')} {'stops' if plan.stops == 1 else 'stop'}"
+        lines.append(paint("yellow", f"{stop}: running now, stopped at once by what is declared now."))
     lines += _nothing_to_do(plan, paint)
     if plan.result not in ("none", "error") and (waiting := differing_text(plan)):
         lines.append(paint("yellow", f"{waiting}."))

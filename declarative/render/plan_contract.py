@@ -48,6 +48,10 @@ def _action() -> Schema:
         after=or_null(described("The inputs as they will be, secrets left out.", INPUTS), "for a delete"),
         needs=list_of("Ids of the actions that have to be done before.", text()),
         forget=flag("Whether a delete only removes the record: the volume was adopted or is to be kept."),
+        ends=flag(
+            "Whether it ends work that goes on, though it replaces nothing: a `max_duration` or `retry` that "
+            "is over already, or a `schedule` that was added."
+        ),
     )
 
 
@@ -227,6 +231,7 @@ def _counts() -> Schema:
         "Addresses by what happens to them; a replacement counts once, under `replace`.",
         **{name: whole() for name in ("create", "update", "delete", "replace")},
         restarts=whole("Ranks that run, and are stopped and started again."),
+        stops=whole("Ranks that run, and are stopped by a changed `max_duration` or an added `schedule`."),
     )
 
 
