@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -104,6 +105,7 @@ class Writer:
         try:
             self.seal()
         finally:
+            self._known = None  # a cycle keeps the writer until the next collection, and a loop makes many
             if self._copy:
                 self._copy.forget()
 
@@ -390,6 +392,17 @@ class Writer:
                 steps.put_node(connection, name, rows.seen_values(seen))
 
         self._write(step)
+
+    @resumed
+    def observe_again(self, at: float, known: State) -> State:
+        """Write that all nodes were seen once more as they are recorded, and return the new state; the serial
+        stays. `known` is what is recorded: it need not be read.
+        """
+        seen = {name: replace(found, observed_at=at) for name, found in known.readiness.items()}
+        count = self._write(lambda c: c.update("node_status", {"observed_at": at}, "state IS NOT NULL"))
+        if count == len(seen):
+            self._known = self._version, replace(known, readiness=seen)
+        return self.state()
 
     @resumed
     def set_idle(self, node: str, since: float | None) -> None:
