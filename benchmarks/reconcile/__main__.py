@@ -14,7 +14,9 @@ server's clock; 15 s is the bound. The rows of the leases name another place, so
 nothing.
 
 `calm`: idle nodes of the `local` backend in a real loop, by CPU seconds a minute (the bound is 1); the memory
-of a loop of one node over many rounds, by a clock that is set.
+of a loop of one node over many rounds, by a clock that is set. Rounds in which nothing changed, 30 s apart
+by such a clock: their mean CPU time beside that of `reconcile --once`, started cold (the bounds are a
+fifth for 1,000 nodes and a tenth for 10,000), and the memory from the 20th round on.
 
 `week`: days of a project in fast motion, by a clock that is set: tasks that come, fail and end, lost nodes,
 schedules, budgets, a limit of money; on the rehearsal cloud and on the `local` backend. What was to come of
@@ -34,6 +36,7 @@ import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,7 +48,7 @@ if not __package__:  # run as a folder, which then is first on the path instead 
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tests import postgres
-from tests.cli import Project, fleet
+from tests.cli import COMMAND, Project, fleet
 from tests.hosts.days import hosts, instances
 from tests.hosts.machines import impediment
 from tests.leaders import KINDS, Replicas, Takeover
@@ -56,6 +59,7 @@ from tests.week import played
 BOUND = 15.0
 CPU_A_MINUTE = 1.0
 GROWTH_MB = 5.0
+OF_A_COLD_ROUND = {1_000: 1 / 5, 10_000: 1 / 10}
 PLACES = {"sky": sky, "ec2": instances, "hosts": hosts}
 
 
@@ -146,6 +150,35 @@ def idle(nodes: int, minutes: float) -> bool:
     return used <= CPU_A_MINUTE
 
 
+def unchanged(nodes: int, part: float, rounds: int) -> bool:
+    """What a round costs in which nothing has changed, beside a cold one."""
+    with project("unchanged") as made:
+        made.declare({"type": "project", "name": "lab"}, fleet(nodes=nodes, resources={"cpu": 1}))
+        made.apply("--parallelism", "16")
+        cold = statistics.median(cold_round(made.path) for _ in range(3))
+        here = Here(made.path, Clock())
+        try:
+            for _ in range(20):
+                here.step(30)
+            before, begun = memory(), time.process_time()
+            for _ in range(rounds - 20):
+                here.step(30)
+            after, used = memory(), (time.process_time() - begun) / (rounds - 20)
+        finally:
+            here.close()
+    print(f"{nodes} idle nodes: cold round {cold:.3f} CPU s, unchanged {used:.4f} ({used / cold:.3f} of it)")
+    print(f"  {before:.1f} MB after 20 rounds, {after:.1f} MB after {rounds}", flush=True)
+    return used <= part * cold and after - before <= GROWTH_MB
+
+
+def cold_round(folder: Path) -> float:
+    """CPU seconds of `reconcile --once`, as a process of its own."""
+    before = os.times()
+    subprocess.run([COMMAND, "reconcile", "--once"], cwd=folder, check=True, capture_output=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def memory() -> float:
     """MB of this process that are in memory."""
     gc.collect()
@@ -207,12 +240,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("leaders", "calm", "week"))
+    parser.add_argument("--only", choices=("leaders", "calm", "unchanged", "week"))
     parser.add_argument("--disturbances", type=int, default=60, help="over all numbers of loops")
     parser.add_argument("--replicas", default="2,3,4", help="numbers of loops")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--unchanged", type=int, default=1_000, help="rounds without a change")
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--where", default="sky", help=f"of a week: {','.join(PLACES)}")
     parser.add_argument("--tasks", type=int, default=50, help="of a week, each day (default: %(default)s)")
@@ -236,6 +270,9 @@ def main() -> int:
     if args.only in (None, "calm"):
         well &= growth(args.rounds)
         well &= idle(args.nodes, args.minutes)
+    if args.only in (None, "calm", "unchanged"):
+        for nodes, part in OF_A_COLD_ROUND.items():
+            well &= unchanged(nodes, part, args.unchanged)
     return 0 if well else 1
 
 

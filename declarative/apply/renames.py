@@ -66,6 +66,7 @@ from declarative.provider.optional import (
     Seat,
     StartsFrom,
     Tells,
+    TellsChange,
     TellsUnused,
     Terminal,
     Terminals,
@@ -385,6 +386,11 @@ class RenamedBackend:
             tells = self._provider
             return {**dict.fromkeys(wanted), **self._look(lambda: tells.attempts(self._own(node)))}
         return self.poll(node, wanted) if wanted else {}
+
+    @timed
+    def mark(self) -> object | None:
+        """See `provider.TellsChange`; of others None."""
+        return self._provider.mark() if isinstance(self._provider, TellsChange) else None
 
     @timed
     def unused(self, nodes: Sequence[Record]) -> frozenset[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.apply.away import PATIENT, Away
 from declarative.apply.backend_look import backends_of
+from declarative.cli.calm import Calm, Marks, lasts, marks_of, settled
 from declarative.cli.errors import Failed
 from declarative.cli.round_output import RoundOutput
 from declarative.cli.run import Run
@@ -18,12 +20,17 @@ from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
 from declarative.cli.watched_files import WatchedFiles
 from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.planner.hosts import hosts_of
+from declarative.reconcile.moment import Moment
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
 from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
 from declarative.spans import named
+from declarative.store import StateError
 from declarative.store.loops import LEASE_SECONDS, LeftAlone
+from declarative.store.rows import SEEN_ANEW
 
 if TYPE_CHECKING:
+    from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.inventory import Seen
     from declarative.apply.polls import PollRounds
@@ -52,6 +59,18 @@ class RoundRun(Run):
         """The state as the round leaves it."""
         self.gpus: dict[tuple[str, int], int] = {}
         """See `Round.gpus`."""
+        self._before: State | None = None
+        """The state as the round found it."""
+        self._backends: Backends | None = None
+        self._marks: Marks | None = None
+        """The marks of the backends before the round looked at them."""
+        self._seen: Seen | None = None
+        self._moment: Moment | None = None
+        """The time of the plan."""
+        self._planned: State | None = None
+        """The records that were planned from."""
+        self._seal: str | None = None
+        """The seal of the state as the round leaves it."""
 
     @contextmanager
     def lock(self) -> Iterator[Writer]:
@@ -67,6 +86,9 @@ class RoundRun(Run):
             yield writer
             self.rounds.note_left_alone(self.store, writer)
             self.after = writer.state()
+            with suppress(StateError):  # what was written holds without a seal
+                writer.seal()
+                self._seal = self.store.seal()
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
         """Set when the loop has to stop, or is asked for the lock."""
@@ -83,7 +105,13 @@ class RoundRun(Run):
     ) -> Plan:
         """Plan without what a backend would refuse, and without a backend that goes away meanwhile."""
         away, before = self.rounds.away, set[str | None]()
+        state = self._before = writer.state()
         while True:
+            self._backends = self._marks = self._moment = None
+            if settled(state, state):
+                self._backends = self.session.backends(self.desired, state)
+                names = {host.backend for host in hosts_of(self.desired, state)} | backends_of(state)
+                self._marks = marks_of(self._backends, names.union(self._backends.names()))
             plan = super().make_plan(writer, requested, destroy=destroy)
             if refusals := refused(plan):
                 self.rounds.refused |= refusals
@@ -95,8 +123,21 @@ class RoundRun(Run):
             if wanted.isdisjoint(before):
                 return plan
 
+    def planned(self, plan_at: Callable[..., Plan], **options: Any) -> Plan:
+        """Like every apply. Where nothing is to do, it is noted for how long. A plan that does something is
+        made with a plain number: it is stored.
+        """
+        if self._marks is not None and self.rounds.rests:
+            moment = Moment(self.now())
+            plan = plan_at(moment, **options)
+            if plan.result == "none" and not plan.actions:
+                self._moment = moment
+                return plan
+        return super().planned(plan_at, **options)
+
     def check_vanished(self, state: State, seen: Seen) -> None:
         """Like every apply; and note how GPUs are used."""
+        self._seen = seen
         places = {r.address.name: r.reservation.node for r in state.of("reservation")}
         ranks = seen.inventory.ranks.items()
         self.gpus = {
@@ -112,6 +153,7 @@ class RoundRun(Run):
         from declarative.apply.launch import missing_env
 
         self.whole = plan
+        self._planned = writer.state()
         rules = self.desired.project.reconcile
         missing = missing_env(plan, state, os.environ)
         lacking = {
@@ -184,6 +226,35 @@ class RoundRun(Run):
             found = replace(found, status=status_view(self.desired, self.after), backends=backends)
         return found
 
+    def calm(self, found: Round) -> Calm | None:
+        """The round as one to repeat, if it left nothing to do."""
+        plan, after, seal, seen, at = self.whole, self.after, self._seal, self._seen, self._moment
+        if plan is None or after is None or seal is None or seen is None or at is None:
+            return None
+        if self._before is None or self._backends is None or self._marks is None:
+            return None
+        done = plan.actions or plan.scope.moved or found.results or found.waits or found.errors
+        if done or plan.result != "none" or self.desired.project.limits.cost_per_month is not None:
+            return None
+        if self._planned is not after or not settled(self._before, after):
+            return None
+        since, more = float.__float__(at), lasts(seen, after)
+        if more is None:
+            return None
+        return Calm(
+            desired=self.desired,
+            policy=self.session.policy(),
+            store=self.store,
+            seal=seal,
+            backends=self._backends,
+            marks=self._marks,
+            state=after,
+            since=since,
+            until=since + at.seconds,
+            due=since + more,
+            round=found,
+        )
+
     # ------------------------------------------------------------------------------------- messages
 
     def _show(self, plan: Plan) -> None:
@@ -246,6 +317,10 @@ class Rounds:
         self._polls: PollRounds | None = None
         self._known: State | None = None
         """The state after the last round; None if it did not get that far."""
+        self._calm: Calm | None = None
+        """The last whole round, if it left nothing to do."""
+        self.rests = False
+        """Whether the last round had nothing to do."""
 
     # ------------------------------------------------------------------------------------- when
 
@@ -315,8 +390,6 @@ class Rounds:
     @named("round")
     def step(self) -> Round:
         """Make one round; the result is what observers get."""
-        from declarative.store import StateError
-
         self._again = self._known = None
         self.away.ask_again()
         self.stop.halt.clear()
@@ -352,6 +425,13 @@ class Rounds:
         )
 
     def _round(self, desired: Desired) -> Round:
+        calm, self._calm = self._calm, None
+        if calm is not None and self.leads() and not self.away.list():
+            if calm.holds(desired, self.session.policy(), self.session.clock()):
+                self._calm = self._recorded(calm)
+            if self._calm is not None:
+                self._known, self.code = self._calm.state, 0
+                return self._calm.repeated()
         run = RoundRun(self, desired, self._options)
         if self._leader is None:
             self._leader = run.store.leader()
@@ -367,7 +447,40 @@ class Rounds:
         self.output.waits(run, found.waits)
         self.output.returned(run, {found.backend for found in self.away.backends()})
         self.output.errors(run.wrong)
+        self.rests = found.plan is not None and not found.plan.actions
+        if self.code == 0 and not (self.lost or self.refused or self.away.list()):
+            self._calm = run.calm(found)
         return found
+
+    def _recorded(self, calm: Calm) -> Calm | None:
+        """The same, with a record that nodes were seen once more, where that is due; None if something has
+        changed meanwhile.
+        """
+        now = self.session.clock()
+        if now < calm.due:
+            return calm
+        from declarative.render.views import status_view
+
+        given = {"lease_seconds": LEASE_SECONDS, "on_asked": self.stop.halt.set}
+        try:
+            with self.session.state.lock(calm.store, "reconcile", 0.0, **given) as writer:
+                if not self.leads() or calm.store.seal() != calm.seal:
+                    return None
+                state = writer.observe_again(time.time(), calm.state)
+                writer.seal()
+                seal = calm.store.seal()
+        except StateError as error:
+            if error.code != "locked":
+                raise
+            return calm  # a person's command goes first
+        status = status_view(calm.desired, state)
+        return replace(
+            calm,
+            state=state,
+            seal=seal or "",
+            due=now + SEEN_ANEW,
+            round=replace(calm.round, status=status, epoch=writer.lease.epoch),
+        )
 
     def _waits(self, run: RoundRun) -> tuple[Wait, ...]:
         """What the round did not do, including tasks without a place and unreadable backends."""

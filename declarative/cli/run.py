@@ -156,11 +156,8 @@ class Run(RunOutput):
             inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
         check_requested(requested, self.desired, recorded)
         planned = partial(
-            named("plan")(make),
-            self.desired,
-            recorded,
-            inventory,
-            self.now(),
+            self.planned,
+            partial(named("plan")(make), self.desired, recorded, inventory),
             requested=requested,
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
@@ -177,6 +174,10 @@ class Run(RunOutput):
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         anew = bool(self.options.get("new_state"))
         return foresee(plan, backends, self.desired.places, recorded, new_state=anew)
+
+    def planned(self, plan_at: Callable[..., Plan], **options: Any) -> Plan:
+        """The plan as of now."""
+        return plan_at(self.now(), **options)
 
     def check_vanished(self, state: State, seen: Seen) -> None:
         """`VanishedError` if so much is gone that the user has to confirm it."""

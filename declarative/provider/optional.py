@@ -295,6 +295,20 @@ class TellsUnused(Protocol):
 
 
 @runtime_checkable
+class TellsChange(Protocol):
+    """A provider that can tell cheaply whether anything has changed. As long as nothing has, a loop without
+    running ranks asks for nothing else.
+    """
+
+    def mark(self) -> object | None:
+        """A value that equals an earlier one only if the offers, the inventory and the readiness of all nodes
+        are the same as then, but for times, and nothing was started on a node meanwhile. None if that is not
+        certain, such as right after a change.
+        """
+        ...
+
+
+@runtime_checkable
 class Buries(Protocol):
     """A provider of whose nodes somebody may remove all traces while ranks run on."""
 

@@ -30,7 +30,7 @@ def load(connection: Connection) -> State:
     """
     if not connection.database.typed:
         return rows.load(connection)
-    seal = _seal(connection)
+    seal = seal_of(connection)
     if connection.database.whole == (seal,):
         return rows.load(connection, checked=True)
     wrong = connection.database.damage(connection)
@@ -45,7 +45,7 @@ def load(connection: Connection) -> State:
 
 def broken(connection: Connection, state: State, held: Held) -> list[str]:
     """The fault of the seal of what was read, as a sentence; None if there is none."""
-    seal = _seal(connection)
+    seal = seal_of(connection)
     return [] if seal is None or seal == _digest(state, held) else [BROKEN]
 
 
@@ -61,7 +61,8 @@ def remove(connection: Connection) -> None:
     connection.update("meta", {"seal": None})
 
 
-def _seal(connection: Connection) -> str | None:
+def seal_of(connection: Connection) -> str | None:
+    """The digest of all records; None while somebody writes, and after a writer that was killed."""
     found: str | None = connection.select("meta").one().seal
     return found
 

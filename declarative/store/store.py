@@ -152,6 +152,13 @@ class Store:
         """The faults that the database finds in itself."""
         return self._ask(lambda c: c.database.damage(c), [])
 
+    @resumed
+    def seal(self) -> str | None:
+        """The digest of all records: as long as it is the same, `read` returns the same. None while somebody
+        writes, and after a writer that was killed.
+        """
+        return self._ask(checksum.seal_of, None)
+
     @property
     def exists(self) -> bool:
         """Whether there is a state: read-only, one that is not there is an empty one."""

@@ -26,7 +26,9 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +43,14 @@ ATTACHMENT = "attachment.json"
 DATA = "data"
 
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
+_LOOKED_AT = {"node": (META, "ranks"), "volume": (META, "attachment.json")}
+"""What in the folder of a thing may change without a change of the folder itself."""
+NANO = 1_000_000_000
+SETTLED = 2.5
+"""Seconds after a change in which another one may get the same time: some disks keep times in steps of two
+seconds.
+"""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
 """Matches any declared name with a number. No such name leads out of the root."""
 
@@ -132,6 +142,33 @@ class Folders:
                 continue  # nothing was made yet
             for entry in sorted(known, key=lambda entry: entry.name):
                 yield Address(kind, entry.name), plain and entry.is_dir(follow_symlinks=False)
+
+    def mark(self) -> tuple[object, Mapping[int, str]] | None:
+        """A value that changes with everything that `listed` reads, and when something is started on a node,
+        and a path on each disk; None right after a change.
+        """
+        names: list[str] = []
+        found = array("q")
+        latest = 0
+        disks: dict[int, str] = {}
+        for kind, parent in self.parents.items():
+            try:
+                with os.scandir(parent) as entries:
+                    here = sorted([entry.name for entry in entries])
+            except FileNotFoundError:
+                here = []
+            names += here
+            paths = [parent, *(f"{parent}/{name}{more}" for name in here for more in _parts(kind))]
+            for path in paths:
+                try:
+                    seen = os.lstat(path)  # text, for thousands of them
+                except FileNotFoundError:
+                    found.append(-1)
+                    continue
+                disks.setdefault(seen.st_dev, path)
+                latest = max(latest, seen.st_ctime_ns)
+                found.extend((seen.st_ino, seen.st_ctime_ns, seen.st_size, seen.st_mode))
+        return None if time.time_ns() - latest < SETTLED * NANO else ((names, found), disks)
 
     # --------------------------------------------------------------------------------------- making
 
@@ -330,6 +367,10 @@ def _erased(folder: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _parts(kind: str) -> tuple[str, ...]:
+    return ("", *(f"/{name}" for name in _LOOKED_AT[kind]))
 
 
 def _mkdir(path: str, mode: int) -> None:

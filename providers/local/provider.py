@@ -244,6 +244,16 @@ class Local(RanksOfNodes):
         """See `provider.TellsUnused`."""
         return tuple(node.address.name for node in nodes if self._is_unused(node))
 
+    @guarded
+    def mark(self) -> object | None:
+        """See `provider.TellsChange`: by the times, sizes and modes of the files, which are not read."""
+        found = self._folders.mark()
+        if found is None:
+            return None
+        things, disks = found
+        fit = {disk: (_full(path), os.statvfs(path).f_flag) for disk, path in disks.items()}
+        return things, fit, _lacking(), self.offers(), os.geteuid()
+
     def _is_unused(self, node: Record) -> bool:
         try:
             self._folders.of(node)
@@ -314,15 +324,18 @@ def _lacking() -> str | None:
 
 def _unfit(folder: str) -> str | None:
     """Why no rank can run in the folder of a node."""
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
+    full = _full(folder)
+    return f"{full} on the disk of {folder}" if full else None
+
+
+def _full(path: str) -> str | None:
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
     if free < LEAST_FREE:
-        return f"only {free // MEBIBYTE} MiB are free on the disk of {folder}"
-    if disk.f_files and not disk.f_favail:
-        return f"no more files can be made on the disk of {folder}"
-    return None
+        return f"only {free // MEBIBYTE} MiB are free"
+    return "no more files can be made" if disk.f_files and not disk.f_favail else None
 
 
 def _root(config: Config) -> Path:

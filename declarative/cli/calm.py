@@ -1,0 +1,112 @@
+"""Rounds of a loop in which nothing has changed: they repeat the last round instead of making it anew.
+
+A round comes from the declaration, the records, what backends say, and the time. A `Calm` keeps these of a
+round that left nothing to do. As long as each is the same, so is the round: the declaration and the policy
+are compared, the seal stands for the records (`Store.seal`), a mark for each backend (`TellsChange`), and
+`Moment` knows until when the time changes nothing. No age decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative.model.record import dataclass
+from declarative.model.status import NodeState
+from declarative.provider import ProviderError
+from declarative.store.rows import SEEN_ANEW
+
+if TYPE_CHECKING:
+    from declarative.apply.backends import Backends
+    from declarative.apply.inventory import Seen
+    from declarative.model.resource import Desired
+    from declarative.model.spec.policy import OperatorPolicy
+    from declarative.model.state import State
+    from declarative.reconcile.round import Round
+    from declarative.store import Store
+
+Marks = Mapping[str, object]
+
+
+def marks_of(backends: Backends, names: Iterable[str]) -> Marks | None:
+    """Backend → its mark; None if one of them cannot tell whether something has changed."""
+    out: dict[str, object] = {}
+    for name in sorted(names):
+        try:
+            mark = backends.get(name).mark()
+        except ProviderError:
+            return None
+        if mark is None:
+            return None
+        out[name] = mark
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calm:
+    """A round that left nothing to do, and what it came from."""
+
+    desired: Desired
+    policy: OperatorPolicy
+    store: Store
+    seal: str
+    backends: Backends
+    marks: Marks
+    state: State
+    since: float
+    """The time of that round."""
+    until: float
+    """When the time may change something."""
+    due: float
+    """When it has to be recorded that nodes were seen."""
+    round: Round
+
+    def holds(self, desired: Desired, policy: OperatorPolicy, now: float) -> bool:
+        """Whether nothing has changed since."""
+        same = self.since <= now < self.until and desired == self.desired and policy == self.policy
+        return same and self.store.seal() == self.seal and marks_of(self.backends, self.marks) == self.marks
+
+    def repeated(self) -> Round:
+        """The same round, with what was spent until now."""
+        plan = self.round.plan
+        assert plan is not None
+        cost = replace(plan.preview.cost, spent=self.store.spent())
+        return replace(self.round, plan=replace(plan, preview=replace(plan.preview, cost=cost)))
+
+
+def settled(before: State, after: State) -> bool:
+    """Whether a round that found `before` and left `after` would find nothing else to record: nothing but
+    times differs, no call is open, and no rank runs.
+    """
+    if after.intents or not all(status.state.ended for status in after.ranks.values()):
+        return False
+    if before is after:
+        return True
+    seen = replace(before, readiness=after.readiness, silent=after.silent)
+    return seen == after and all(
+        name in after.readiness
+        and replace(found, observed_at=None) == replace(after.readiness[name], observed_at=None)
+        for name, found in before.readiness.items()
+    )
+
+
+def lasts(seen: Seen, after: State) -> float | None:
+    """Seconds until these observations have to be recorded anew; None if they may change by themselves, or
+    call for something.
+    """
+    found = seen.inventory
+    special = (
+        *(seen.resolutions, seen.past, found.gone, found.unsure, found.silent, found.strays, found.taken),
+        *(found.recovered, found.existing, found.diagnostics, found.left_out),
+    )
+    if any(special) or any(r.state is not NodeState.READY for r in found.readiness.values()):
+        return None
+    recorded = after.readiness
+    if recorded.keys() != found.readiness.keys():
+        return None
+    ages = (
+        (now.observed_at or 0.0) - (recorded[name].observed_at or 0.0)
+        for name, now in found.readiness.items()
+    )
+    return SEEN_ANEW - max(ages, default=0.0)
