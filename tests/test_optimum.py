@@ -1019,6 +1019,19 @@ def test_a_node_stays_as_large_as_tasks_need_that_launch_nothing():
     assert found.ledger.seats == {0: [0], 1: [0]}
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_who_launched_a_node_does_not_leave_alone_those_that_launch_nothing(beside):
+    """Else nobody would be the cause of the node that they stay on, and it would be launched for nothing."""
+    asks = [ask("base", resources={"cpu": 2}), ask("other", resources={"cpu": 2})]
+    asks.append(ask("guest", resources={"cpu": 2}, creation_policy="reuse"))
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    jobs = {str(job.task.name): job for job in board.jobs}
+    base, other, guest = jobs["base"], jobs["other"], jobs["guest"]
+    ledger = _seated(board, [base.index, *([guest.index] if beside else [])], [other.index])
+    on = {0: [(base, 0), *([(guest, 0)] if beside else [])], 1: [(other, 0)]}
+    assert solved._may_join(ledger, (base, 0), None, 1, on) is not beside
+
+
 def test_what_launches_nothing_sits_where_the_program_says_beside_another():
     """It may sit only where others do: one of them goes to its node, and nothing larger is launched."""
     asks = [

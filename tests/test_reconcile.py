@@ -149,6 +149,17 @@ def test_what_is_not_allowed_waits_until_it_is_approved(project: Project):
     assert waiting(project) == {}
 
 
+def test_what_nobody_approved_waits_in_every_round(project: Project):
+    """That its digest is written down, so that somebody may approve it, is no approval."""
+    project.declare(fleet(nodes=1), volume())
+    project.run("reconcile", "--once")
+    project.declare(fleet(nodes=1))
+    for _ in range(3):
+        project.run("reconcile", "--once")
+        assert project.data("data").exists()
+        assert waiting(project)["delete:volume/data"]["approved_at"] is None
+
+
 def test_an_approval_is_of_these_actions_alone(project: Project):
     """What is added after it waits for an approval of its own, and holds the approved back in nothing."""
     project.declare(fleet(nodes=1), volume("one"), volume("two"))

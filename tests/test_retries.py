@@ -16,7 +16,9 @@ from declarative.cli import following
 from declarative.model.codec import to_data
 from declarative.model.state import NOTICED, RETRIES, SILENT, STOPPED, Address
 from declarative.model.status import LIMIT_REACHED, UNUSED, NodeState, RankState, RankStatus
+from declarative.planner.inventory import effective
 from declarative.planner.saved import Saved, dump, load
+from declarative.planner.tasks import again
 from declarative.planner.types import Op
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
@@ -107,6 +109,33 @@ def test_what_the_user_stopped_stays_stopped_however_it_ended():
     rank = Address("rank", "job-0")
     world.records[rank] = replace(world.records[rank], outputs={STOPPED: True})
     assert retried(world, job()) is None
+
+
+def rerun(world, desired):
+    """The retry that its failure leads to, whatever room there is."""
+    have = [record for record in world.records.values() if record.address.kind == "rank"]
+    state = effective(world.state(), world.inventory(desired))
+    return again(desired.tasks["job"], have, state, world.now)
+
+
+def test_no_command_retries_what_the_user_stopped():
+    """Loops and those who follow a task ask this before there is a plan."""
+    world = gang()
+    fail(world)
+    assert rerun(world, job()) is not None
+    rank = Address("rank", "job-0")
+    world.records[rank] = replace(world.records[rank], outputs={STOPPED: True})
+    assert rerun(world, job()) is None
+
+
+def test_no_command_retries_beside_a_rank_that_may_still_run():
+    """Its node does not answer, so the rank could not be stopped. Another node has room for it."""
+    world = gang()
+    world.ranks["job-1"] = RankStatus(state=RankState.FAILED, exit_code=3, cause="exit code 3")
+    world.sick["gpu-0"] = NodeState.UNREACHABLE
+    assert rerun(world, job()) is None
+    del world.sick["gpu-0"]
+    assert rerun(world, job()) is not None
 
 
 def test_rank_0_done_is_enough_where_that_is_said():

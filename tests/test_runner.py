@@ -796,6 +796,18 @@ def test_stop_right_after_start(host):
         assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 143, "stopped")
 
 
+def test_what_was_stopped_before_it_had_a_pid_runs_nothing(host):
+    """The stop found no process to signal: the task looks for it once its own pid is written down."""
+    host.environment |= {"FLEETFORM_UMASK": "022", "FLEETFORM_LC": ""}  # as its supervisor gives them on
+    folder = host.root / "a"
+    folder.mkdir(parents=True)
+    (folder / "task").write_text("echo ran\n")
+    for reason, code, out in (("stopped", 143, b""), ("-", 0, b"ran\n")):
+        (folder / "ctl").write_text(f"{reason} 0 - 0\n")
+        done = host.call("_task", "a")
+        assert (done.returncode, done.stdout) == (code, out)
+
+
 def test_stop_of_what_ended_or_never_was(host):
     host.start("exit 3")
     ended = host.ended()

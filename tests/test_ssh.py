@@ -39,6 +39,15 @@ def provider(folder: Path, **options) -> Ssh:
     return Ssh(Config(backend="ssh", project_dir=folder, lineage="l", options=options))
 
 
+@pytest.mark.parametrize("resources", [{"cpu": 4, "gpu": 1}, ["cpu"]])
+def test_declared_resources_that_are_no_shape_are_refused(tmp_path, resources):
+    """They are an operator's word for what a host has: a field that is not counted must not be ignored."""
+    host = {"hostname": "h", "user": "u", "resources": resources}
+    seen = provider(tmp_path).look({"h": host})["h"].readiness
+    assert seen.state is NodeState.NOT_READY
+    assert f"the declared resources of h cannot be {resources!r}" in str(seen.reason)
+
+
 def test_asyncssh_is_loaded_with_the_first_host(tmp_path):
     """It costs 0.4 s, which no plan without hosts shall pay."""
     code = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,32 @@ def test_two_gangs_share_two_nodes_and_a_third_is_told_who_holds_them(project, t
     project.run("stop", "right")
     assert project.jobs("RUNNING") == []
     assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+
+
+def test_a_gang_that_slurm_does_not_start_is_cancelled_and_does_not_wait(project, slurm, tmp_path):
+    """Somebody's job takes a node between the plan and the submission. Without `queue`, nothing of ours stays
+    in the queue to begin at a time that nobody looks at.
+    """
+    real = shutil.which("sbatch", path=slurm.env["PATH"])
+    theirs = "--parsable --output=/dev/null --exclusive -N1 -w gpu-0 -J theirs --wrap 'sleep 600'"
+    script = tmp_path / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(
+        f"""#!/bin/sh
+if mkdir {tmp_path}/first 2>/dev/null; then
+  number=$({real} {theirs})
+  until squeue -h -t RUNNING -o %i -j "$number" | grep -q .; do sleep 0.1; done
+fi
+exec {real} "$@"
+"""
+    )
+    script.chmod(0o755)
+    project.declare(project.backend(start_seconds=1), project.fleet(), half("gang", "true"))
+    path = f"{script.parent}:{slurm.env['PATH']}"
+    done = project.run("apply", "--auto-approve", env={"PATH": path}, code=4)
+    assert "Slurm did not start gang at once, so its job was cancelled" in done.err + done.out
+    assert project.jobs("RUNNING", "PENDING") == ["theirs|RUNNING"]
+    slurm.run("scancel", "-n", "theirs")
 
 
 def test_what_others_hold_is_busy_and_named(project, slurm, tmp_path):
