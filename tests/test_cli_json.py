@@ -49,6 +49,8 @@ RESERVATION = [
     "status",
     "restart",
 ]
+TASK = ["name", "state", "ranks", "cause", "started_at", "ended_at", "seconds", "stopped", "retry"]
+RANK = ["rank", "node", "state", "exit_code", "attempt", "cause", "started_at", "ended_at"]
 UNPLACED = ["task", "code", "summary", "proved", "hint", "starts", "changes", "ranks", "before", "after"]
 UNPLACED_RANK = ["rank", "verdict", "rejections"]
 REJECTION = ["target", "code", "detail", "short"]
@@ -196,11 +198,24 @@ def test_status(project):
     assert before.replace(microsecond=0) <= observed <= datetime.now(UTC)
     assert status["volumes"] == [{"name": "data", "state": "attached", "node": "gpu-0"}]
     job, short = status["tasks"]
-    assert ["name", "state", "ranks"] == list(job) == list(short)
+    assert TASK == list(job) == list(short)
     assert (job["name"], job["state"]) == ("job", "running")
-    assert job["ranks"] == [{"rank": 0, "node": "gpu-0", "state": "running", "exit_code": None, "attempt": 1}]
+    (rank,) = job["ranks"]
+    started = datetime.fromisoformat(rank.pop("started_at"))
+    assert before.replace(microsecond=0) <= started <= datetime.now(UTC)
+    assert rank == {
+        "rank": 0,
+        "node": "gpu-0",
+        "state": "running",
+        "exit_code": None,
+        "attempt": 1,
+        "cause": None,
+        "ended_at": None,
+    }
+    assert (job["ended_at"], job["stopped"], job["retry"]) == (None, False, None)
+    assert short["ended_at"] == short["ranks"][0]["ended_at"]
     assert (short["state"], short["ranks"][0]["exit_code"]) == ("failed", 3)
-    assert list(short["ranks"][0]) == ["rank", "node", "state", "exit_code", "attempt"]
+    assert list(short["ranks"][0]) == RANK
     project.declare(fleet(nodes=2), volume("data"), task("later", "true", nodes=2))
     assert [r["state"] for r in project.ranks("later").values()] == ["pending"] * 2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from declarative.cli.session import now
@@ -121,3 +123,12 @@ def test_a_task_between_two_attempts_does_not_run_again(project: Project):
     project.no_changes()
     project.run("reconcile", "--once")
     assert len(lines(ran)) == 1
+    (found,) = project.status()["tasks"]
+    assert found["stopped"]
+    assert (found["retry"]["runs_again"], found["retry"]["why"]) == (False, "it was stopped by the user")
+    assert found["started_at"]
+    assert found["ended_at"]
+    assert re.search(
+        r"task/job +failed +ended \S+Z after \d+ s; is not run again: it was stopped by the user",
+        project.run("status").out,
+    )

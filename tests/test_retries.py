@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,8 +23,10 @@ from declarative.planner.tasks import again
 from declarative.planner.types import Op
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.status import status_text
+from declarative.render.views import status_view
 from declarative.store import StateError
-from tests.model import World
+from tests.model import NOW, World
 from tests.planned import GPU, bring, declared
 
 JOB = {"name": "job", "nodes": 2, "resources": {"gpu": 8}}
@@ -267,6 +270,74 @@ def test_a_saved_plan_of_a_retry_is_the_same_plan():
         plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
     )
     assert load(dump(saved), "plan.json", "0").plan == plan
+
+
+@pytest.mark.parametrize(
+    ("retry", "cause", "state", "why"),
+    [
+        (
+            {"on_events": ["interruption"]},
+            "exit code 3",
+            RankState.FAILED,
+            "its `on_events` do not name `error`",
+        ),
+        (True, LIMIT_REACHED, RankState.FAILED, f"`retry` does not run it again after: {LIMIT_REACHED}"),
+        ({"max_attempts": 1}, "exit code 3", RankState.FAILED, "all 1 attempts of `max_attempts` are used"),
+    ],
+)
+def test_status_says_why_a_failed_task_is_not_run_again(retry, cause, state, why):
+    world = gang(retry)
+    fail(world, state=state, cause=cause)
+    found = status_view(job(retry), world.state(), at=world.now).tasks[0]
+    assert found.retry
+    assert (found.retry.runs_again, found.retry.why) == (False, why)
+
+
+def test_status_says_when_a_failed_task_runs_again():
+    """The attempt by its number in the series, the loop's next time, and the end of the series."""
+    most = {"max_attempts": 4, "duration": "1h"}
+    world, desired = gang(most), job(most)
+    assert status_view(desired, world.state(), at=world.now).tasks[0].retry is None
+    for attempt, delay in ((2, 1), (3, 15), (4, 30)):
+        fail(world)
+        found = status_view(desired, world.state(), at=world.now).tasks[0]
+        assert (found.started_at, found.ended_at, found.seconds) == (50.0, 51.0, 1.0)
+        retry = found.retry
+        assert retry
+        assert (retry.runs_again, retry.attempt, retry.max_attempts) == (True, attempt, 4)
+        assert (retry.after, retry.until, retry.why) == (
+            world.now + delay,
+            NOW + HOUR,
+            "rank/job-1 failed: exit code 3",
+        )
+        world.apply(world.plan(desired))
+        world.now += 60
+    fail(world)
+    found = status_view(desired, world.state(), at=world.now).tasks[0]
+    assert found.retry
+    assert found.retry.why == "all 4 attempts of `max_attempts` are used"
+    world.now += 2 * HOUR
+    world = gang()
+    fail(world)
+    world.now += 2 * HOUR
+    found = status_view(job(), world.state(), at=world.now).tasks[0]
+    assert found.retry
+    assert found.retry.why == "its `duration` of 1h is over"
+
+
+def test_status_says_since_when_and_how_long():
+    world = gang()
+    for name in ("job-0", "job-1"):
+        world.ranks[name] = RankStatus(state=RankState.RUNNING, started_at=world.now - 7500)
+    view = status_view(job(), world.state(), at=world.now)
+    (task,) = view.tasks
+    assert (task.started_at, task.ended_at, task.seconds) == (world.now - 7500, None, 7500)
+    text = status_text(view, color=False, width=None)
+    assert re.search(r"task/job +running +since 1970-01-12T11:41:40Z, for 2 h\n", text)
+    fail(world)
+    text = status_text(status_view(job(), world.state(), at=world.now), color=False, width=None)
+    again = "runs again (attempt 2) after 1970-01-12T13:46:41Z, at the latest 1970-01-12T14:46:40Z"
+    assert again in text
 
 
 # ------------------------------------------------------------------------------------- the waiting

@@ -16,11 +16,9 @@ from declarative.model.inputs import RankInputs
 from declarative.model.record import dataclass
 from declarative.model.resource import TaskWant
 from declarative.model.state import Record, State, is_stopped, silent_since
-from declarative.planner.tasks import again
+from declarative.planner.tasks import DELAYS, again
 from declarative.planner.types import Action, Op, Plan, Reason
 
-DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
 NO_CAPACITY = "no capacity"
 """Why a task waits that no plan could place."""
 NOT_STARTED = "it did not start"

@@ -87,6 +87,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
         desired,
         current,
         now=now() if refresh or offline else None,
+        at=now(),
         lost=None if offline else inventory.lost,
     )
     return replace(
@@ -292,7 +293,7 @@ class _Watched:
             state, spent, last = store.read(), store.spent(), store.event_bounds()[1]
             events = store.events(max(0, last - SHOWN))
         view = replace(
-            status_view(desired, state, now=now()),
+            status_view(desired, state, now=now(), at=now()),
             health=of_nodes(readiness_of_nodes(state), state.silent, now()),
             spent=spent,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from math import isfinite
 
 from declarative.model.inputs import NodeFailures, RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
@@ -284,6 +285,63 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> R
         series=following,
         failed_on=_failed_on(ranks, broken, status, state),
     )
+
+
+DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What `retry` does about a task that failed or was lost. Times are seconds since the epoch."""
+
+    runs_again: bool
+    attempt: int
+    """The number of the next attempt in its series, or of the last one if there is no next."""
+    after: float | None = None
+    """Those who follow it start it from then on, any other `apply` at once; None if it does not run again."""
+    until: float | None = None
+    """When its time ends; None for never, or if it does not run again."""
+    why: str
+    """The failure, or why there is no next attempt."""
+
+
+def outlook(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Outlook | None:
+    """What `retry` does next; None if the task has none, or has not failed."""
+    ranks = {r.address.name: r for r in have}
+    failure = _failure(ranks, state) if want.spec.retry.of_failures else None
+    if failure is None:
+        return None
+    before = series(ranks.values())
+    attempt = before.count + 1 if before else 1
+    found = again(want, ranks.values(), state, now)
+    if found is None:
+        why = _why_not(want, ranks, failure[1], state)
+        return Outlook(runs_again=False, attempt=attempt, why=why)
+    end = found.series.since + want.spec.retry.seconds
+    return Outlook(
+        runs_again=True,
+        attempt=found.count + 1,
+        after=found.noticed + DELAYS[min(found.count, len(DELAYS)) - 1],
+        until=end if isfinite(end) else None,
+        why=found.cause,
+    )
+
+
+def _why_not(want: TaskWant, ranks: Mapping[str, Record], status: RankStatus, state: State) -> str:
+    """Why a failed task does not run again, by its `retry`."""
+    retry, event, before = want.spec.retry, _event(status), series(ranks.values())
+    if is_stopped(ranks.values()):
+        return "it was stopped by the user"
+    if event is None:
+        return f"`retry` does not run it again after: {status.cause}"
+    if event not in retry.on_events:
+        return f"its `on_events` do not name `{event.value}`"
+    if _unknown(ranks, state):
+        return "it is not known whether its ranks still run"
+    if retry.max_attempts is not None and (before.count if before else 0) + 1 >= retry.max_attempts:
+        return f"all {retry.max_attempts} attempts of `max_attempts` are used"
+    return f"its `duration` of {retry.duration.plain()} is over"
 
 
 START_SECONDS = 60.0

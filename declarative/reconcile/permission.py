@@ -10,7 +10,6 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.apply.graph_walk import ActionResult, Outcome
-from declarative.apply.retry_schedule import DELAYS
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import NodeInputs
 from declarative.model.record import dataclass
@@ -28,7 +27,7 @@ from declarative.planner.permit import (
     components,
     permitted,
 )
-from declarative.planner.tasks import again
+from declarative.planner.tasks import DELAYS, again
 from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of

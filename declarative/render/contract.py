@@ -236,12 +236,33 @@ def status_schema() -> Schema:
         state=one_of("Its state.", RankState),
         exit_code=or_null({"type": "integer"}, "while it runs, and if it was not seen to end"),
         attempt=whole("Counts its runs; 0 before the first."),
+        cause=or_null(text("Why it ended as it did, or what it waits for."), "if there is nothing to say"),
+        started_at=or_null(moment("When this attempt started, by its host's clock."), "before that"),
+        ended_at=or_null(moment("When it ended, by its host's clock."), "before that, and if nobody saw it"),
+    )
+    retry = record(
+        "What `retry` does about it.",
+        runs_again=flag("Whether it runs again."),
+        attempt=whole("The number of the next attempt in its series, or of the last one.", 1),
+        max_attempts=or_null(whole("How many there may be.", 1), "for any number"),
+        after=or_null(
+            moment("The loop and `apply --wait` start it from then on, any other `apply` at once."),
+            "if it does not run again",
+        ),
+        until=or_null(moment("The last time at which it may start."), "for any time"),
+        why=text("The failure, or why it does not run again."),
     )
     task = record(
         "A task.",
         name=text("Its name."),
         state=one_of("The state of all its ranks together.", RankState),
         ranks=list_of("Every rank.", rank),
+        cause=or_null(text("Why it waits."), "if it does not, or that is not known"),
+        started_at=or_null(moment("When the first rank of this attempt started."), "before that"),
+        ended_at=or_null(moment("When its last rank ended."), "before that, and if nobody saw it"),
+        seconds=or_null(number("How long it ran, or has run."), "if that is not known"),
+        stopped=flag("Whether a user stopped it, so that it does not start by itself."),
+        retry=or_null(retry, "unless it has a `retry` and failed or was lost"),
     )
     spent = record(
         "The cost of the nodes in this month, by recorded prices.",

@@ -307,7 +307,35 @@ def _node(node: NodeView) -> dict[str, Any]:
 
 def _task(task: TaskView) -> dict[str, Any]:
     ranks = [
-        {"rank": r.rank, "node": r.node, "state": r.state, "exit_code": r.exit_code, "attempt": r.attempt}
+        {
+            "rank": r.rank,
+            "node": r.node,
+            "state": r.state,
+            "exit_code": r.exit_code,
+            "attempt": r.attempt,
+            "cause": r.cause,
+            "started_at": iso(r.started_at),
+            "ended_at": iso(r.ended_at),
+        }
         for r in task.ranks
     ]
-    return {"name": task.name, "state": task.state, "ranks": ranks}
+    retry = task.retry
+    return {
+        "name": task.name,
+        "state": task.state,
+        "ranks": ranks,
+        "cause": task.cause,
+        "started_at": iso(task.started_at),
+        "ended_at": iso(task.ended_at),
+        "seconds": None if task.seconds is None else round(task.seconds, 3),
+        "stopped": task.stopped,
+        "retry": retry
+        and {
+            "runs_again": retry.runs_again,
+            "attempt": retry.attempt,
+            "max_attempts": retry.max_attempts,
+            "after": iso(retry.after),
+            "until": iso(retry.until),
+            "why": retry.why,
+        },
+    }

@@ -306,10 +306,7 @@ def ago(seconds: float) -> str:
     """How long ago, in the largest unit."""
     if seconds < 10:
         return "just now"
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{int(seconds // size)} {unit} ago"
-    return f"{int(seconds)} s ago"
+    return f"{lasted(seconds)} ago"
 
 
 def _hosts(hosts: Sequence[HostView], paint: Paint) -> list[str]:
@@ -346,10 +343,38 @@ def _tasks(view: StatusView, paint: Paint) -> list[str]:
     rows: list[list[Cell]] = []
     silent = {node.name: node.state for node in view.nodes if node.state in SILENT}
     for task in view.tasks:
-        cause = sentence(task.cause or "")
+        cause = "; ".join(_about(task))
         rows.append([Cell(clean(f"task/{task.name}"), "bold"), _state(task.state), Cell(""), Cell(cause)])
         rows += [_rank(task, rank, silent) for rank in task.ranks]
     return columns(folded(rows), paint)
+
+
+def _about(task: TaskView) -> Iterator[str]:
+    """Since when a task runs and for how long, when it ended, why it waits, and what `retry` does next."""
+    if task.ended_at is not None:
+        after = f" after {lasted(task.seconds)}" if task.seconds is not None else ""
+        yield f"ended {iso(task.ended_at)}{after}"
+    elif task.seconds is not None:
+        yield f"since {iso(task.started_at)}, for {lasted(task.seconds)}"
+    if task.cause:
+        yield sentence(task.cause)
+    retry = task.retry
+    if retry and retry.runs_again:
+        most = f" of {retry.max_attempts}" if retry.max_attempts else ""
+        until = f", at the latest {iso(retry.until)}" if retry.until is not None else ""
+        yield f"runs again (attempt {retry.attempt}{most}) after {iso(retry.after)}{until}"
+    elif retry:
+        yield f"is not run again: {sentence(retry.why)}"
+    elif task.stopped and task.state != "stopped":
+        yield "stopped by the user: does not start by itself"
+
+
+def lasted(seconds: float) -> str:
+    """A time that something took, in its largest unit: `12 s`, `90 min`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"
 
 
 def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cell]:

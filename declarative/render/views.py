@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import dataclass
-from declarative.model.resource import Desired, Host
+from declarative.model.resource import Desired, Host, TaskWant
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
 from declarative.model.state import (
@@ -17,12 +17,15 @@ from declarative.model.state import (
     Record,
     State,
     drain_of,
+    is_stopped,
     natural,
+    never_ran,
     readiness_of,
     task_state,
 )
 from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
+from declarative.planner.tasks import outlook
 from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
 from declarative.store.loops import LeftAlone
 
@@ -123,16 +126,41 @@ class RankView:
     cause: str | None = None
     confinement: str | None = None
     """How it is limited to its blocks, for people; see `RankStatus`."""
+    started_at: float | None = None
+    """Seconds since the epoch, by its host's clock."""
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryView:
+    """What `retry` does next about a task that failed or was lost; see `planner.tasks.Outlook`."""
+
+    runs_again: bool
+    attempt: int
+    max_attempts: int | None
+    after: float | None
+    """The loop and `apply --wait` start it from then on, any other `apply` at once; None if nobody does."""
+    until: float | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task, its ranks, and the first cause of its failure."""
+    """A task and its ranks. `cause` says why it waits, or why it ended as it did if no rank says it."""
 
     name: str
     state: str
     ranks: tuple[RankView, ...] = ()
     cause: str | None = None
+    started_at: float | None = None
+    """When the first rank of this attempt started, seconds since the epoch by its host's clock."""
+    ended_at: float | None = None
+    """When the last of its ranks ended; None while some have not."""
+    seconds: float | None = None
+    """How long it ran, or has run."""
+    stopped: bool = False
+    """Whether the user stopped it, so that it does not start by itself."""
+    retry: RetryView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +202,14 @@ def status_view(
     state: State,
     *,
     now: float | None = None,
+    at: float | None = None,
     lost: Collection[Address] | None = None,
 ) -> StatusView:
     """The view of a state. It includes declared fleets and tasks that are not recorded yet.
 
-    With `now`, nodes have the age of their observations. `lost` are the volumes that are gone; None for those
-    of which the record says so.
+    With `now`, nodes have the age of their observations. With `at`, the present time as well, tasks that run
+    have their age, and failed ones what their `retry` does. `lost` are the volumes that are gone; None for
+    those of which the record says so.
     """
     if lost is None:
         lost = [r.address for r in state.of("volume") if r.outputs.get(GONE_SINCE) is not None]
@@ -204,7 +234,7 @@ def status_view(
             )
             for r in state.of("volume")
         ),
-        tasks=_tasks(desired, state),
+        tasks=_tasks(desired, state, at),
         limits=tuple(_limits(desired.project.limits, nodes)),
     )
 
@@ -257,14 +287,16 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
     )
 
 
-def _tasks(desired: Desired, state: State) -> tuple[TaskView, ...]:
+def _tasks(desired: Desired, state: State, at: float | None) -> tuple[TaskView, ...]:
     by_task: dict[str, dict[int, Record]] = {name: {} for name in desired.tasks}
     for record in state.of("rank"):
         by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
-    return tuple(_task(name, by_task[name], desired, state) for name in sorted(by_task, key=natural))
+    return tuple(_task(name, by_task[name], desired, state, at) for name in sorted(by_task, key=natural))
 
 
-def _task(name: str, records: dict[int, Record], desired: Desired, state: State) -> TaskView:
+def _task(
+    name: str, records: dict[int, Record], desired: Desired, state: State, at: float | None
+) -> TaskView:
     want = desired.tasks.get(name)
     count = max([*(r + 1 for r in records), want.spec.nodes if want else 0])
     if records:
@@ -275,7 +307,41 @@ def _task(name: str, records: dict[int, Record], desired: Desired, state: State)
     done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in records.values())
     ranks = tuple(_rank(name, rank, status, records.get(rank), state) for rank, status in statuses.items())
     waits = f"its `schedule` starts it at {want.starts}" if want and want.starts and not records else None
-    return TaskView(name=name, state=task_state(statuses, done).value, ranks=ranks, cause=waits)
+    started = min((r.started_at for r in ranks if r.started_at is not None), default=None)
+    ended = None
+    if ranks and all(status and status.state.ended for status in statuses.values()):
+        ended = max((r.ended_at for r in ranks if r.ended_at is not None), default=None)
+    last = ended if ended is not None else at
+    ran = started is not None and last is not None and (ended is not None or _goes(statuses.values()))
+    return TaskView(
+        name=name,
+        state=task_state(statuses, done).value,
+        ranks=ranks,
+        cause=waits,
+        started_at=started,
+        ended_at=ended,
+        seconds=max(0.0, last - started) if ran and started is not None and last is not None else None,
+        stopped=is_stopped(records.values()),
+        retry=_retry(want, records.values(), state, at) if want and at is not None else None,
+    )
+
+
+def _goes(statuses: Iterable[RankStatus | None]) -> bool:
+    return any(status and not status.state.ended for status in statuses)
+
+
+def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) -> RetryView | None:
+    found = outlook(want, have, state, at)
+    if found is None:
+        return None
+    return RetryView(
+        runs_again=found.runs_again,
+        attempt=found.attempt,
+        max_attempts=want.spec.retry.max_attempts,
+        after=found.after,
+        until=found.until,
+        why=found.why,
+    )
 
 
 def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:
@@ -286,7 +352,9 @@ def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None
         node=node,
         state=(status.state if status else RankState.PENDING).value,
         exit_code=status.exit_code if status else None,
-        attempt=record.generation if record else 0,
+        attempt=record.generation if record and not never_ran(record) else 0,
         cause=status.cause if status else None,
         confinement=status.confinement if status else None,
+        started_at=status.started_at if status else None,
+        ended_at=status.ended_at if status and status.state.ended else None,
     )
