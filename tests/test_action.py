@@ -149,11 +149,11 @@ def test_a_pull_request_from_its_first_push_to_drift(repository):
     repository.commit(node)
     repository.request(1)
     [comment] = hub.comments
-    assert "### fleetform: 1 to create" in comment["body"]
+    assert "### fleetform, `infra`: 1 to create" in comment["body"]
     repository.commit(node, data)
     repository.request(1)
     [comment] = hub.comments  # the same
-    assert "### fleetform: 2 to create" in comment["body"]
+    assert "### fleetform, `infra`: 2 to create" in comment["body"]
 
     assert "Apply complete: 2 created." in repository.merge(1)
     repository.run("schedule", {})
@@ -163,7 +163,7 @@ def test_a_pull_request_from_its_first_push_to_drift(repository):
     hub.comments.clear()
     repository.commit(node, data, more)
     repository.request(2)
-    assert "### fleetform: 1 to create" in hub.comments[0]["body"]
+    assert "### fleetform, `infra`: 1 to create" in hub.comments[0]["body"]
     repository.lose("data")
     refused = repository.merge(2, code=1)
     assert "error[plan-differs]" in refused

@@ -72,11 +72,11 @@ def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
     env = github(hub, declared)
     job(declared, env, "plan")
     [first] = bodies(hub)
-    assert first.startswith(f"{PLAN}### fleetform: 2 to create\n")
+    assert first.startswith(f"{PLAN}### fleetform, `project`: 2 to create\n")
     declared.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False), volume("more"))
     job(declared, env, "plan")
     [second] = bodies(hub)
-    assert "### fleetform: 3 to create" in second
+    assert "### fleetform, `project`: 3 to create" in second
     output = (declared.path / ".output").read_text()
     assert read_approval(second).digest in output
     assert (declared.path / ".summary").read_text() == first + second
@@ -97,7 +97,7 @@ def test_a_task_without_a_place_holds_up_no_job_if_the_project_says_so(hub, decl
     declared.declare(fleet(resources={"cpu": 1}), big, rest)
     job(declared, env, "plan")
     (comment,) = bodies(hub)
-    assert "### fleetform: 1 to create, 1 task cannot be placed\n" in comment
+    assert "### fleetform, `project`: 1 to create, 1 task cannot be placed\n" in comment
     assert "Apply complete: 1 created." in job(declared, env, "apply").stdout
     job(declared, env, "drift")
 
@@ -132,8 +132,8 @@ def test_a_name_has_a_comment_for_itself(hub, declared):
     job(declared, env, "plan", name="prod")
     job(declared, env, "plan", name="prod")
     assert [body.split("\n")[1] for body in bodies(hub)] == [
-        "### fleetform, staging: 2 to create",
-        "### fleetform, prod: 2 to create",
+        "### fleetform, staging, `project`: 2 to create",
+        "### fleetform, prod, `project`: 2 to create",
     ]
     declared.run("plan", "--report", "plan.md")
     refused = declared.run("ci", "comment", "plan.md", "--name", "a --> b", env=env, code=1)
@@ -155,7 +155,7 @@ def test_findings_are_annotations_at_their_lines(hub, declared):
     folder = declared.path.name
     assert line.startswith(f"::error title=fleetform%3A bad-range,file={folder}/bad.yaml,line=3,col=")
     assert "%25" in line
-    assert "### fleetform: the plan has errors" in bodies(hub)[0]
+    assert "### fleetform, `project`: the plan has errors" in bodies(hub)[0]
 
 
 def test_a_finding_cannot_be_a_command(hub, declared):

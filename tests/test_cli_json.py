@@ -11,6 +11,10 @@ from tests.cli import fleet, hold, task, until, volume
 
 PLAN = [
     "format_version",
+    "project",
+    "environment",
+    "state",
+    "commit",
     "lineage",
     "serial",
     "result",
@@ -119,7 +123,8 @@ def test_plan(project):
     )
     plan = project.plan(code=3)
     assert list(plan) == PLAN
-    assert tuple(plan[k] for k in PLAN[:4]) == (1, None, 0, "unplaced")
+    origin = ("project", None, "sqlite:///.fleetform/state.db", None)
+    assert tuple(plan[k] for k in PLAN[:8]) == (1, *origin, None, 0, "unplaced")
     assert keys(plan["actions"]) == ACTION
     assert keys(plan["reservations"]) == RESERVATION
     assert keys(plan["unplaced"]) == UNPLACED

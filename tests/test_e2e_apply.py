@@ -33,7 +33,7 @@ def test_quickstart(project):
 
     assert project.busy() == {"pair-0": 0, "pair-1": 0}
     plan = project.run("plan", "--detailed-exitcode", *port)
-    assert plan.out == "No changes. Everything is as declared.\n"
+    assert plan.out.endswith("\n\nNo changes. Everything is as declared.\n")
 
     destroyed = project.run("destroy", "--auto-approve", *port)
     assert "Destroy complete: 4 deleted." in destroyed.out
@@ -53,7 +53,7 @@ def test_unprotected_volumes_go(project):
     project.declare(*docs, {**volume(), "prevent_destroy": True})
     project.apply("--wait")
     _, screen = on_terminal(project, "destroy", answer="no\n")
-    assert "Protected, and kept: volume/data.\r\nDestroy this plan? Only `yes`" in screen
+    assert "Protected, and kept: volume/data.\r\nDestroy this in project? Only `yes`" in screen
     kept = project.run("destroy", "--auto-approve")
     assert "Kept, because of `prevent_destroy`: volume/data.\n" in kept.out
     assert lines(project.data("data") / "x") == ["kept"]

@@ -198,7 +198,7 @@ def test_form_is_no_change(project):
     project.apply("--wait")
     first = project.run("plan", "--json").out
     (project.path / "all.yaml").unlink()
-    project.write("project.yaml", "type: project\nname: moved\ninclude: ['parts/*.yaml']\n")
+    project.write("project.yaml", "type: project\nname: project\ninclude: ['parts/*.yaml']\n")
     project.write(
         "parts/task.yaml",
         "# reformatted\nvolumes:\n  - name: data-${DSTACK_NODE_RANK}\n    path: /data\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import Project, fleet
+from tests.cli import Project, fleet, on_terminal
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "environments"
 PROJECT = {
@@ -287,3 +287,63 @@ def test_a_state_from_before_gets_its_name(project: Project) -> None:
     project.apply()
     project.declare({"type": "project", "name": "other"}, fleet())
     assert "project `shop`" in project.run("plan", code=1).err
+
+
+# ---------------------------------------------------------------------------- which one it is, in each output
+
+
+def committed(path: Path, commit: str) -> Path:
+    """A folder of a repository at this commit."""
+    (path / ".git").mkdir(parents=True)
+    (path / ".git/HEAD").write_text(f"{commit}\n")
+    (path / "prod").mkdir()
+    return path / "prod"
+
+
+def test_every_plan_question_and_summary_names_its_environment(tmp_path: Path) -> None:
+    prod = Project(committed(tmp_path, "1a2b3c4d5e" * 4))
+    prod.declare({"type": "project", "name": "lab-prod", "state": "sqlite:///x.db"}, fleet(nodes=1))
+    line = "Project lab-prod, state sqlite:///x.db, commit 1a2b3c4d5e1a"
+    assert prod.run("plan").out.split("\n")[0] == line
+    data = prod.run("plan", "--json", "--report", "plan.md", "--report", "plan.html").json
+    assert list(data)[1:5] == ["project", "environment", "state", "commit"]
+    assert [data[key] for key in list(data)[1:5]] == ["lab-prod", "prod", "sqlite:///x.db", "1a2b3c4d5e" * 4]
+    report = (prod.path / "plan.md").read_text().split("\n")
+    assert (report[1], report[3]) == ("### fleetform, `lab-prod`: 1 to create", f"`{line}`")
+    assert f"<p>{line}</p>" in (prod.path / "plan.html").read_text()
+    prod.run("plan", "--out", "next.plan")
+    assert line in prod.run("show", "next.plan").out
+    _, screen = on_terminal(prod, "apply", answer="yes\n")
+    assert "Apply this to lab-prod? Only `yes`" in screen
+    assert f"Apply complete: 1 created. {line}." in screen.replace("\x1b[0m", "").replace("\r\n", "\n")
+    _, screen = on_terminal(prod, "destroy", answer="no\n")
+    assert "Destroy this in lab-prod? Only `yes`" in screen
+
+
+def test_a_project_without_a_name_is_its_folder(project: Project) -> None:
+    project.declare(fleet(nodes=1))
+    data = project.plan()
+    assert (data["project"], data["environment"], data["commit"]) == ("project", None, None)
+
+
+def test_what_was_approved_elsewhere_is_approved_here(tmp_path: Path) -> None:
+    """In another folder, at another commit, with other lines: a merge changes all of these."""
+    documents = ({"type": "project", "name": "lab"}, fleet(nodes=1))
+    approved = Project(committed(tmp_path / "request", "a" * 40))
+    approved.declare(*documents)
+    merged = Project(committed(tmp_path / "merge", "b" * 40))
+    merged.declare(*reversed(documents), file="other.yaml")
+    report = str(approved.path / "plan.md")
+    approved.run("plan", "--report", report)
+    assert approved.plan()["digest"] == merged.plan()["digest"]
+    assert "Apply complete" in merged.run("apply", "--expect", report).out
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
+def test_a_states_secrets_are_in_no_plan(project: Project, form: str) -> None:
+    """Not even in the report of what is refused for them."""
+    project.declare(fleet(nodes=1))
+    url = "postgresql://me:hunter2@127.0.0.1:1/lab?password=hunter3"
+    done = project.run("plan", "--state", url, "--format", form, code=1)
+    assert "hunter" not in done.out + done.err
+    assert form == "text" or "postgresql://127.0.0.1:1/lab" in done.out

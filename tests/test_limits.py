@@ -81,7 +81,7 @@ def test_a_refused_plan_is_shown_with_what_costs_most(project):
     for text in (done.out, *((project.path / name).read_text() for name in ("p.md", "p.html"))):
         rows = [line.split() for line in re.sub("<[^>]*>", "", text).splitlines()]
         assert [row for row in table if row in rows] == table
-    assert "### fleetform: refused: 5 to create" in (project.path / "p.md").read_text()
+    assert "### fleetform, `project`: refused: 5 to create" in (project.path / "p.md").read_text()
     assert "| USD an hour | 0.00 | 6.00 | +6.00 |" in (project.path / "p.md").read_text()
     shown = project.run("plan", *OFFLINE, "--json", code=1).json
     assert shown["result"] == "error"

@@ -1120,6 +1120,10 @@ def test_the_shape_of_actions():
     data = plan_json(plan)
     assert list(data) == [
         "format_version",
+        "project",
+        "environment",
+        "state",
+        "commit",
         "lineage",
         "serial",
         "result",

@@ -477,7 +477,7 @@ def test_formats_and_files(volumes):
     printed = volumes.run(
         "plan", "--format", "markdown", "--report", "plan.html", "--report", "plan.json"
     ).out
-    assert printed.startswith("<!-- fleetform plan -->\n### fleetform: 2 to create\n")
+    assert printed.startswith("<!-- fleetform plan -->\n### fleetform, `project`: 2 to create\n")
     assert (volumes.path / "plan.html").read_text().startswith("<!DOCTYPE html>")
     data = json.loads((volumes.path / "plan.json").read_text())
     assert data == volumes.run("plan", "--json").json == volumes.run("plan", "--format", "json").json
@@ -506,7 +506,7 @@ def test_errors_are_reported_too(volumes):
     found = volumes.run("plan", "--report", "plan.md", code=1)
     assert "bad.yaml" in found.err
     report = (volumes.path / "plan.md").read_text()
-    assert "### fleetform: the plan has errors" in report
+    assert "### fleetform, `project`: the plan has errors" in report
     assert "bad.yaml:3" in report
 
 

@@ -200,7 +200,7 @@ def test_the_summary_is_there_after_the_pager(project):
     project.declare(fleet(nodes=2), task("job", "true\n" * 60))
     env = {"FLEETFORM_PAGER": "head -1", "NO_COLOR": "1", "LINES": "20"}
     screen = on_terminal(project, "plan", env=env)[1].replace("\r", "")
-    assert screen.startswith("Cost: 0.00 USD/h")
+    assert screen.startswith("Project project, state sqlite:///.fleetform/state.db\nCost: 0.00 USD/h")
     assert screen.endswith("Plan: 4 to create, 0 to update, 0 to delete, 0 to replace.\n")
     assert len(screen.splitlines()) == 3
 

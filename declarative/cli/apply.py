@@ -110,6 +110,7 @@ class SavedRun(Run):
         name = _check_place(session, saved, desired)
         desired = Desired(project=Project(state=saved.state, name=name), backends=saved.backends)
         super().__init__(session, desired, "apply", options)
+        self.origin = saved.plan.origin
         self.names = saved.tasks
         session.files = saved.files
 

@@ -156,7 +156,7 @@ def _body(report: Path, name: str) -> str:
         raise failed("not-a-report", f"`{report}` is no report of a plan in Markdown", hint)
     body = text.removeprefix(head)
     if name:
-        body = body.replace("### fleetform: ", f"### fleetform, {name}: ", 1)
+        body = body.replace("### fleetform", f"### fleetform, {name}", 1)
     return f"{_mark(name)}\n{body}"
 
 

@@ -128,7 +128,8 @@ def plan_command(
 
         if not reports.wanted and not as_json:
             raise
-        plan = Plan(basis=Basis(lineage=None, serial=0), diagnostics=error.diagnostics)
+        basis = Basis(lineage=None, serial=0)
+        plan = Plan(basis=basis, origin=session.origin(None), diagnostics=error.diagnostics)
         reports.write(plan)
         if reports.printed == "text":
             raise
@@ -231,7 +232,12 @@ def compute(
     if not offline:
         plan = foresee(plan, backends, desired.places, state, new_state=new_state)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
-    plan = replace(plan, diagnostics=diagnostics, basis=replace(plan.basis, offline=offline))
+    plan = replace(
+        plan,
+        origin=session.origin(desired),
+        diagnostics=diagnostics,
+        basis=replace(plan.basis, offline=offline),
+    )
     if out is not None and plan.result != "error":
         from declarative.cli.plan_files import save
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from declarative.cli.run import Run
     from declarative.model.state import State
     from declarative.model.status import RankStatus
-    from declarative.planner.types import Plan
+    from declarative.planner.types import Origin, Plan
     from declarative.render.approval import PlanDigest
     from declarative.render.progress import Mode, Progress
 
@@ -196,6 +196,9 @@ ENDED = "ended (no capacity now to run again)"
 class RunOutput:
     """The output of one run."""
 
+    origin: Origin
+    """Which project it is of."""
+
     def __init__(self, session: Session, doing: str, *, as_json: bool) -> None:
         self.session = session
         self.doing = doing
@@ -299,6 +302,7 @@ class RunOutput:
     def report(self, results: tuple[ActionResult, ...], result: str) -> None:
         """The results of actions, and the result of the command (`_result`)."""
         from declarative.render.data import health_json
+        from declarative.render.plan import origin_text
         from declarative.render.progress import notes_json, report_text
 
         if self.as_json:
@@ -310,7 +314,8 @@ class RunOutput:
         elif results:
             title, color = self.doing.capitalize(), out_style()["color"]
             forgotten = {action.id for action in self.plan.actions if action.forgets} if self.plan else ()
-            self.out.write(report_text(results, color=color, title=title, forgotten=forgotten))
+            origin = origin_text(self.origin)
+            self.out.write(report_text(results, color=color, title=title, forgotten=forgotten, origin=origin))
             self.out.flush()
 
     def say(self, text: str) -> None:

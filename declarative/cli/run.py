@@ -19,6 +19,7 @@ from declarative.cli.reports import PENDING, RunOutput
 from declarative.cli.session import Session, allowing, check_requested, part_of
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
+from declarative.render.text import clean
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
@@ -52,6 +53,7 @@ class Run(RunOutput):
         makes = doing != "destroy" and not options.get("refresh_only")
         opened = partial(session.state.open, write=True) if makes else session.state.open_if_any
         self.store: Store = opened(desired)
+        self.origin = session.origin(desired)
         self.done = False
         """Whether the plan was carried out, without what could not be done."""
         self.lacking: dict[str, Lack] = {}
@@ -76,6 +78,7 @@ class Run(RunOutput):
                 return self._refresh_only(writer)
             requested = frozenset(self.options.get("requested", ()))
             plan = self.make_plan(writer, requested, destroy=destroy)
+            plan = replace(plan, origin=self.origin)
             if self.options.get("expect") is not None:
                 from declarative.render.approval import as_approved
 
@@ -201,7 +204,8 @@ class Run(RunOutput):
         state = writer.state()
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, offers=False)
-        plan = self.plan = refreshed(self.desired, state, seen.inventory, self.now())
+        plan = refreshed(self.desired, state, seen.inventory, self.now())
+        plan = self.plan = replace(plan, origin=self.origin)
         self._show(plan)
         if plan.result == "error":
             return 1
@@ -254,7 +258,8 @@ class Run(RunOutput):
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
         self.out.flush()
         confirm(
-            f"\n{self.remark()}{self.doing.capitalize()} this plan? ",
+            f"\n{self.remark()}{self.doing.capitalize()} this {'in' if self.doing == 'destroy' else 'to'} "
+            f"{clean(self.origin.project)}? ",
             approved=self.options["auto_approve"] or self.options.get("expect") is not None,
             doing=self.doing,
             look="look at the plan",

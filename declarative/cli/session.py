@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
-    from declarative.planner.types import Plan, Spent
+    from declarative.planner.types import Origin, Plan, Spent
     from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -206,6 +206,20 @@ class Session:
         """The state, for commands that look into records or correct them; the project may have errors."""
         return self.state.open(self.declared(), write=write, create=create, typed=typed, anew=anew)
 
+    def origin(self, desired: Desired | None) -> Origin:
+        """Which project this run is of: for the first line of plans, and for questions."""
+        from declarative.cli.actor import who
+        from declarative.planner.types import Origin
+
+        here = self.directory.resolve()
+        top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+        return Origin(
+            project=(desired.project.name if desired else None) or here.name or None,
+            environment=None if here == top else here.relative_to(top).as_posix(),
+            state=_without_secrets(self.state.url(desired)),
+            commit=who(self.directory).revision,
+        )
+
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
         from declarative.apply.answers import on_late
@@ -251,6 +265,13 @@ def _mark_of(name: str | None, folder: Path) -> str:
     """
     text = name or "-".join(folder.parts[-2:]).strip("/")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-MOST_OF_MARK:].strip("-")
+
+
+def _without_secrets(url: str) -> str:
+    """A state's URL without user, password and parameters. One that is refused later may hold any of them."""
+    place = url.partition("?")[0]
+    scheme, _, rest = place.partition("://")
+    return place if scheme == "sqlite" else f"{scheme}://{rest.rpartition('@')[2]}" if rest else "unknown"
 
 
 def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:

@@ -297,6 +297,20 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Which project a plan is of, so that nobody takes one for another. Only shown: no digest covers it."""
+
+    project: str | None = None
+    """Its name, else its folder's."""
+    environment: str | None = None
+    """Its folder in the repository; None at the top, and outside of any."""
+    state: str | None = None
+    """Where its state is. It holds no password."""
+    commit: str | None = None
+    """The commit that is checked out; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """The basis of a plan: the recorded state, and the oldest look at a node."""
 
@@ -393,6 +407,7 @@ class Plan:
     """The whole answer of `make`."""
 
     basis: Basis
+    origin: Origin = Origin()
     actions: tuple[Action, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     unplaced: Unplaced = Unplaced()

@@ -17,7 +17,7 @@ from declarative.placement.types import Refusal
 from declarative.planner.health import Health
 from declarative.planner.serves import hourly_at_most
 from declarative.planner.shares import shares
-from declarative.planner.types import FORMAT_VERSION, Action, Drift, Part, Plan, Reservation
+from declarative.planner.types import FORMAT_VERSION, Action, Drift, Origin, Part, Plan, Reservation
 from declarative.render.approval import approval_in
 from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number, plain
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
@@ -74,6 +74,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
     return {
         "format_version": FORMAT_VERSION,
+        **origin_json(plan.origin),
         "lineage": covered["lineage"],
         "serial": plan.basis.serial,
         "result": plan.result,
@@ -126,6 +127,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "summary": {**plan.summary(), "restarts": plan.restarts, "stops": plan.stops},
         "diagnostics": diagnostics_json(plan.diagnostics),
+    }
+
+
+def origin_json(origin: Origin) -> dict[str, str | None]:
+    """Which project a plan or a run is of."""
+    return {
+        "project": origin.project,
+        "environment": origin.environment,
+        "state": origin.state,
+        "commit": origin.commit,
     }
 
 

@@ -20,6 +20,7 @@ from declarative.render.plan import (
     drift_lines,
     moved_lines,
     note_lines,
+    origin_text,
     part_lines,
     queue_lines,
     share_lines,
@@ -71,6 +72,8 @@ def plan_html(plan: Plan) -> str:
     return rendered(
         "report.html.jinja",
         title=_title(plan),
+        origin=origin_text(plan.origin),
+        project=clean(plan.origin.project or ""),
         summary=summary,
         digest=approval.digest,
         parts=list(_parts(plan)),

@@ -36,6 +36,7 @@ from declarative.render.plan import (
     drift_lines,
     moved_lines,
     note_lines,
+    origin_text,
     part_lines,
     queue_lines,
     renames,
@@ -69,6 +70,8 @@ NOT_SHOWN = (
     "for them.** The digest covers them all the same. Look at `fleetform plan` before you approve this.\n"
 )
 ACTIONS = "All actions"
+MOST_ORIGIN = 500
+"""Characters of where a plan comes from: a report has to have room for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ def plan_markdown(plan: Plan, max_chars: int) -> str:
     """The report in at most `max_chars` characters. Its frame and all counts take up to 4,000."""
     entries = entries_of(plan)
     approval = approval_of(plan)
-    head = "\n".join([HEAD, f"### fleetform: {_title(plan)}", "", *_summary(plan)]) + "\n"
+    project = f", {_code(plan.origin.project)}" if plan.origin.project else ""
+    head = "\n".join([HEAD, f"### fleetform{project}: {_title(plan)}", "", *_summary(plan)]) + "\n"
     foot = f"\nDigest: `{approval.digest}`\n\n{approval.hidden(max_chars // 2)}\n"
     sections = _sections(plan, entries)
     actions = next(section for section in sections if section.title == ACTIONS)
@@ -141,13 +145,20 @@ def _title(plan: Plan) -> str:
     return f"refused: {changes}" if plan.refused else changes
 
 
+def _code(text: str) -> str:
+    """Text from outside within a line: nothing in it has a meaning there."""
+    shown = clean(text).replace("`", "'")
+    return f"`{shown[:MOST_ORIGIN]}`"
+
+
 def _summary(plan: Plan) -> list[str]:
-    """The cost, and warnings that must not be overlooked."""
+    """The project and its state, the cost, and warnings that must not be overlooked."""
+    origin = [_code(text), ""] if (text := origin_text(plan.origin)) else []
     errors = [d for d in plan.diagnostics if d.severity.value == "error"]
     refusal = [f"**The plan cannot be applied: {count_text(errors)}.**"] if errors else []
     if not plan.shown:
-        return refusal
-    lines = [*refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
+        return [*origin, *refusal]
+    lines = [*origin, *refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
     lines[-1] += at_most_text(plan)
     if text := differing_text(plan):
         lines += ["", f"{text}."]

@@ -14,7 +14,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
 from declarative.planner.shares import shares
-from declarative.planner.types import Cost, Op, Plan
+from declarative.planner.types import Cost, Op, Origin, Plan
 from declarative.render.actions import (
     actions_lines,
     adoption_text,
@@ -49,6 +49,8 @@ from declarative.render.text import (
 )
 from declarative.render.values import fields
 
+COMMIT_DIGITS = 12
+"""Of a commit that people read."""
 SAME = 1e-4
 """Costs that differ by less than this part are shown as equal."""
 LONG = 60
@@ -91,8 +93,17 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     lines += backend_lines(plan, width)
     lines += health_lines(plan.health, paint, width)
     lines += share_lines(plan, paint)
-    top = [*summary, ""] if len(lines) > LONG else []
+    top = [*wrapped(text, width), ""] if (text := origin_text(plan.origin)) else []
+    top += [*summary, ""] if len(lines) > LONG else []
     return seal([*top, *lines, *note_lines(plan, paint), *summary], color=color)
+
+
+def origin_text(origin: Origin) -> str:
+    """`Project lab-prod, state postgresql://…, commit 1a2b3c4d5e6f`; empty if nothing is known."""
+    commit = origin.commit and origin.commit[:COMMIT_DIGITS]
+    named = {"project": origin.project, "state": origin.state, "commit": commit}
+    text = ", ".join(f"{what} {clean(value)}" for what, value in named.items() if value)
+    return text[:1].upper() + text[1:]
 
 
 def note_lines(plan: Plan, paint: Paint) -> list[str]:

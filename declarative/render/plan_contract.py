@@ -241,6 +241,10 @@ def plan_schema() -> Schema:
         "fleetform plan",
         "What `fleetform plan --json` prints.",
         FORMAT_VERSION,
+        project=or_null(text("The project's name, else its folder's."), "in files of earlier builds"),
+        environment=or_null(text("The project's folder in its repository."), "at the top, or without one"),
+        state=or_null(text("Where the state is."), "in files of earlier builds"),
+        commit=or_null(text("The commit that is checked out."), "if it is unknown"),
         lineage=LINEAGE,
         serial=SERIAL,
         result=one_of(

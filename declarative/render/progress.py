@@ -97,16 +97,22 @@ MOST_SKIPPED = 10
 
 
 def report_text(
-    results: Iterable[ActionResult], *, color: bool, title: str = "Apply", forgotten: Collection[str] = ()
+    results: Iterable[ActionResult],
+    *,
+    color: bool,
+    title: str = "Apply",
+    forgotten: Collection[str] = (),
+    origin: str = "",
 ) -> str:
     """The failures with their hints, the skipped actions with their causes, and the summary line.
 
-    `forgotten` are the ids of deletes that only forget.
+    `forgotten` are the ids of deletes that only forget. `origin` says which project it was.
     """
     found = tuple(results)
     paint = Paint(color=color)
     lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
-    return seal([*lines, _summary(found, paint, title, forgotten)], color=color)
+    summary = _summary(found, paint, title, forgotten)
+    return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
 
 def result_json(item: ActionResult) -> dict[str, Any]:
