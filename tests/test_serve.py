@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from declarative.serve.seen import MISSED, LatestState, Recorded
 from declarative.serve.server import Server, Site
 from declarative.store import StateError
 from declarative.store.events import Event
-from tests.cli import fleet, task
+from tests.cli import fleet, task, until
 from tests.planned import plan_of
 from tests.test_render import act, node
 from tests.test_reports import HOSTILE
@@ -187,18 +187,115 @@ def test_a_state_that_cannot_be_read_is_said_by_its_code_alone(site):
     assert metrics_of(get(server, "/metrics")[2])["fleetform_state_readable"] == 0
 
 
-def test_strangers_that_say_nothing_are_cut_off_and_do_not_hold_up_the_rest(site, monkeypatch):
-    monkeypatch.setattr(servers, "LONGEST", 0.2)
-    server = site()
-    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(servers.THREADS)]
+@contextmanager
+def silent_lines(server, count, address="127.0.0.1"):
+    """Connections that send nothing, or only a part of a request."""
+    found = []
+    for number in range(count):
+        line = socket.create_connection(("127.0.0.1", server.port), source_address=(address, 0), timeout=60)
+        if number % 2:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        found.append(line)
     try:
-        for line in silent:
-            line.settimeout(30)
-            assert line.recv(1) == b"", "it was closed"
-        assert get(server, "/healthz")[0] == 200
+        yield found
     finally:
-        for line in silent:
+        for line in found:
             line.close()
+
+
+def test_strangers_that_say_nothing_are_cut_off(site, monkeypatch):
+    monkeypatch.setattr(servers, "SOONEST", 0.2)
+    server = site()
+    with silent_lines(server, 3) as lines:
+        for line in lines:
+            assert line.recv(1) == b"", "it was closed"
+    assert get(server, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("networks", "each"), [(1, servers.FROM_ONE_ADDRESS), (1, 100), (5, servers.FROM_ONE_ADDRESS), (150, 1)]
+)
+def test_connections_that_say_nothing_shut_out_nobody(site, monkeypatch, networks, each):
+    """From one address, the one that is asked from as well, or from many."""
+    monkeypatch.setattr(servers, "SOONEST", 600.0)
+    monkeypatch.setattr(servers, "LONGEST", 600.0)
+    server = site()
+    with ExitStack() as stack:
+        for number in range(networks):
+            stack.enter_context(silent_lines(server, each, f"127.0.0.{number + 1}"))
+        answers = [get(server, path)[0] for path in ("/healthz", "/readyz", "/metrics", "/") * 5]
+    assert answers == [200] * 20
+
+
+def test_the_oldest_that_says_nothing_goes_first(site, monkeypatch):
+    monkeypatch.setattr(servers, "SOONEST", 600.0)
+    monkeypatch.setattr(servers, "LONGEST", 600.0)
+    server = site()
+    with silent_lines(server, servers.FROM_ONE_ADDRESS) as lines:
+        assert get(server, "/healthz")[0] == 200
+        assert lines[0].recv(1) == b""
+        lines[-1].sendall(b"alhost\r\n\r\n")
+        assert lines[-1].recv(12) == b"HTTP/1.0 200"
+
+
+def test_probes_wait_for_no_page(site):
+    """A leader under load: its pages take long, and there are many of them."""
+    go, asked = threading.Event(), threading.Semaphore(0)
+
+    def look():
+        asked.release()
+        assert go.wait(60)
+        return Recorded(view=view())
+
+    server = site(look, interval=30)
+    server.seen.observe(done())
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(get(server, "/")[0])) for _ in range(servers.PAGES)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        assert asked.acquire(timeout=60)
+        until(lambda: get(server, "/nowhere")[0] == 503, "all pages are taken")
+        assert [get(server, path)[0] for path in ("/healthz", "/readyz") * 10] == [200] * 20
+        assert get(server, "/metrics")[2] == "too many requests at once: try again\n"
+    finally:
+        go.set()
+        for thread in threads:
+            thread.join(60)
+    assert found == [200] * servers.PAGES
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.com@localhost",
+        "localhost@127.0.0.1",
+        "localhost:80@evil.com",
+        "localhost/",
+        "localhost#",
+        "localhost?x",
+        "localhost:x",
+        "localhost, evil.com",
+        "[::1",
+        "[localhost]",
+        "local host",
+        "localhost\\",
+    ],
+)
+def test_a_host_is_a_name_and_a_port_and_nothing_else(site, host):
+    assert get(site(), "/metrics", Host=host)[0] == 403
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+@pytest.mark.parametrize("second", ["localhost", "evil.com"])
+def test_two_hosts_are_refused(site, token, second):
+    server = site(token=token)
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=60)) as line:
+        headers = ("Host: localhost", f"Host: {second}", f"Authorization: Bearer {token}")
+        line.sendall("\r\n".join(("GET /metrics HTTP/1.1", *headers, "", "")).encode())
+        assert line.recv(12) == b"HTTP/1.0 400"
 
 
 def test_many_ask_at_once_and_the_state_is_read_once(site):

@@ -1,7 +1,9 @@
 """The HTTP server: `/healthz`, `/readyz`, `/metrics` and the page. It only reads.
 
 The standard library's server is enough for a probe, a Prometheus and a few people. It has bounds: a few
-threads, a time limit for each request, and a short queue; further connections are closed.
+pages at once, a time limit for each request, and few connections. Where there are too many, the oldest one
+goes that has not sent its request, first of the same address. So connections that say nothing shut out
+nobody, and probes wait for no page.
 """
 
 from __future__ import annotations
@@ -11,23 +13,31 @@ import binascii
 import contextlib
 import hmac
 import ipaddress
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from declarative.model.record import dataclass
 from declarative.render.page import SCRIPT, SECONDS, page_html
 from declarative.render.web import hash_of
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
 from declarative.serve.seen import LatestState
 
-THREADS = 16
+PAGES = 16
+"""Pages that are made and sent at once."""
+CONNECTIONS = 128
+FROM_ONE_ADDRESS = 32
+"""Connections of one address that have not sent their request."""
 LONGEST = 15.0
 """For how many seconds one connection may last."""
+SOONEST = 3.0
+"""Seconds in which a client has to send its request."""
 PROBES = ("/healthz", "/readyz")
 """Their answer is one word, and they need no token."""
 HEADERS = {
@@ -118,11 +128,13 @@ def _given(authorization: str) -> bytes:
     return b""
 
 
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+"""A `Host` header: a name or an address, and a port. Nothing else may stand there, such as a user's name."""
+
+
 def _is_loopback_host(host: str | None) -> bool:
-    try:
-        name = urlsplit(f"//{host or ''}").hostname or ""
-    except ValueError:
-        return False
+    read = _HOST.fullmatch(host or "")
+    name = (read["v6"] or read["name"]).lower() if read else ""
     return name == "localhost" or is_loopback(name)
 
 
@@ -142,14 +154,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """See `Site`."""
-        self._send(self._answered(), body=True)
+        self._answer(body=True)
 
     def do_HEAD(self) -> None:
         """Like GET, without the body."""
-        self._send(self._answered(), body=False)
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        self.server.note_asked(self.connection)
+        with self.server.room(self.path) as there_is:
+            busy = _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: try again")
+            self._send(self._answered() if there_is else busy, body=body)
 
     def _answered(self) -> Answer:
-        return self.server.site.answer(self.path, self.headers["Authorization"], self.headers["Host"])
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) > 1:  # a proxy before this may go by another one of them
+            return _text(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase)
+        return self.server.site.answer(self.path, self.headers["Authorization"], next(iter(hosts), None))
 
     def _send(self, answer: Answer, *, body: bool) -> None:
         self.send_response(answer.status)
@@ -179,8 +200,26 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: the log would contain tokens."""
 
 
+@dataclass(slots=True)
+class _Connection:
+    """An open connection: since when, from where, and whether it has sent its request."""
+
+    since: float
+    source: str
+    asked: bool = False
+
+
+def _source(address: str) -> str:
+    """The client of an address; a client has a whole network of IPv6."""
+    try:
+        read = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return address if read.version == 4 else str(ipaddress.ip_network((read, 64), strict=False))
+
+
 class Server(HTTPServer):
-    """Answers requests in a few threads of its own until it is closed."""
+    """Answers requests in threads of its own until it is closed."""
 
     request_queue_size = 64
 
@@ -189,8 +228,9 @@ class Server(HTTPServer):
         if ":" in host:
             self.address_family = socket.AF_INET6
         self.site = site
-        self._open: dict[socket.socket, float] = {}
-        self._room = threading.BoundedSemaphore(THREADS)
+        self._open: dict[socket.socket, _Connection] = {}
+        self._turn = threading.Lock()
+        self._pages = threading.BoundedSemaphore(PAGES)
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.25,), name="serve", daemon=True)
 
@@ -212,28 +252,59 @@ class Server(HTTPServer):
             _end(connection)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if one is free. Otherwise close the connection; the client asks again."""
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._open[request] = time.monotonic()
+        """Answer in a thread of its own. If there are too many connections, the oldest silent one ends; if
+        none is silent, this one.
+        """
+        came = _Connection(time.monotonic(), _source(client_address[0]))
+        with self._turn:
+            silent = [(request, c) for request, c in self._open.items() if not c.asked]
+            same = [(request, c) for request, c in silent if c.source == came.source]
+            full = len(self._open) >= CONNECTIONS
+            if len(same) >= FROM_ONE_ADDRESS or (full and silent):
+                oldest = min(same if len(same) >= FROM_ONE_ADDRESS else silent, key=lambda one: one[1].since)
+                self._open.pop(oldest[0])
+                _end(oldest[0])
+            elif full:
+                self.shutdown_request(request)
+                return
+            self._open[request] = came
         threading.Thread(target=self._process, args=(request, client_address), daemon=True).start()
+
+    def note_asked(self, request: socket.socket) -> None:
+        """Note that a connection has sent its request."""
+        with self._turn:
+            if request in self._open:
+                self._open[request].asked = True
+
+    @contextlib.contextmanager
+    def room(self, target: str) -> Iterator[bool]:
+        """Whether a request can be answered now; probes always can."""
+        if urlsplit("/" + target.lstrip("/")).path in PROBES:
+            yield True
+            return
+        there_is = self._pages.acquire(blocking=False)
+        try:
+            yield there_is
+        finally:
+            if there_is:
+                self._pages.release()
 
     def _process(self, request: Any, client_address: Any) -> None:
         try:
             with contextlib.suppress(OSError):  # the client went away
                 self.finish_request(request, client_address)
         finally:
-            self._open.pop(request, None)
+            with self._turn:
+                self._open.pop(request, None)
             self.shutdown_request(request)
-            self._room.release()
 
     def service_actions(self) -> None:
         """Called several times a second: end connections that last too long."""
-        late = time.monotonic() - LONGEST
-        for connection, since in list(self._open.items()):
-            if since < late:
-                _end(connection)
+        now = time.monotonic()
+        with self._turn:
+            late = [r for r, c in self._open.items() if c.since < now - (LONGEST if c.asked else SOONEST)]
+        for request in late:
+            _end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: requests must not fill the log."""
