@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from declarative.model.record import dataclass
@@ -225,8 +226,14 @@ def classify(
 
 
 def _unknown(answer: Answer) -> ErrorInfo:
-    """The text for an answer that no driver can read."""
-    return ErrorInfo(kind=None, text=_visible(answer.text) or f"status {answer.status}")
+    """The text for an answer that no driver can read. Its own text is not shown: it may be anything, such as
+    what a gateway was sent.
+    """
+    try:
+        phrase = f" ({HTTPStatus(answer.status).phrase})"
+    except ValueError:
+        phrase = ""
+    return ErrorInfo(kind=None, text=f"status {answer.status}{phrase}, with none of the cloud's errors")
 
 
 def _elsewhere(answer: Answer) -> ErrorInfo | None:
@@ -276,6 +283,8 @@ def _reason(error: BaseException) -> str:
 
 def _plain(error: BaseException) -> str:
     """The error's text without object addresses and the request's URL."""
+    if type(error).__module__.startswith(("libcloud.common", "libcloud.compute")):
+        return type(error).__name__  # its text is that of an answer, which may be anything
     inner = error.args[0] if error.args else None
     reason = getattr(inner, "reason", None)
     shown = reason if isinstance(reason, BaseException) else error
@@ -289,11 +298,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001  # whatever they stumble over
         return ""
-
-
-def _visible(text: str) -> str:
-    """The visible text of an error page."""
-    return re.sub(r"<[^>]{0,300}>", " ", text[:4000])
 
 
 def _after(answer: Answer, kind: Kind) -> float | None:
@@ -360,17 +364,17 @@ def error_info(answer: Answer) -> ErrorInfo | None:
     return ErrorInfo(kind=kind, text=text, hint=hint)
 
 
-def _text_in(found: object, depth: int = 0) -> str:
-    """The text of an error: the first one under a typical key."""
+def _text_in(found: object, depth: int = 0, *, named: bool = False) -> str:
+    """The text of an error: the first one under a typical key. `named`: this is under one."""
     if depth > 4:
         return ""
     if isinstance(found, str):
-        return found
+        return found if named else ""
     if isinstance(found, list):
-        return "; ".join(filter(None, (_text_in(item, depth + 1) for item in found[:5])))
+        return "; ".join(filter(None, (_text_in(item, depth + 1, named=named) for item in found[:5])))
     if isinstance(found, dict):
         for key in _TEXTS:
-            if text := _text_in(found.get(key), depth + 1):
+            if text := _text_in(found.get(key), depth + 1, named=True):
                 return text
         inner = (_text_in(item, depth + 1) for item in found.values() if isinstance(item, dict))
         return next(filter(None, inner), "")
