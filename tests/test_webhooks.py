@@ -435,3 +435,26 @@ def test_two_hooks_have_two_names_and_variables_are_the_hooks_own(project, recei
     refused = project.run("events", "--deliver", env=clear, code=1).err
     assert "is not allowed" in refused
     assert "example.com" not in refused
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("NOTIFY_CHAT_URL", "NOTIFY_REPO_TOKEN"),
+        ("NOTIFY_URL", "NOTIFY_REPO_TOKEN"),
+        ("NOTIFY_REPO", "NOTIFY_REPO_TOKEN"),
+        ("NOTIFY_CHAT", "NOTIFY_TOKEN"),
+        ("NOTIFY_REPO_OLD_URL", "NOTIFY_REPO_TOKEN"),
+    ],
+)
+def test_a_secret_goes_only_to_the_url_that_is_named_alike(project, receiver, url, secret):
+    """The project names variables, and the operator sets them: so the operator says what belongs together."""
+    there = receiver()
+    hook = {"name": "ops", "url": url, "secret": secret, "events": ["*"], "format": "github"}
+    project.declare({"type": "project", "name": "lab", "notify": [hook]}, fleet(nodes=1))
+    env = {url: there.url, secret: SECRET}
+    for command in (("reconcile", "--once"), ("events", "--deliver")):
+        said = project.run(*command, code=None, env=env).err
+        assert f"webhook ops may not have the secret `{secret}` with `{url}`" in said
+        assert SECRET not in said
+    assert there.got == []
