@@ -1,5 +1,6 @@
 """`fleetform reconcile --git`: the newest commit of a branch is the declaration."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -80,6 +81,27 @@ def test_a_broken_commit_is_told_once_and_the_last_good_one_holds(repository, he
     until(lambda: len(clone.status()["nodes"]) == 2)
     assert loop.stop() == 0
     assert loop.text().count("`nods` is not a field") == 1
+
+
+def test_who_is_told_of_a_broken_commit_can_find_the_fault(repository, here):
+    good = repository.push(None, project_document(), fleet(nodes=1))
+    loop = Log(here, "--git", str(repository.bare))
+    loop.says('"event": "summary"')
+    clone = Project(here.path / "infra")
+
+    def events(kind: str) -> list[dict[str, object]]:
+        text = clone.run("events", "--json", "--type", f"reconcile.{kind}").out
+        return [json.loads(line)["detail"] for line in text.splitlines()]
+
+    bad = repository.push("type: fleet\nname: rack\nbackends: [local]\nnodes: 1\nfoo: [\n")
+    until(lambda: events("failed"), "the fault is told of")
+    mended = repository.push(None, project_document(), fleet(nodes=1))
+    until(lambda: events("recovered"), "its end is told of")
+    assert loop.stop() == 0
+    where = {"file": "main.yaml", "line": 6, "commit": bad, "commit_in_force": good}
+    found = [{key: fault[key] for key in where} for fault in events("failed")]
+    assert found == [where]
+    assert events("recovered") == [{"commit": mended}]
 
 
 def test_a_repository_that_is_away_holds_nothing_up(repository, here):

@@ -355,6 +355,10 @@ def test_rounds_are_counted(site):
     assert seen["fleetform_reconcile_last_success_timestamp_seconds"] == 1.5
     assert seen["fleetform_lease_held"] == 0
     assert seen["fleetform_lease_epoch"] == 7
+    server.metrics.observe(done(revision="bad", in_force="c0ffee"))
+    seen = metrics_of(get(server, "/metrics")[2])
+    commits = {name: value for name, value in seen.items() if "commit" in name}
+    assert commits == {'fleetform_commit_info{commit="c0ffee"}': 1}
     assert seen["fleetform_cost_dollars_per_hour"] == 5
     assert 'fleetform_plan_waiting{action="delete"}' not in seen, "the second round had none"
 

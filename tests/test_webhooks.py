@@ -299,10 +299,11 @@ def test_a_loop_tells_changes_and_not_rounds():
     announcer = Announcer(lambda *event: told.append((*event[:2], dict(event[2]))))
     wait = Wait(address="task/train", action="create", why="has no place", until=5.0)
     error = Diagnostic(code="backend-unreadable", summary="aws does not answer")
+    commits = {"revision": "c0ffee", "in_force": "f00d"}
 
     def done(**more):
         plan = plan_of(lineage=None, serial=0)
-        given = {"number": 1, "at": 0.0, "duration": 0.0, "held": True, "epoch": 7, "plan": plan}
+        given = {"number": 1, "at": 0.0, "duration": 0.0, "held": True, "epoch": 7, "plan": plan, **commits}
         announcer.observe(Round(**{**given, **more}))
 
     done()
@@ -322,10 +323,31 @@ def test_a_loop_tells_changes_and_not_rounds():
         (
             "reconcile.failed",
             "reconcile/loop",
-            {"code": "backend-unreadable", "summary": "aws does not answer"},
+            {
+                "code": "backend-unreadable",
+                "summary": "aws does not answer",
+                "file": None,
+                "line": None,
+                "commit": "c0ffee",
+                "commit_in_force": "f00d",
+            },
         ),
-        ("reconcile.recovered", "reconcile/loop", {}),
+        ("reconcile.recovered", "reconcile/loop", {"commit": "c0ffee"}),
     ]
+
+
+def test_a_message_for_people_says_where_the_fault_is():
+    detail = {"code": "yaml-syntax", "summary": "a value is missing here", "file": "p.yaml", "line": 5}
+    event = Event(
+        id=1,
+        at=1.0,
+        type="reconcile.failed",
+        address="reconcile/loop",
+        detail={**detail, "commit": "c0ffee" * 6},
+    )
+    _, body = message(Webhook(hook(format=HookFormat.SLACK), "u"), event, None, 1.0)
+    text = json.loads(body)["text"].replace("\u200b", "")
+    assert text == "reconcile/loop: failed (a value is missing here, p.yaml:5, commit c0ffeec0ffee)"
 
 
 # ------------------------------------------------------------------------------------------ the commands

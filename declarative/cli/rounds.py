@@ -422,6 +422,7 @@ class Rounds:
             found,
             errors=(*self.files.git_wrong, *found.errors),
             revision=self.files.who.revision if self.files.who else None,
+            in_force=self.files.in_force,
         )
 
     def _round(self, desired: Desired) -> Round:

@@ -31,7 +31,9 @@ class WatchedFiles:
         self.desired: Desired | None = None
         """The last declaration without errors."""
         self.who: Who | None = None
-        """The user of the loop, and the project's commit."""
+        """The user of the loop, and the commit of the files."""
+        self.in_force: str | None = None
+        """The commit of the last declaration without errors."""
         self.wrong: tuple[Diagnostic, ...] = ()
         """Errors of the files as they are now. While there are any, the last declaration holds."""
         self.git_wrong: tuple[Diagnostic, ...] = ()
@@ -73,6 +75,8 @@ class WatchedFiles:
             self.wrong = error.diagnostics
         else:
             self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()
+        if not self.wrong:
+            self.in_force = self.who.revision if self.who else None
         self._mark = unchanged(mark, self._marked())
         self._output.wrong(self.wrong, held=self.desired is not None)
 

@@ -77,7 +77,9 @@ class Round:
     hourly: float | None = None
     """The cost of all nodes after the planned actions, USD an hour; None if a price is unknown."""
     revision: str | None = None
-    """The commit of the project, if known."""
+    """The commit of the project's files, if known."""
+    in_force: str | None = None
+    """The commit that the loop goes by: an earlier one, while the files have errors."""
     gpus: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Node and index → use in percent, for the GPUs that a task's `utilization_policy` samples."""
 

@@ -197,6 +197,7 @@ class _Rounds:
         self._gpus = gauge(
             "gpu_utilization_ratio", "Use of GPUs that a utilization_policy samples.", "node", "gpu"
         )
+        self._commit = gauge("commit_info", "1 for the commit of the project that is in force.", "commit")
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
 
     def observe(self, done: Round) -> None:
@@ -205,6 +206,7 @@ class _Rounds:
         if done.epoch is not None:
             self._epoch.set(done.epoch)
         self._count_errors(done)
+        _set(self._commit, {_valid(done.in_force): 1} if done.in_force else {})
         if not done.held:
             return
         self._gpus.clear()

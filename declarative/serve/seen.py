@@ -123,6 +123,8 @@ def _loop_notes(last: Round | None, late: str | None) -> tuple[tuple[str, str], 
     lines = [("", f"This controller {_role(last)}; round {last.number} took {last.duration:.1f} s")]
     if last.revision:
         lines.append(("", f"Commit {last.revision[:12]}"))
+        if last.in_force and last.in_force != last.revision:
+            lines.append(("bad", f"It has errors: commit {last.in_force[:12]} is in force"))
     if last.plan is not None:
         cost = "cost an unknown sum" if last.hourly is None else f"cost {last.hourly:.2f} USD/h"
         lines.append(("", f"All nodes {cost}"))

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from declarative import __version__
@@ -37,6 +37,16 @@ from declarative.store.faults import StateError
 WriteEvent = Callable[[str, str, Mapping[str, Any]], None]
 
 
+class _Error(NamedTuple):
+    """An error of a round, as it is told of once."""
+
+    code: str
+    summary: str
+    file: str
+    """Empty for an error that is not about a file."""
+    line: int
+
+
 class Announcer:
     """Writes events about what changed since the last round."""
 
@@ -44,7 +54,7 @@ class Announcer:
         self._write = write_event
         self._leads = False
         self._waits: set[Wait] = set()
-        self._errors: set[tuple[str, str]] = set()
+        self._errors: set[_Error] = set()
 
     def observe(self, done: Round) -> None:
         """Compare a round that ended. A replica that follows writes nothing: the leader does."""
@@ -59,11 +69,22 @@ class Announcer:
             self._write_waits(done)
 
     def _write_errors(self, done: Round) -> None:
-        errors = {(error.code, error.summary) for error in done.errors}
-        for code, summary in sorted(errors - self._errors):
-            self._write("reconcile.failed", "reconcile/loop", {"code": code, "summary": summary})
+        errors = {
+            _Error(e.code, e.summary, e.span.file if e.span else "", e.span.line if e.span else 0)
+            for e in done.errors
+        }
+        for error in sorted(errors - self._errors):
+            detail = {
+                "code": error.code,
+                "summary": error.summary,
+                "file": error.file or None,
+                "line": error.line or None,
+                "commit": done.revision,
+                "commit_in_force": done.in_force,
+            }
+            self._write("reconcile.failed", "reconcile/loop", detail)
         if self._errors and not errors:
-            self._write("reconcile.recovered", "reconcile/loop", {})
+            self._write("reconcile.recovered", "reconcile/loop", {"commit": done.revision})
         self._errors = errors
 
     def _write_waits(self, done: Round) -> None:
@@ -146,6 +167,10 @@ def _body(data: Mapping[str, Any]) -> bytes:
 def _slack(event: Event) -> str:
     """A message for Slack in which nothing of the event is markup, a link or a mention."""
     why = next((str(event.detail[name]) for name in DETAILS if event.detail.get(name)), "")
+    if event.detail.get("file"):
+        why += f", {event.detail['file']}:{event.detail.get('line')}"
+    if event.detail.get("commit"):
+        why = f"{why}, commit {str(event.detail['commit'])[:12]}".removeprefix(", ")
     text = f"{event.address}: {event.type.partition('.')[2].replace('_', ' ')}" + (f" ({why})" if why else "")
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, entity)
