@@ -717,6 +717,8 @@ FAULTS = [
     ("InsufficientInstanceCapacity", 500, PermanentKind.NO_CAPACITY),
     ("Unsupported", 400, PermanentKind.NO_CAPACITY),
     ("VcpuLimitExceeded", 400, PermanentKind.QUOTA),
+    ("InstanceLimitExceeded", 400, PermanentKind.INSTANCES),
+    ("MaxSpotInstanceCountExceeded", 400, PermanentKind.INSTANCES),
     ("SomeNewLimitExceeded", 400, PermanentKind.QUOTA),
     ("AuthFailure", 401, PermanentKind.AUTH),
     ("UnauthorizedOperation", 403, PermanentKind.AUTH),

@@ -298,6 +298,27 @@ def test_a_saved_plan_shows_them():
     assert json.dumps(plan_json(plan)) == json.dumps(plan_json(read))
 
 
+@pytest.mark.slow
+def test_apply_uses_only_the_fallbacks_of_the_approved_report(project):
+    """It says so before it does anything: what became dearer is not named any more."""
+
+    def declare(price):
+        catalog = [TINY, {**TINY, "instance_type": "other", "price": price}]
+        sky = {"type": "backend", "name": "sky", "driver": "local", "catalog": catalog}
+        nodes = {"type": "fleet", "backends": ["sky"], **ALONE, "nodes": 1, "fallback": "any"}
+        project.declare(sky, nodes)
+
+    declare(0.02)
+    report = project.run("plan", "--json").out
+    project.write("plan.json", report)
+    assert json.loads(report)["cost"]["hourly_at_most"] == 0.02
+    declare(0.03)
+    assert "at most 0.03" in project.run("plan").out
+    done = project.run("apply", "--expect", "plan.json")
+    assert "1 created" in done.out
+    assert "sold out" not in done.out
+
+
 # ------------------------------------------------------------------------------------- what is launched
 
 
@@ -335,7 +356,7 @@ def test_without_fallbacks_it_waits_for_the_planned_offer(site, market):
     assert site.results["create:node/gpu-0"].code == "backend-no-capacity"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     prices=st.lists(st.sampled_from([None, 1.0, 1.1, 1.2, 1.3, 9.0]), min_size=1, max_size=5),
     gpus=st.lists(st.sampled_from(["", "H100:1", "H100:2", "H200:1"]), min_size=5, max_size=5),

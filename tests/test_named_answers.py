@@ -215,6 +215,15 @@ def test_refusals_of_gce(status, reason, kind):
 
 
 @pytest.mark.parametrize(
+    ("metric", "kind"), [("INSTANCES", PermanentKind.INSTANCES), ("NVIDIA_H100_GPUS", PermanentKind.QUOTA)]
+)
+def test_a_quota_of_gce_on_instances_is_told_from_others(metric, kind):
+    message = f"Quota '{metric}' exceeded.  Limit: 24.0 in region us-central1."
+    for code in ("quotaExceeded", "QUOTA_EXCEEDED"):
+        assert gce.kind_of(code, message) is kind
+
+
+@pytest.mark.parametrize(
     ("status", "code", "message", "kind"),
     [
         (409, "SkuNotAvailable", "", PermanentKind.NO_CAPACITY),

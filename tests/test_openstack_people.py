@@ -341,6 +341,15 @@ def test_gpus_are_those_that_extra_specs_tell_of(name, specs, gpus, model, gib):
 RECORDED = (
     (401, {"error": {"code": 401, "title": "Unauthorized", "message": "requires authentication."}}, "auth"),
     (403, {"forbidden": {"message": "Quota exceeded for cores: Requested 64, but already used 0"}}, "quota"),
+    (
+        403,
+        {
+            "forbidden": {
+                "message": "Quota exceeded for cores, instances: Requested 8, 1, but already used 16, 9"
+            }
+        },
+        "instances",
+    ),
     (403, {"forbidden": {"message": "Policy doesn't allow os_compute_api:servers:create"}}, "auth"),
     (403, {"forbidden": {"message": "Only volume-backed servers are allowed for zero disk"}}, "invalid"),
     (413, {"overLimit": {"message": "VolumeLimitExceeded: Maximum number of volumes allowed (10)"}}, "quota"),

@@ -30,7 +30,10 @@ MOST_NAMED = 4
 ERROR_LENGTH = 160
 """How many characters of each error are repeated."""
 
-HINT = "apply again later, or let the fleet choose from more `regions`, zones or `instance_types`"
+HINT = (
+    "apply again later, let the fleet choose from more `regions`, zones or `instance_types`, "
+    "or allow dearer ones: `max_price`, or `fallback: any`"
+)
 
 Key = tuple[str, str, str, bool]
 """The key that limits and quotas count by: backend, region, instance type, spot."""
