@@ -12,6 +12,7 @@ import argparse
 import multiprocessing
 import os
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -173,7 +174,7 @@ def _enter(copies: Any) -> None:
 
 
 def _try(mutant: Mutant) -> Mutant:
-    command = f".venv/bin/python -m pytest -x -q -p no:cacheprovider {' '.join(mutant.tests)}"
+    command = f".venv/bin/python -m pytest -x -q -p no:cacheprovider {shlex.join(mutant.tests)}"
     with use_mutation(Path(mutant.file), OPERATORS[mutant.operator](), mutant.occurrence) as (_, mutated):
         assert mutated is not None, mutant
         outcome, _ = run_tests(command, SECONDS)
