@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from declarative.model.blocks import Shape
 from declarative.model.spec.reconcile import Limits
+from declarative.model.spec.values import FallbackPolicy
 from declarative.planner.assumptions import Facts
 from declarative.planner.limits import limited
 from declarative.planner.saved import Saved, dump, load
-from declarative.planner.serves import hourly_at_most
+from declarative.planner.serves import (
+    FallbackTerms,
+    affordable,
+    extra_cost,
+    hourly_at_most,
+    same_hardware,
+)
 from declarative.planner.types import Spent
 from declarative.provider import PermanentKind
 from declarative.render.approval import (
@@ -146,6 +156,48 @@ def test_on_demand_stands_in_for_spot_where_auto_allows_it(fleet, types, most):
     assert plan_json(plan)["cost"]["hourly_after"] == 30.0
 
 
+def test_what_costs_more_than_spot_is_no_spot():
+    """That the same costs three times as much on demand makes no other spot offer cheaper."""
+    other = {**H100, "instance_type": "other", "price": 200.0, "spot_price": 50.0}
+    plan = planned([{**H100, "spot_price": 30.0}, other], fleet={"spot_policy": "auto"}, words=TRAIN)
+    assert instead(plan) == ["h100x8"]
+
+
+@pytest.mark.parametrize(
+    ("price", "offer", "on_demand", "serves"),
+    [
+        (1.0, 1.2, None, True),
+        (1.0, 1.21, None, False),
+        (1.0, 2.0, 2.0, True),
+        (1.0, None, 2.0, False),
+        (None, 1.0, None, False),
+        (None, 1.0, 1.0, True),
+        (None, None, None, False),
+    ],
+)
+def test_on_demand_of_another_type_in_place_of_spot(price, offer, on_demand, serves):
+    """Its price is held against that of the planned type on demand, if known, and else against spot."""
+    shape = Shape(cpu=1, memory_mib=1024)
+    node, other = (
+        SimpleNamespace(backend="sky", instance_type=name, shape=shape, price=amount, spot=name == "own")
+        for name, amount in (("own", price), ("other", offer))
+    )
+    terms: Any = FallbackTerms(FallbackPolicy.SAME, capped=False)
+    assert terms.accept(node, other, on_demand) is serves
+
+
+@pytest.mark.parametrize(
+    ("planned", "other", "same"),
+    [(80, 80, True), (80, 96, True), (80, 40, False), (None, 40, True), (80, None, True), (0, None, True)],
+)
+def test_gpus_of_the_same_model_have_at_least_as_much_memory(planned, other, same):
+    first, second = (
+        Shape(cpu=1, memory_mib=1, gpus=8, gpu_name="A100", gpu_memory_mib=gib and gib * 1024)
+        for gib in (planned, other)
+    )
+    assert same_hardware(first, second) is same
+
+
 def test_the_strictest_of_the_tasks_on_a_node_counts():
     """They share what it costs."""
     fleet = {**ALONE, "blocks": 2}
@@ -250,6 +302,31 @@ def changed(plan, *ways, **words):
 
 def priced(way, price):
     return tuple(replace(spare, offer=replace(spare.offer, price=price)) for spare in way)
+
+
+def test_the_planned_offer_is_no_fallback():
+    """A cluster's other nodes may take another offer where it is."""
+    plan = World().plan(gang())
+    first = plan.preview.fallbacks[0].ways[0]
+    own = tuple(replace(spare, offer=replace(spare.offer, zone="za")) for spare in first)
+    (shown,) = plan_json(changed(plan, own, first))["fallbacks"]
+    assert [offer["zone"] for offer in shown["offers"]] == ["zb"]
+    assert plan_json(changed(plan, own))["fallbacks"] == []
+
+
+def test_what_nobody_knows_is_never_a_number():
+    """A fallback of unknown price makes the sum unknown; what a spot offer is capped at is known."""
+    plan = World().plan(gang())
+    *ways, last = plan.preview.fallbacks[0].ways
+    unknown = priced(last, None)
+    assert hourly_at_most(changed(plan, *ways, unknown)) is None
+    bids = tuple(replace(spare, offer=replace(spare.offer, max_price=95.0)) for spare in unknown)
+    assert hourly_at_most(changed(plan, *ways, bids)) == 4 * 95.0
+    (fallback,) = plan.preview.fallbacks
+    assert extra_cost(fallback, last, {}) == math.inf
+    assert len(affordable(plan, 40.0)[0].ways) == len(fallback.ways)  # 10 more for each of four
+    assert len(affordable(plan, 39.9)[0].ways) < len(fallback.ways)
+    assert affordable(plan, -1.0) == ()
 
 
 def test_the_digest_covers_them():

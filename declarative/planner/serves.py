@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import cast
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import OfferInputs
 from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
-from declarative.model.spec.values import FallbackPolicy, SpotPolicy
+from declarative.model.spec.values import FallbackPolicy
 from declarative.placement.types import Node
 from declarative.planner.types import Fallback, Op, Plan, Spare
 from declarative.provider import PermanentKind
@@ -38,8 +39,6 @@ class FallbackTerms:
     policy: FallbackPolicy
     capped: bool
     """Whether a declared `max_price` limits what the node costs; the filters of offers keep it."""
-    auto: bool
-    """Whether on demand may stand in for spot."""
 
     def accept(self, node: Node, offer: Offer, on_demand: float | None) -> bool:
         """Whether the offer serves in place of the node's own. `on_demand` is the price of the node's own
@@ -54,8 +53,8 @@ class FallbackTerms:
         if self.capped:
             return True
         planned = node.price
-        if self.auto and node.spot and not offer.spot and on_demand is not None:
-            planned = max(planned or 0.0, on_demand)
+        if node.spot and not offer.spot and on_demand is not None:
+            planned = on_demand  # `spot_policy: auto`, or there would be no such offer
         if planned is None or offer.price is None:
             # Nobody can compare: only the same type elsewhere is surely no dearer thing.
             return offer.price is None and _type(node) == _type(offer)
@@ -71,7 +70,6 @@ def terms(fleet: Fleet, tasks: Sequence[Task]) -> FallbackTerms:
         policy=min(declared, key=_STRICTNESS.index, default=FallbackPolicy.SAME),
         capped=fleet.max_price is not None
         or (bool(tasks) and all(task.max_price is not None for task in tasks)),
-        auto=fleet.spot_policy is SpotPolicy.AUTO,
     )
 
 
@@ -83,8 +81,9 @@ def same_hardware(planned: Shape, other: Shape) -> bool:
         return False
     if (planned.gpu_name or "").lower() != (other.gpu_name or "").lower():
         return False
-    known = planned.gpu_memory_mib is not None and other.gpu_memory_mib is not None
-    return not known or (other.gpu_memory_mib or 0) >= (planned.gpu_memory_mib or 0)
+    if planned.gpu_memory_mib is None or other.gpu_memory_mib is None:
+        return True
+    return other.gpu_memory_mib >= planned.gpu_memory_mib
 
 
 def _type(what: Node | Offer) -> tuple[str, str]:
@@ -135,12 +134,11 @@ class StandIn:
 
 def stand_ins(plan: Plan) -> Iterator[StandIn]:
     """All fallbacks of a plan: a node is in one of them at most."""
-    made = {a.address.name: a.typed for a in plan.of(Op.CREATE, "node")}
+    made = {a.address.name: cast("OfferInputs", a.typed) for a in plan.of(Op.CREATE, "node")}
     prices = _prices(plan)
     for fallback in plan.preview.fallbacks:
         for number, names in enumerate(fallback.kinds):
             planned = made.get(names[0])
-            planned = planned if isinstance(planned, OfferInputs) else None
             spares = dict.fromkeys(_place(way[number].offer) for way in fallback.ways)
             first = {_place(way[number].offer): way[number].offer for way in reversed(fallback.ways)}
             offers = tuple(first[place] for place in spares if planned is None or place != _place(planned))
@@ -160,8 +158,12 @@ def _place(offer: OfferInputs) -> tuple[object, ...]:
 
 def _highest(prices: Iterable[float | None]) -> float | None:
     """The highest of the prices; None if one is unknown."""
-    known = list(prices)
-    return None if None in known else max(p for p in known if p is not None)
+    highest = 0.0
+    for price in prices:
+        if price is None:
+            return None
+        highest = max(highest, price)
+    return highest
 
 
 # ----------------------------------------------------------------------------------------- what it costs
@@ -210,4 +212,4 @@ def _bound(offer: OfferInputs) -> float | None:
 
 
 def _prices(plan: Plan) -> dict[str, float | None]:
-    return {node.name: node.price for node in plan.preview.nodes if node.stays}
+    return {node.name: node.price for node in plan.preview.nodes}
