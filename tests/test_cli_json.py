@@ -25,6 +25,7 @@ PLAN = [
     "refresh_only",
     "actions",
     "reservations",
+    "fallbacks",
     "unplaced",
     "remedies",
     "queued",
@@ -133,6 +134,7 @@ def test_plan(project):
     assert list(plan["cost"]) == [
         "hourly_before",
         "hourly_after",
+        "hourly_at_most",
         "bound_hourly",
         "currency",
         "excludes",

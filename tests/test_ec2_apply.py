@@ -330,15 +330,22 @@ def differences(project):
     return {d["address"]: (d["field"], d["before"], d["after"]) for d in plan["differences"]}
 
 
-def test_another_image_is_shown_until_the_node_is_made_anew(project, ec2):
+@pytest.fixture
+def images():
+    """An EC2 to which nobody else adds images."""
+    with run.RunningEc2() as running:
+        yield running
+
+
+def test_another_image_is_shown_until_the_node_is_made_anew(project, images):
     """Another AMI, a filter, and one that does not exist: online, offline and by `drift`."""
     other, newest = "ami-0000000a", "ami-0000000b"
     node = fleet("web", backends=["aws"], nodes=1, resources={"cpu": 2})
-    project.declare(backend(ec2.port), node)
+    project.declare(backend(images.port), node)
     project.apply(env=ENV)
     assert differences(project) == {}
     for image, becomes in ((other, other), ({"filter": {"name": "noble-*"}}, newest)):
-        project.declare({**backend(ec2.port), "image": image}, node)
+        project.declare({**backend(images.port), "image": image}, node)
         assert differences(project) == {"node/web-0": ("image", AMI, becomes)}
         for command in (("plan",), ("drift",)):
             done = project.run(*command, env=ENV)
@@ -347,20 +354,20 @@ def test_another_image_is_shown_until_the_node_is_made_anew(project, ec2):
             assert "made anew: `fleetform apply --replace node/web-0`." in done.out
     assert 'image: "ami-00000001" → {filter: {name: noble-*}}' in project.run("plan", "--offline").out
 
-    project.declare({**backend(ec2.port), "image": "ami-ffffffff"}, node)
+    project.declare({**backend(images.port), "image": "ami-ffffffff"}, node)
     done = project.run("plan", env=ENV)
     assert "warning[backend-refuses]" in done.out + done.err
     assert "us-east-1 has no image ami-ffffffff" in done.out + done.err
     assert f'image: "{AMI}" → "ami-ffffffff"' in done.out
 
-    project.declare({**backend(ec2.port), "image": {"filter": {"name": "noble-*"}}}, node)
+    project.declare({**backend(images.port), "image": {"filter": {"name": "noble-*"}}}, node)
     asked = project.run("plan", "--replace", "node/web-0", env=ENV)
     assert 'settings.image: "ami-00000001" → {filter: {name: noble-*}}' in asked.out
     project.apply("--replace", "node/web-0", env=ENV)
     assert differences(project) == {}
     # A newer image with a name that fits: the same filter gives another one by now.
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
-    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    region = run.provider(images.port, project.path, lineage)._instances._account.region("us-east-1")
     (made,) = region.instances({"tag:fleetform:owner": [lineage], "instance-state-name": ["running"]})
     region.ask("CreateImage", InstanceId=made.id, Name="noble-20270101")
     ((field, before, after),) = differences(project).values()
