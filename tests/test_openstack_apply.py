@@ -355,7 +355,8 @@ def test_a_lost_state_makes_nothing_a_second_time(project, cloud):
     node, disk = fleet("web", backends=["stack"], nodes=1, resources={"cpu": 1}), volume("data", size="1GB")
     disk |= {"backend": "stack", "region": REGION}
     project.declare(lab, backend(cloud), node, disk)
-    project.apply(env=ENV)
+    project.run("plan", "--out", "first.plan", env=ENV)  # which knows the project's name as well
+    project.run("apply", "first.plan", env=ENV)
     assert {s["metadata"]["fleetform:project"] for s in cloud.servers.values()} == {"lab"}
     shutil.rmtree(project.path / ".fleetform")
     done = project.run("apply", "--auto-approve", code=1, env=ENV)

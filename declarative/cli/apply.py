@@ -108,6 +108,8 @@ class SavedRun(Run):
         desired = Desired(project=Project(state=saved.state), backends=saved.backends)
         # Before a state is made at a place that is not meant.
         name = _check_place(session, saved, desired)
+        if name is None and saved.project is not None:  # a new state, or one from before it was recorded
+            name = cast("Name", saved.project)
         desired = Desired(project=Project(state=saved.state, name=name), backends=saved.backends)
         super().__init__(session, desired, "apply", options)
         self.origin = saved.plan.origin

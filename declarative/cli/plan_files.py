@@ -267,6 +267,7 @@ def save(
         directory=str(session.directory.resolve()),
         made_by=__version__,
         made_at=iso(time.time()) or "",
+        project=desired.project.name,
     )
     content = dump(saved).encode()
     if len(content) > MOST_BYTES:

@@ -19,7 +19,7 @@ from typing import Any
 
 from declarative.model.codec import PLAN_KIND, BadDataError, outline, reader, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
-from declarative.model.inputs import RankInputs
+from declarative.model.inputs import WORD, RankInputs
 from declarative.model.manifest import Manifest
 from declarative.model.record import dataclass
 from declarative.model.schema import Problem, decode, encode
@@ -48,6 +48,8 @@ class Saved:
     """Where the project was: for messages, and to tell apart two states that are both empty."""
     made_by: str
     made_at: str
+    project: str | None = None
+    """The project's declared name, which is written on what it makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class _File:
     checksum: str
     made_by: str
     made_at: str
+    project: str | None = None
     directory: str
     state: str
     tasks: tuple[str, ...]
@@ -92,6 +95,7 @@ def dump(saved: Saved) -> str:
         "checksum": "",
         "made_by": saved.made_by,
         "made_at": saved.made_at,
+        "project": saved.project,
         "directory": saved.directory,
         "state": saved.state,
         "tasks": list(saved.tasks),
@@ -121,6 +125,8 @@ def load(text: str, name: str, version: str) -> Saved:
     try:
         file: _File = reader(_File)(data)
         backends = {key: _backend(key, value) for key, value in file.backends.items()}
+        if file.project is not None and not WORD.fullmatch(file.project):
+            raise BadDataError("a name").at("project")
         _sound(file.plan)
         _sound_files(file)
         if file.facts_digest != digest(to_data(file.facts)):
@@ -137,6 +143,7 @@ def load(text: str, name: str, version: str) -> Saved:
         directory=file.directory,
         made_by=file.made_by,
         made_at=file.made_at,
+        project=file.project,
     )
 
 
