@@ -54,7 +54,18 @@ RESERVATION = [
     "status",
     "restart",
 ]
-TASK = ["name", "state", "ranks", "cause", "started_at", "ended_at", "seconds", "stopped", "retry"]
+TASK = [
+    "name",
+    "state",
+    "ranks",
+    "cause",
+    "started_at",
+    "ended_at",
+    "seconds",
+    "waiting_since",
+    "stopped",
+    "retry",
+]
 RANK = ["rank", "node", "state", "exit_code", "attempt", "cause", "started_at", "ended_at"]
 UNPLACED = ["task", "code", "summary", "proved", "hint", "starts", "changes", "ranks", "before", "after"]
 UNPLACED_RANK = ["rank", "verdict", "rejections"]

@@ -49,6 +49,28 @@ def test_a_task_that_waits_holds_nothing_up(full):
     full.no_changes()
 
 
+def test_status_says_since_when_and_why_a_task_waits(full):
+    """Until it starts, and in an event, which comes once and not with each apply."""
+    full.declare(late(full, **RETRY), file="late.yaml")
+    before = {t["name"]: t for t in full.status()["tasks"]}["late"]
+    assert (before["cause"], before["waiting_since"]) == ("no apply has started it yet", None)
+    for _ in range(2):
+        full.apply()
+    found = {t["name"]: t for t in full.status()["tasks"]}["late"]
+    assert found["state"] == "pending"
+    assert found["cause"].startswith("has no place: does not fit now: 1 place wanted, 0 found")
+    assert found["waiting_since"]
+    assert f"since {found['waiting_since']}: has no place: does not fit now" in full.run("status").out
+    told = full.run("events", "--json", "--type", "task.waiting").out.splitlines()
+    assert len(told) == 1
+    full.run("reconcile", "--once")
+    assert {t["name"]: t for t in full.status()["tasks"]}["late"] == found
+    (full.path / "go").touch()
+    full.apply("--wait")
+    full.apply("--wait")
+    assert {t["name"]: t["waiting_since"] for t in full.status()["tasks"]} == {"busy": None, "late": None}
+
+
 @pytest.mark.parametrize("fields", [{}, {"retry": False}, {**RETRY, "resources": {"cpu": 3}}])
 def test_what_does_not_wait_stops_the_apply(full, fields):
     """Without the field, and where the task can never fit, however long it waits."""

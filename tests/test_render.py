@@ -995,6 +995,7 @@ def test_status_json():
                 "started_at": None,
                 "ended_at": None,
                 "seconds": None,
+                "waiting_since": None,
                 "stopped": False,
                 "retry": None,
             }

@@ -268,6 +268,9 @@ class RoundRun(Run):
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks without a place are among what waits."""
 
+    def _note_waiting(self, plan: Plan, writer: Writer) -> None:
+        """The announcer writes down all that waits."""
+
     def _say_lacking(self) -> None:
         """See `_say_waiting`."""
 

@@ -271,6 +271,8 @@ class Run(RunOutput):
         from declarative.apply.interrupted import clear, unwanted
 
         self._claim(plan, writer, state)
+        if plan.unplaced.refusals and (state.lineage or plan.actions):
+            self._note_waiting(plan, writer)
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False
@@ -300,6 +302,10 @@ class Run(RunOutput):
             return
         if plan.actions or state.lineage:
             writer.claim(name)
+
+    def _note_waiting(self, plan: Plan, writer: Writer) -> None:
+        """Write down why tasks have no place, for `status`."""
+        writer.note_waiting({r.task: f"has no place: {r.summary}" for r in plan.unplaced.refusals})
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""

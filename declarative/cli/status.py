@@ -65,7 +65,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.planner.inventory import differences, effective
     from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.planner.volumes import gone_volume
-    from declarative.render.views import host_view, status_view
+    from declarative.render.views import host_view, status_view, with_waits
 
     desired = session.declared(warn=True, some=True) or Desired()
     store = session.state.open(desired, offline=offline)
@@ -90,6 +90,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
         at=now(),
         lost=None if offline else inventory.lost,
     )
+    view = with_waits(view, store.waiting())
     return replace(
         view,
         spent=store.spent(),
@@ -284,7 +285,7 @@ class _Watched:
         from dataclasses import replace
 
         from declarative.planner.health import of_nodes
-        from declarative.render.views import status_view
+        from declarative.render.views import status_view, with_waits
         from declarative.serve.seen import Recorded
 
         self._reload()
@@ -292,8 +293,9 @@ class _Watched:
         with self._session.state.read_anew(desired) as store:
             state, spent, last = store.read(), store.spent(), store.event_bounds()[1]
             events = store.events(max(0, last - SHOWN))
+            waiting = store.waiting()
         view = replace(
-            status_view(desired, state, now=now(), at=now()),
+            with_waits(status_view(desired, state, now=now(), at=now()), waiting),
             health=of_nodes(readiness_of_nodes(state), state.silent, now()),
             spent=spent,
         )

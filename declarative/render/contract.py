@@ -261,6 +261,7 @@ def status_schema() -> Schema:
         started_at=or_null(moment("When the first rank of this attempt started."), "before that"),
         ended_at=or_null(moment("When its last rank ended."), "before that, and if nobody saw it"),
         seconds=or_null(number("How long it ran, or has run."), "if that is not known"),
+        waiting_since=or_null(moment("Since when it waits for a place."), "if it does not"),
         stopped=flag("Whether a user stopped it, so that it does not start by itself."),
         retry=or_null(retry, "unless it has a `retry` and failed or was lost"),
     )

@@ -339,6 +339,7 @@ def _task(task: TaskView) -> dict[str, Any]:
         "started_at": iso(task.started_at),
         "ended_at": iso(task.ended_at),
         "seconds": None if task.seconds is None else round(task.seconds, 3),
+        "waiting_since": iso(task.waiting_since),
         "stopped": task.stopped,
         "retry": retry
         and {

@@ -357,7 +357,8 @@ def _about(task: TaskView) -> Iterator[str]:
     elif task.seconds is not None:
         yield f"since {iso(task.started_at)}, for {lasted(task.seconds)}"
     if task.cause:
-        yield sentence(task.cause)
+        since = f"since {iso(task.waiting_since)}: " if task.waiting_since is not None else ""
+        yield f"{since}{sentence(task.cause)}"
     retry = task.retry
     if retry and retry.runs_again:
         most = f" of {retry.max_attempts}" if retry.max_attempts else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
@@ -27,6 +27,7 @@ from declarative.model.status import Drain, NodeState, RankState, RankStatus, Re
 from declarative.planner.health import Health
 from declarative.planner.tasks import outlook
 from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
+from declarative.store.events import Waiting
 from declarative.store.loops import LeftAlone
 
 
@@ -158,6 +159,8 @@ class TaskView:
     """When the last of its ranks ended; None while some have not."""
     seconds: float | None = None
     """How long it ran, or has run."""
+    waiting_since: float | None = None
+    """Since when it waits for a place."""
     stopped: bool = False
     """Whether the user stopped it, so that it does not start by itself."""
     retry: RetryView | None = None
@@ -324,6 +327,20 @@ def _task(
         stopped=is_stopped(records.values()),
         retry=_retry(want, records.values(), state, at) if want and at is not None else None,
     )
+
+
+def with_waits(view: StatusView, waiting: Mapping[str, Waiting]) -> StatusView:
+    """The view with the reasons why tasks have no place, as an apply or the loop last found them."""
+
+    def waits(task: TaskView) -> TaskView:
+        if task.state != RankState.PENDING or task.cause or any(r.attempt for r in task.ranks):
+            return task
+        known = waiting.get(task.name)
+        if known is None:
+            return replace(task, cause="no apply has started it yet")
+        return replace(task, cause=known.why, waiting_since=known.since)
+
+    return replace(view, tasks=tuple(map(waits, view.tasks)))
 
 
 def _goes(statuses: Iterable[RankStatus | None]) -> bool:

@@ -81,6 +81,40 @@ def prune(connection: Connection) -> None:
     connection.execute("DELETE FROM events WHERE id <= :its_end", its_end=end)
 
 
+# ------------------------------------------------------------------------------- tasks that wait
+
+WAITING = "task.waiting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A task without a place: since when, in seconds since the epoch, and why."""
+
+    since: float
+    why: str
+
+
+def waiting(connection: Connection) -> dict[str, Waiting]:
+    """Task → since when it waits for a place and why, of those that have not started since."""
+    out: dict[str, Waiting] = {}
+    where = f"WHERE type IN ('{WAITING}', 'rank.created') ORDER BY id"
+    for event in map(_event, connection.select("events", where)):
+        kind, _, name = event.address.partition("/")
+        if kind == "rank":
+            out.pop(name.rpartition("-")[0], None)
+        else:
+            before = out.get(name)
+            since = before.since if before else event.at
+            out[name] = Waiting(since=since, why=str(event.detail.get("why")))
+    return out
+
+
+def note_waiting(connection: Connection, now: float, why: Mapping[str, str]) -> None:
+    """Write why tasks wait, by task."""
+    for task, text in why.items():
+        write(connection, now, WAITING, Address("task", task), {"action": "create", "why": text})
+
+
 # ------------------------------------------------------------------------------- events of changes
 
 

@@ -20,7 +20,7 @@ from declarative.store import checksum, events, export, journal, loops, rows, sp
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Connection, Database, Opening
-from declarative.store.events import Event
+from declarative.store.events import Event, Waiting
 from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.journal import EarlierAttempt, Operation, Who
 from declarative.store.lock import (
@@ -232,6 +232,11 @@ class Store:
     def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
         """What happened after a cursor, oldest first."""
         return self._ask(lambda c: events.after(c, cursor, limit), (), since=events.SINCE)
+
+    @resumed
+    def waiting(self) -> dict[str, Waiting]:
+        """The tasks that wait for a place; see `events.waiting`."""
+        return self._ask(events.waiting, {}, since=events.SINCE)
 
     @resumed
     def event_bounds(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ twice, because the first time may have succeeded: see `faults.resumed`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,8 @@ LET = "reconcile"
 
 MARGIN = 1 / 3
 """Seconds of a lease that have to be left when a backend is called: the longest time of a call."""
+
+_DIGITS = re.compile(r"\d+")
 
 LATEST = 1 << 42
 """No real epoch is as high (milliseconds until the year 2109)."""
@@ -224,6 +227,16 @@ class Writer:
         """What loops have permitted since then."""
         with self._database.reading() as connection:
             return journal.permits_since(connection, LET, since)
+
+    @resumed
+    def note_waiting(self, why: Mapping[str, str]) -> None:
+        """Write down why tasks have no place, if that is news: numbers alone, such as of nodes, are none."""
+        with self._database.reading() as connection:
+            known = events.waiting(connection)
+        before = {task: _DIGITS.sub("#", found.why) for task, found in known.items()}
+        fresh = {task: text for task, text in why.items() if before.get(task) != _DIGITS.sub("#", text)}
+        if fresh:
+            self._write(lambda connection: events.note_waiting(connection, self._clock(), fresh))
 
     @resumed
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
