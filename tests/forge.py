@@ -96,10 +96,11 @@ class _Handler(BaseHTTPRequestHandler):
             case "GET", ["repos", _, _, "commits", sha, "pulls"]:
                 number = self.server.merged.get(sha)
                 return 200, [{"number": number, "merged_at": "2026-01-31T12:00:00Z"}] if number else []
-            case "GET", ["repos", _, _, "issues", _, "comments"]:
-                return 200, self.server.comments[(page - 1) * 100 : page * 100]
-            case "POST", ["repos", _, _, "issues", _, "comments"]:
-                return self._add(self.server.comments, body, {"user": who})
+            case "GET", ["repos", _, _, "issues", number, "comments"]:
+                ours = [c for c in self.server.comments if c.get("request", number) == number]
+                return 200, ours[(page - 1) * 100 : page * 100]
+            case "POST", ["repos", _, _, "issues", number, "comments"]:
+                return self._add(self.server.comments, body, {"user": who, "request": number})
             case "PATCH", ["repos", _, _, "issues", "comments", number]:
                 return self._change(self.server.comments, number, body)
             case "GET", ["repos", _, _, "issues"]:

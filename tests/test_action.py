@@ -88,9 +88,19 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def lose(self, name: str) -> None:
-        """Remove a volume from the world without fleetform."""
-        [found] = self.world.glob(f"**/volumes/{name}")
+        """Remove a node from the world without fleetform."""
+        [found] = self.world.glob(f"**/nodes/{name}")
         shutil.rmtree(found)
+
+    def block(self, name: str) -> Path:
+        """A file where a volume would be made; to be removed, so that it can."""
+        [folder] = self.world.glob("**/volumes")
+        (folder / name).touch()
+        return folder / name
+
+    def merged(self, number: int) -> None:
+        """A merge whose job is dropped."""
+        self.hub.merged[self.git("rev-parse", "HEAD")] = number
 
     def run(self, event: str, payload: dict[str, Any], token: str = "job", code: int = 0) -> str:
         """Run the workflow as for this event; what the runner printed."""
@@ -132,7 +142,7 @@ class Repository:
 
     def merge(self, number: int, code: int = 0) -> str:
         """Its merge."""
-        self.hub.merged[self.git("rev-parse", "HEAD")] = number
+        self.merged(number)
         return self.run("push", {"ref": "refs/heads/main"}, code=code)
 
 
@@ -164,20 +174,51 @@ def test_a_pull_request_from_its_first_push_to_drift(repository):
     repository.commit(node, data, more)
     repository.request(2)
     assert "### fleetform, `infra`: 1 to create" in hub.comments[0]["body"]
-    repository.lose("data")
+    repository.lose("gpu-0")
     refused = repository.merge(2, code=1)
     assert "error[plan-differs]" in refused
-    assert "not approved: create volume/data" in refused
+    assert "not approved: create node/gpu-0" in refused
 
     for _ in range(2):
         repository.run("schedule", {}, code=1)
     [issue] = hub.issues
     assert issue["state"] == "open"
-    assert "volume/data" in issue["body"]
+    assert "node/gpu-0" in issue["body"]
     repository.request(2)
     assert "Apply complete: 2 created." in repository.merge(2)
     repository.run("schedule", {})
     assert [issue["state"] for issue in hub.issues] == ["closed"]
+
+
+def test_a_day_of_ten_merges(repository):
+    """Two applies are half-done, the job of one merge is dropped: nothing is lost, and nothing red without a
+    reason.
+    """
+    hub, documents = repository.hub, [fleet(resources={"cpu": 1})]
+    for number in range(1, 11):
+        documents.append(volume(f"v{number}"))
+        repository.commit(*documents)
+        repository.request(number)
+        if number == 3:  # half-done, and finished by its own job
+            block = repository.block("v3")
+            repository.merge(number, code=1)
+            block.unlink()
+            assert "Apply complete: 1 created." in repository.merge(number)
+        elif number == 5:
+            repository.merged(number)
+        elif number == 7:  # half-done, and finished by the next one
+            block = repository.block("v7")
+            repository.merge(number, code=1)
+            block.unlink()
+        else:
+            done = repository.merge(number)
+            assert f"Apply complete: {2 if number in (1, 6, 8) else 1} created." in done
+            assert ("what may be left of earlier ones is carried out too" in done) == (number > 1)
+        if number in (4, 6, 10):
+            repository.run("schedule", {})
+    assert hub.issues == []
+    made = sorted(path.name for path in repository.world.glob("**/volumes/v*"))
+    assert made == sorted(f"v{number}" for number in range(1, 11))
 
 
 def test_a_forks_pull_request_runs_nothing_and_has_no_secret(repository):

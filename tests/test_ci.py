@@ -88,6 +88,72 @@ def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
     assert "No changes" in job(declared, merged, "apply").stdout  # run again
 
 
+class Team:
+    """A repository whose pull requests are planned and merged. Apply jobs run, fail or are dropped."""
+
+    def __init__(self, hub, project):
+        self.hub, self.project, self.documents, self.number = hub, project, [fleet(resources={"cpu": 1})], 0
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words):
+        names = ("-c", "user.name=octo", "-c", "user.email=octo@example.com")
+        command = ["git", *names, *words]
+        return subprocess.run(
+            command, cwd=self.project.path, env=clean_env(), capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def merge(self, *documents):
+        """A pull request with one more thing, planned and merged; its commit."""
+        self.number += 1
+        self.documents += documents
+        self.project.declare(*self.documents)
+        env = github(self.hub, self.project)
+        (self.project.path / ".event.json").write_text(json.dumps({"pull_request": {"number": self.number}}))
+        job(self.project, env, "plan")
+        self.git("add", "main.yaml")
+        self.git("commit", "-q", "-m", "Change the fleet")
+        commit = self.git("rev-parse", "HEAD")
+        self.hub.merged[commit] = self.number
+        return commit
+
+    def apply(self, commit, code=0):
+        """The job of a merge."""
+        self.git("checkout", "-q", commit)
+        (self.project.path / ".event.json").write_text("{}")
+        done = job(self.project, github(self.hub, self.project, GITHUB_SHA=commit), "apply", code=code)
+        self.git("checkout", "-q", "main")
+        return done
+
+
+@pytest.mark.slow
+def test_a_dropped_run_is_carried_out_by_the_next_one(hub, project):
+    """A CI system keeps one waiting job: that of a third merge drops that of the second."""
+    team = Team(hub, project)
+    team.apply(team.merge(volume("one")))
+    team.merge(volume("two"))  # its job is dropped
+    third = team.merge(volume("three"))
+    done = team.apply(third)
+    assert "what may be left of earlier ones is carried out too: 1 (" in done.stderr
+    assert "Apply complete: 2 created." in done.stdout
+    project.no_changes()
+
+
+@pytest.mark.slow
+def test_a_half_done_run_is_finished_by_the_next_one_and_an_old_one_is_refused(hub, project):
+    team = Team(hub, project)
+    first = team.merge(volume("one"))
+    blocked = project.path / ".fleetform/local/volumes/one"
+    blocked.parent.mkdir(parents=True)
+    blocked.touch()
+    team.apply(first, code=4)
+    blocked.unlink()
+    second = team.merge(volume("two"))
+    assert "Apply complete: 2 created." in team.apply(second).stdout
+    refused = team.apply(first, code=1).stderr
+    assert "error[not-approved]: a later commit than this job's is applied already" in refused
+    project.no_changes()
+
+
 def test_a_task_without_a_place_holds_up_no_job_if_the_project_says_so(hub, declared):
     big = task("big", "true", resources={"cpu": "64.."})
     rest = {"type": "project", "allow_unplaced": True}

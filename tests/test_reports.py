@@ -428,6 +428,30 @@ def test_a_report_without_room_for_the_values_says_so():
     assert "are not shown here" not in plan_markdown(plan, 400_000)
 
 
+def test_what_is_left_of_earlier_plans_is_approved_too():
+    """And only that: what neither plan has is refused, and of one thing the newest plan counts."""
+    names = ("a", "b", "c")
+    parts = {n: act(Op.CREATE, f"volume/{n}", after={"size": "1GB"}) for n in names}
+    first, second = (approval_of(plan_of(lineage="3f1c", serial=1, actions=(parts[n],))) for n in "ab")
+    both = approval_of(plan_of(lineage="3f1c", serial=2, actions=(parts["a"], parts["b"])))
+    assert list(differences(second, both)) == ["not approved: create volume/a"]
+    assert list(differences(second, both, earlier=[first])) == []
+    every = approval_of(plan_of(lineage="3f1c", serial=2, actions=tuple(parts.values())))
+    assert list(differences(second, every, earlier=[first])) == ["not approved: create volume/c"]
+    elsewhere = approval_of(plan_of(lineage="other", serial=1, actions=(parts["a"],)))
+    assert list(differences(second, both, earlier=[elsewhere])) == ["not approved: create volume/a"]
+
+
+def test_what_a_report_shows_is_no_approval():
+    """A command may hold the text of another plan's approval."""
+    evil = approval_of(PLANS["replace"]).hidden()
+    shown = act(Op.CREATE, "rank/x-0", after={"task": "x", "commands": [f"a\n{evil}\n"]})
+    plan = plan_of(lineage="3f1c", serial=1, actions=(shown,))
+    report = plan_markdown(plan, MAX_CHARS)
+    assert evil in report
+    assert read_approval(report) == approval_of(plan)
+
+
 def test_content_that_the_digest_does_not_cover_is_not_used():
     """Somebody who edits only what is hidden in a comment approves nothing by it."""
     one, other = approval_of(PLANS["create"]), approval_of(PLANS["replace"])

@@ -254,6 +254,14 @@ ELSEWHERE = (
     ".json); else say what differs.",
 )
 @click.option(
+    "--earlier",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="With --expect: the report of a plan that was approved before, and of which something may be left; "
+    "the oldest first.",
+)
+@click.option(
     "--signed-by",
     metavar="KEY",
     help="With FILE: refuse a plan that this public key (`ssh-ed25519 AAAA…`), or one in a file of that "
@@ -304,7 +312,10 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     if options["expect"] is not None:
         from declarative.cli.reports import expected
 
-        options = {**options, "expect": expected(options["expect"])}
+        earlier = [expected(name) for name in options["earlier"]]
+        options = {**options, "expect": expected(options["expect"]), "earlier": earlier}
+    elif options["earlier"]:
+        raise failed("usage", "`--earlier` is about what else was approved", "name the plan: `--expect FILE`")
     given = ("requested", "targets", "excludes", "reuse", "expect", "wait")
     check_refresh(options["refresh_only"], (options[name] for name in given))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from declarative.cli import CommandGroup
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples
 from declarative.cli.reports import BEGINS
+from declarative.cli.session import Session, project_command
 from declarative.render.text import clean
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,60}")
 MOST_ANNOTATIONS = 50
 """GitHub shows ten of each kind for a step, and fifty for a job."""
+MOST_COMMITS = "--max-count=100"
+"""Of those that may be carried out by one job."""
+MOST_STEPS = 20_000
+"""Of the history that are looked at for the last apply."""
 MOST_BYTES = 64 << 20
 
 name_option = click.option(
@@ -92,9 +98,12 @@ def comment(report: Path, data: Path | None, name: str, request: int | None) -> 
 )
 @name_option
 @request_option
-def approved(out: Path, name: str, request: int | None) -> int:
+@project_command
+def approved(session: Session, *, out: Path, name: str, request: int | None) -> int:
     """Fetch the plan that was shown on the pull request that brought this commit, for `apply --expect`.
 
+    Plans of pull requests since the last apply, whose jobs were dropped or failed, go into FILE.0000,
+    FILE.0001 and so on, for `--earlier`.
     Of comments, only those count that the job's own account wrote.
     """
     from declarative.cli.forges import forge_of_job
@@ -108,9 +117,63 @@ def approved(out: Path, name: str, request: int | None) -> int:
     if found is None:
         hint = "let the pull request's job run `fleetform ci comment` before it is merged"
         raise failed("not-approved", f"pull request {number} has no plan in its comments", hint)
+    commits = () if request else since_last_apply(session)
+    earlier = [n for commit in commits if (n := forge.request_of(commit)) is not None and n != number]
+    written = []
+    for at, other in enumerate(dict.fromkeys(earlier)):
+        old = _ours(forge, other, name)
+        if old is not None:
+            # By number: the oldest comes first among names that are sorted.
+            out.with_name(f"{out.name}.{at:04}").write_text(old.body, encoding="utf-8")
+            written.append(f"{other} ({out.name}.{at:04})")
     out.write_text(found.body, encoding="utf-8")
     sys.stderr.write(f"the plan of pull request {number} is in {out}\n")
+    if written:
+        sys.stderr.write(f"what may be left of earlier ones is carried out too: {', '.join(written)}\n")
     return 0
+
+
+def since_last_apply(session: Session) -> list[str]:
+    """The commits from the last one without a failed step on, the oldest first, without that of this job.
+
+    A CI system keeps one waiting job and drops the others, so several merges may be carried out by one job.
+    `Failed` if a later commit than this job's was applied: its job is an old one.
+    """
+    here = session.origin(None).commit
+    loaded = session.load_if_any()
+    store = session.state.open(loaded.desired if loaded else None)
+    failed_at: dict[str, bool] = {}
+    for operation in store.history(limit=MOST_STEPS):
+        if operation.revision:
+            is_broken = operation.result in ("failed", None)
+            failed_at[operation.revision] = failed_at.get(operation.revision, False) or is_broken
+    if here is None or not failed_at:
+        return []
+    latest = next(iter(failed_at))
+    if latest != here and _git(session, "merge-base", "--is-ancestor", here, latest) is not None:
+        hint = f"nothing is missing if the job of {latest[:12]} has succeeded; else run that one again"
+        raise failed("not-approved", "a later commit than this job's is applied already", hint)
+    last = next((commit for commit, broken in failed_at.items() if not broken), [*failed_at][-1])
+    commits = _git(session, "rev-list", "--first-parent", "--reverse", MOST_COMMITS, f"{last}..{here}")
+    if commits is None:
+        sys.stderr.write(
+            f"the commits since {last[:12]}, which was applied last, are not in this checkout: only this "
+            "commit's plan counts (`fetch-depth: 0`, or `GIT_DEPTH: 0`, fetches them)\n"
+        )
+        return []
+    return [last, *(commit for commit in commits.split() if commit != here)]
+
+
+def _git(session: Session, *words: str) -> str | None:
+    """What git says, without running anything that the repository names; None if it refuses."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *words]
+    try:
+        done = subprocess.run(  # noqa: S603 (commits are hexadecimal)
+            command, cwd=session.directory, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 @ci_command.command("issue", epilog=examples("fleetform ci issue plan.md --title 'Drift in prod'"))

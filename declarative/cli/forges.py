@@ -48,6 +48,10 @@ class Forge(ABC):
         """The pull request of the job, or the one that brought its commit; None if there is none."""
 
     @abstractmethod
+    def request_of(self, commit: str) -> int | None:
+        """The merged pull request that brought a commit; None if there is none."""
+
+    @abstractmethod
     def comments(self, request: int) -> Iterator[Comment]:
         """Our comments on a pull request."""
 
@@ -141,9 +145,11 @@ class GitHub(Forge):
         if isinstance(found, dict) and isinstance(found.get("number"), int):
             return int(found["number"])
         sha = self._environ.get("GITHUB_SHA")
-        if not sha:
-            return None
-        merged = [p for p in self.pages(f"{self._repo}/commits/{sha}/pulls") if p.get("merged_at")]
+        return self.request_of(sha) if sha else None
+
+    def request_of(self, commit: str) -> int | None:
+        """See `Forge`."""
+        merged = [p for p in self.pages(f"{self._repo}/commits/{commit}/pulls") if p.get("merged_at")]
         return int(merged[0]["number"]) if merged else None
 
     def comments(self, request: int) -> Iterator[Comment]:
@@ -213,8 +219,12 @@ class GitLab(Forge):
         if found:
             return int(found)
         sha = self._environ.get("CI_COMMIT_SHA")
-        path = f"{self._project}/repository/commits/{sha}/merge_requests"
-        merged = [m for m in self.pages(path) if m.get("state") == "merged"] if sha else []
+        return self.request_of(sha) if sha else None
+
+    def request_of(self, commit: str) -> int | None:
+        """See `Forge`."""
+        path = f"{self._project}/repository/commits/{commit}/merge_requests"
+        merged = [m for m in self.pages(path) if m.get("state") == "merged"]
         return int(merged[0]["iid"]) if merged else None
 
     def comments(self, request: int) -> Iterator[Comment]:

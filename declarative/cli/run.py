@@ -245,7 +245,14 @@ class Run(RunOutput):
             return
         from declarative.render.approval import approval_of, differences
 
-        lines = list(differences(approved, approval_of(plan), {str(address) for address in state.records}))
+        lines = list(
+            differences(
+                approved,
+                approval_of(plan),
+                {str(address) for address in state.records},
+                self.options.get("earlier", ()),
+            )
+        )
         if lines:
             hint = "nothing was done; let this plan be approved, and apply with its digest"
             found = [Diagnostic(code="plan-differs", summary=line) for line in lines[:MOST_DIFFERENCES]]

@@ -33,6 +33,7 @@ _OFFER = ("backend", "region", "zone", "instance_type", "spot")
 """What tells offers apart."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
+"""The last one of a report counts: a text that the report shows may look like one."""
 _MOST_BYTES = 64 << 20
 """The content of an approval, unpacked."""
 _MOST_CHARS = 80
@@ -180,10 +181,16 @@ def as_approved(plan: Plan, approved: PlanDigest) -> Plan:
 # --------------------------------------------------------------------------------------- what differs
 
 
-def differences(approved: PlanDigest, now: PlanDigest, recorded: Collection[str] = ()) -> Iterator[str]:
+def differences(
+    approved: PlanDigest,
+    now: PlanDigest,
+    recorded: Collection[str] = (),
+    earlier: Iterable[PlanDigest] = (),
+) -> Iterator[str]:
     """Why the plan is neither the approved one nor what is left of it, one line for each change.
 
-    `recorded` are the addresses in the state: they show what is done already.
+    `recorded` are the addresses in the state: they show what is done already. Of `earlier` approved plans,
+    the oldest first, actions may be left as well.
     """
     if approved.digest == now.digest:
         return
@@ -193,11 +200,14 @@ def differences(approved: PlanDigest, now: PlanDigest, recorded: Collection[str]
         return
     if before["lineage"] not in (None, after["lineage"]):
         yield f"not as approved: it is another state: {after['lineage']}, approved: {before['lineage']}"
-    known = {action["id"]: action for action in before["actions"]}
+    older = [plan.content for plan in earlier if plan.content is not None]
+    contents = [*(c for c in older if c["lineage"] in (None, after["lineage"])), before]
+    known = {action["id"]: action for content in contents for action in content["actions"]}
     yield from _not_approved(known, after["actions"])
-    renames = [_rename(move) for move in before["moved"] if move in after["moved"]]
-    yield from (f"not approved: {_rename(m)}" for m in after["moved"] if _rename(m) not in renames)
-    unplaced = [r["task"] for r in after["unplaced"] if r not in before["unplaced"]]
+    moved = [move for content in contents for move in content["moved"]]
+    yield from (f"not approved: {_rename(move)}" for move in after["moved"] if move not in moved)
+    refused = [refusal for content in contents for refusal in content["unplaced"]]
+    unplaced = [refusal["task"] for refusal in after["unplaced"] if refusal not in refused]
     if unplaced:
         yield f"not approved: not placed: {_names(f'task/{task}' for task in unplaced)}"
     planned = {action["id"] for action in after["actions"]}
@@ -320,8 +330,8 @@ def read_approval(text: str) -> PlanDigest:
 
     The digest is what was approved. Content that it does not cover is not used.
     """
-    marked = _MARKED.search(text)
-    data = json.loads(marked[1] if marked else text)
+    marked = _MARKED.findall(text)
+    data = json.loads(marked[-1] if marked else text)
     digest = data.get("digest") if isinstance(data, dict) else None
     if not isinstance(digest, str) or not is_digest(digest):
         raise ValueError("no digest")
