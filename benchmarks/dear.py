@@ -463,19 +463,17 @@ def groups_of_a_task() -> str:
 
 @shape
 def renames_of_volumes() -> str:
-    """Each entry renames one that is declared, in a chain."""
-    return "type: project\nname: many\nmoved:\n" + fill(
-        lambda i: f"  - {{from: volume/a{i:04}, to: volume/a{i + 1:04}}}\n"
-    )
+    """Each to what the next one renames."""
+    entries = "".join(f"  - {{from: volume/a{i:04}, to: volume/a{i + 1:04}}}\n" for i in range(2000))
+    return f"type: project\nname: many\nmoved:\n{entries}"
 
 
 @shape
 def removals_of_volumes() -> str:
-    """Half of the entries are still declared."""
-    project = "type: project\nname: many\nremoved:\n"
-    entries = fill(lambda i: f"  - {{from: volume/a{i:04}, destroy: false}}\n", MOST_BYTES // 2)
-    volumes = fill(lambda i: f"---\ntype: volume\nname: a{i:04}\nsize: 1GB\n", MOST_BYTES // 3)
-    return project + entries + volumes
+    """A third of them is still declared."""
+    entries = "".join(f"  - {{from: volume/a{i:04}, destroy: false}}\n" for i in range(1200))
+    volumes = (f"type: volume\nname: a{i:04}\nsize: 1GB\n" for i in range(400))
+    return documents(f"type: project\nname: many\nremoved:\n{entries}", *volumes)
 
 
 @shape

@@ -161,6 +161,23 @@ def test_ranks_come_by_rank_and_in_pieces():
     assert host.most <= log_reading.PIECE
 
 
+@pytest.mark.parametrize(("quick", "reads"), [(60.0, 14), (-1.0, 160)])
+def test_a_long_log_takes_few_reads(quick, reads, monkeypatch):
+    """Each costs its host a process. From a host that answers slowly, a piece stays small."""
+    monkeypatch.setattr(log_reading, "QUICK", quick)
+    sizes: list[int] = []
+
+    class Counted(Host):
+        def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+            sizes.append(limit)
+            return super().read_log(node, attempt, offset, limit)
+
+    text = b"0123456789abcde\n" * (160 * log_reading.PIECE // 16)
+    assert dumped(Counted(job_0=text)) == text
+    assert len(sizes) <= reads + 1
+    assert max(sizes) == (log_reading.LARGEST if quick > 0 else log_reading.PIECE)
+
+
 def test_one_rank_that_cannot_be_read_hides_no_other():
     class Half(Host):
         def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:

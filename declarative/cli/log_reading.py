@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIECE = 256 * 1024
-"""Bytes that are read at once."""
+"""Bytes that are read at once, at first."""
+LARGEST, TOGETHER = 16 * PIECE, 32 * PIECE
+"""The same later, where a rank has much to read and its host answers quickly; and of all ranks together: each
+read costs its host a process.
+"""
+QUICK = 1.0
+"""Seconds within which a host answers quickly."""
 AT_ONCE = 32
 """Ranks that are read side by side; so many pieces are in memory at most."""
 FIRST, QUIET = 0.2, 1.0
@@ -72,6 +78,10 @@ class LogSource:
     offset: int = 0
     final: bool = False
     """Whether it has ended, so that its output is complete."""
+    piece: int = field(default_factory=lambda: PIECE)
+    """Bytes to read next."""
+    largest: int = field(default_factory=lambda: PIECE)
+    """The most that `piece` may become."""
 
     @property
     def rank(self) -> int:
@@ -87,7 +97,12 @@ class LogSource:
 
     def read(self) -> bytes:
         """The next piece; empty where there is no more yet."""
-        return self.backends.get(self.node.backend).read_log(self.node, self.attempt, self.offset, PIECE)
+        provider, began = self.backends.get(self.node.backend), time.monotonic()
+        data = provider.read_log(self.node, self.attempt, self.offset, self.piece)
+        if len(data) == self.piece:
+            quick = time.monotonic() - began < QUICK
+            self.piece = min(2 * self.piece, self.largest) if quick else PIECE
+        return data
 
     def patiently(self) -> bytes:
         """The next piece, tried again for a while."""
@@ -205,6 +220,8 @@ def dump(sources: Sequence[LogSource], printer: Printer) -> list[Diagnostic]:
 
     readers = Readers(len(sources))
     asked = 0
+    for source in sources:
+        source.largest = max(PIECE, min(LARGEST, TOGETHER // len(sources)))
     came: dict[LogSource, Any] = {}
     faults: list[Diagnostic] = []
     for number, source in enumerate(sources):

@@ -239,10 +239,13 @@ class Safe:
         # Off a terminal bytes stay what they are, in whatever encoding.
         self._encoding = "utf-8" if terminal else "latin-1"
         decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        self._as_it_is = not (terminal or prefixed)
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=terminal or prefixed)
 
     def __call__(self, data: bytes, *, final: bool = False) -> bytes:
         """The next piece."""
+        if self._as_it_is:
+            return data
         text = self._decoder.decode(data, final=final)
         if self._terminal and _MOVING.search(text):
             from declarative.render.text import clean
