@@ -14,13 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
+import click.testing
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from declarative.cli.project_files import fmt_command
 from declarative.language.loader import load
 from declarative.language.source import format as format_module
-from declarative.language.source import parse
+from declarative.language.source import parse, reader
 from declarative.language.source.format import format_text
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS
@@ -825,3 +827,27 @@ def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
         command._replace(path, b"new")
     assert path.read_text() == ROUGH
     assert names(tmp_path) == ["a.yaml"]
+
+
+def test_a_file_is_read_once_and_its_new_text_once(tmp_path, monkeypatch):
+    """Reading costs more than all else; a file in its normal form is not read again."""
+    read: list[str] = []
+    events = reader._events
+
+    def counted(text, out, kept):
+        read.extend([text.text] if "type: task" in text.text else [])  # not the pieces that it tries
+        return events(text, out, kept)
+
+    monkeypatch.setattr(reader, "_events", counted)
+    old = "name: one  # the only one\ntype: task\ncommands: [date]\n"
+    new = format_text(old, "").text
+    read.clear()
+    file = tmp_path / "main.yaml"
+    file.write_text(old)
+    run = click.testing.CliRunner().invoke
+    assert run(fmt_command, ["--check"], obj={"directory": str(tmp_path)}).output == "main.yaml\n"
+    assert read == [old, new]
+    read.clear()
+    file.write_text(new)
+    assert run(fmt_command, ["--check"], obj={"directory": str(tmp_path)}).output == ""
+    assert read == [new]

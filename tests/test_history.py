@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from declarative.cli.actor import who
+from declarative.model.state import Address
+from declarative.store import journal, open_store
+from declarative.store.database import Connection
 from tests.cli import Project, fleet, task
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -97,3 +100,29 @@ def test_an_exec_that_cannot_be_written_down_is_run(project: Project) -> None:
     done = project.run("exec", "job", "--state", "state.json", "--", "echo", "hello")
     assert (done.out, "history does not tell of this exec" in done.err) == ("hello\n", True)
     assert state.exists()
+
+
+def test_no_more_entries_are_read_than_are_shown(tmp_path, monkeypatch):
+    """A server sends all that it is asked for. Of some addresses, a page is read after the other."""
+    monkeypatch.setattr(journal, "PAGE", 10)
+    fetched: list[int] = []
+    select = Connection.select
+
+    def counted(self, table, where="", **its):
+        rows = tuple(select(self, table, where, **its))
+        if table == "operations":
+            fetched.append(len(rows))
+        return iter(rows)
+
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        for i in range(35):
+            store.note("drain", Address("node", f"gpu-{i % 5}"), "a test")
+        monkeypatch.setattr(Connection, "select", counted)
+        assert [o.address for o in store.history((), 3)] == ["node/gpu-4", "node/gpu-3", "node/gpu-2"]
+        assert fetched == [3]
+        fetched.clear()
+        assert len(store.history(["node/gpu-4"], 2)) == 2
+        assert fetched == [10]
+        fetched.clear()
+        assert len(store.history(["node/gpu-4"], None)) == 7
+        assert fetched == [10, 10, 10, 5]

@@ -22,6 +22,7 @@ from declarative.language.loader.findings import Findings
 from declarative.model.diagnostic import Severity, Span, in_order
 
 if TYPE_CHECKING:
+    from declarative.language.source import Reading
     from declarative.model.resource import Desired
 
 
@@ -52,13 +53,14 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     root = Path(ctx.obj["directory"])
     findings = Findings()
     targets: dict[Path, str] = {}
-    for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings):
+    known: dict[str, tuple[bytes, Reading]] = {}
+    for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings, known):
         with _reporting(name, findings):
             targets.setdefault(_target(path, root), name)
     changed = 0
     for target, name in targets.items():
         with _reporting(name, findings):
-            changed += _one(name, target, findings, check=check, diff=diff)
+            changed += _one(name, target, findings, known.pop(name, None), check=check, diff=diff)
     found = in_order(findings.items)
     if any(item.severity is Severity.ERROR for item in found):
         raise Failed(found)
@@ -67,18 +69,23 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     return 1 if check and changed else 0
 
 
-def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
-    """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
+def _project(
+    root: Path, findings: Findings, known: dict[str, tuple[bytes, Reading]]
+) -> list[tuple[str, Path]]:
+    """The files that the loader reads, by its own rules: which may be opened, and what `include` names. Adds
+    what was read to `known`.
+    """
     from declarative.language.loader.documents import classify
     from declarative.language.loader.files import ProjectFiles
     from declarative.language.loader.project import complete, declared, excluded, find_project, settle
 
     other = Findings()  # about documents: `validate` says it
-    files = ProjectFiles(root, findings)
+    files = ProjectFiles(root, findings, keep=True)
     project = declared(find_project(classify(files.own(excluded=excluded), other), other), other)
     project = complete(project, settle(project, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:
         files.included(project.document, project.spec.include)
+    known.update(files.kept)
     refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
     return [(name, root / name) for name in files.names() if name not in refused]
 
@@ -94,13 +101,23 @@ def _reporting(name: str, findings: Findings) -> Iterator[None]:
         findings.add("unreadable", f"`{name}`: {error.strerror}", span=Span(name, 1, 1, 1, 1))
 
 
-def _one(name: str, path: Path, findings: Findings, *, check: bool, diff: bool) -> bool:
-    """Format one file, or say what would change; whether anything does."""
+def _one(
+    name: str,
+    path: Path,
+    findings: Findings,
+    known: tuple[bytes, Reading] | None,
+    *,
+    check: bool,
+    diff: bool,
+) -> bool:
+    """Format one file, or say what would change; whether anything does. `known` is its content a moment ago,
+    and what was read in it.
+    """
     from declarative.language.source.format import format_text
     from declarative.render.text import clean
 
     content = _bytes_of(path)
-    formatted = format_text(content, name)
+    formatted = format_text(content, name, known[1] if known and known[0] == content else None)
     findings.extend(formatted.diagnostics)
     if formatted.text is None or formatted.text.encode() == content:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from declarative.model.inputs import zone_asked
@@ -147,14 +148,26 @@ def permits_since(connection: Connection, op: str, since: float) -> tuple[Permit
 
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
     """The last entries, newest first; with `addresses` only theirs, also under earlier names."""
-    found: list[Operation] = []
-    wanted = _Wanted(addresses)
-    rows = connection.select("operations", "ORDER BY id DESC")
-    for operation in _about(map(_operation, rows), wanted):
-        if limit is not None and len(found) >= limit:
-            break
-        found.append(operation)
-    return found
+    page = limit if limit is not None and not addresses else PAGE
+    return list(islice(_about(_newest_first(connection, page), _Wanted(addresses)), limit))
+
+
+PAGE = 1000
+"""Entries that are read at once: a server sends all that it is asked for, however few are shown."""
+
+
+def _newest_first(connection: Connection, page: int) -> Iterator[Operation]:
+    before = _LAST
+    while True:
+        where = "WHERE id < :its_before ORDER BY id DESC LIMIT :its_page"
+        rows = tuple(connection.select("operations", where, its_before=before, its_page=page))
+        yield from map(_operation, rows)
+        if len(rows) < page:
+            return
+        before = rows[-1].id
+
+
+_LAST = (1 << 63) - 1
 
 
 def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from declarative.language.loader.findings import Findings
-from declarative.language.source import MAX_BYTES, Document, parse
+from declarative.language.source import MAX_BYTES, Document, Reading, parse
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import dataclass
 
@@ -43,13 +43,16 @@ Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 class ProjectFiles:
     """The files of one project. Each is read once, even if found twice."""
 
-    def __init__(self, directory: Path, findings: Findings) -> None:
+    def __init__(self, directory: Path, findings: Findings, *, keep: bool = False) -> None:
+        """With `keep`, `kept` has each file's bytes and what was read in them, with the parser's events."""
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
         self.repository = next(
             (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
         )
         """The top folder for `include`."""
+        self._keep = keep
+        self.kept: dict[str, tuple[bytes, Reading]] = {}
         self._seen: dict[Path, str] = {}
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
@@ -234,7 +237,9 @@ class ProjectFiles:
                         f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
                     )
                     break
-                reading = parse(content, _shown(name))
+                reading = parse(content, _shown(name), events=self._keep)
+                if self._keep:
+                    self.kept[_shown(name)] = content, reading
                 self._size += sum(document.size for document in reading.documents)
                 read.findings.lost |= reading.lost
                 read.findings.extend(reading.diagnostics)

@@ -12,9 +12,17 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import field
 
 from declarative.language.source.places import Document, Path, Text
-from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, StopReading, too_large
+from declarative.language.source.reader import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Events,
+    Reader,
+    StopReading,
+    too_large,
+)
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
 from declarative.model.record import dataclass
 
@@ -50,11 +58,14 @@ _DIRECTIVE = re.compile("(?:^|(?<=[\n\r]))%(?!YAML\\s)\\S*")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The readable documents of a file, and its errors. With `lost` it may have more documents."""
+    """The readable documents of a file, and its errors. With `lost` it may have more documents. `events` are
+    the parser's, if they were asked for.
+    """
 
     documents: tuple[Document, ...]
     diagnostics: tuple[Diagnostic, ...]
     lost: bool = False
+    events: Events = field(default_factory=list)
 
 
 def read(content: str | bytes, file: str) -> list[Document]:
@@ -65,21 +76,24 @@ def read(content: str | bytes, file: str) -> list[Document]:
     return list(reading.documents)
 
 
-def parse(content: str | bytes, file: str) -> Reading:
-    """As `read`, but returns the readable documents beside the findings. Empty documents are left out."""
+def parse(content: str | bytes, file: str, *, events: bool = False) -> Reading:
+    """As `read`, but returns the readable documents beside the findings. Empty documents are left out. With
+    `events`, it has the parser's events, too.
+    """
     out: list[Diagnostic] = []
     text = _decoded(content, file, out)
     if text is None:
         return Reading((), tuple(out), lost=True)
     documents: list[Document] = []
-    reader = Reader(Text(file, text), out)
+    found: Events = []
+    reader = Reader(Text(file, text), out, found if events else None)
     try:
         with no_collections():
             for document in reader.documents():
                 documents.append(document)  # noqa: PERF402 - what came before a stop is kept
     except StopReading:
         reader.lost = True
-    return Reading(tuple(documents), tuple(out), lost=reader.lost)
+    return Reading(tuple(documents), tuple(out), lost=reader.lost, events=found)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from declarative.language.source import Document, parse
+from declarative.language.source import Document, Reading, no_collections, parse
 from declarative.language.source.layout import (
     Layout,
     Line,
@@ -25,7 +25,6 @@ from declarative.language.source.layout import (
     YamlNode,
     block_indent,
     ended,
-    events,
     keeps,
     roots,
 )
@@ -39,6 +38,7 @@ from declarative.language.source.normal import (
     without_blanks,
     written,
 )
+from declarative.language.source.reader import Events
 from declarative.model.diagnostic import Diagnostic, Span
 from declarative.model.record import dataclass
 
@@ -58,15 +58,20 @@ class Formatted:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def format_text(content: str | bytes, file: str) -> Formatted:
-    """The normal form of a file's content, as UTF-8 with LF and without a BOM."""
-    reading = parse(content, file)
+def format_text(content: str | bytes, file: str, known: Reading | None = None) -> Formatted:
+    """The normal form of a file's content, as UTF-8 with LF and without a BOM. `known` is its `parse`, with
+    the events, if there was one.
+    """
+    reading = known if known is not None else parse(content, file, events=True)
     if reading.diagnostics:
         return Formatted(None, reading.diagnostics)
     text = content if isinstance(content, str) else content.decode("utf-8")
-    text = ended(_BREAK.sub("\n", text.removeprefix("\ufeff")))
-    new = _rewritten("\n" + text, reading.documents)
-    if not _unchanged("\n" + text, new, reading.documents, file):
+    text, given = ended(_BREAK.sub("\n", text.removeprefix("\ufeff"))), text
+    events = reading.events if text == given else parse(text, file, events=True).events
+    with no_collections():
+        new = _rewritten("\n" + text, events, reading.documents)
+        same_meaning = new == text or _unchanged(text, events, new, reading.documents, file)
+    if not same_meaning:
         summary = "formatting would have changed what this file means; it was left as it is"
         return _refused("internal-error", summary, "this is a fault of fleetform: please report it", file)
     return Formatted(new)
@@ -272,10 +277,10 @@ def _trimmed(line: str) -> str:
     return line if stripped.endswith("\\") else stripped
 
 
-def _rewritten(text: str, documents: Sequence[Document]) -> str:
+def _rewritten(text: str, events: Events, documents: Sequence[Document]) -> str:
     """The new text. The old one begins with an extra line break, so that each line has one before it."""
     layout, writer = Layout(text), _Writer(text)
-    mappings = [root for root in roots(text) if root.kind == "map"]
+    mappings = [root for root in roots(events, 1) if root.kind == "map"]
     for root, document in zip(mappings, documents, strict=True):
         start = layout.position
         end = max((m.end() for m in _MARKER.finditer(text, start, root.start)), default=start)
@@ -289,25 +294,28 @@ def _rewritten(text: str, documents: Sequence[Document]) -> str:
     return writer.result()
 
 
-def _unchanged(old: str, new: str, documents: Sequence[Document], file: str) -> bool:
+def _unchanged(old: str, old_events: Events, new: str, documents: Sequence[Document], file: str) -> bool:
     """Whether the new text means the same and has the same comments."""
-    reading = parse(new, file)
+    reading = parse(new, file, events="#" in new)
     if reading.diagnostics or len(reading.documents) != len(documents):
         return False
     for before, after in zip(documents, reading.documents, strict=True):
         if not same(before.data, after.data, hint_of(before.data)):
             return False
-    return _comments(old) == _comments(new)
+    if "#" not in new:
+        return "#" not in old or not _comments(old, old_events)
+    return _comments(old, old_events) == _comments(new, reading.events)
 
 
-def _comments(text: str) -> Counter[str]:
+def _comments(text: str, events: Events) -> Counter[str]:
     """The comments of a text: what begins with `#` outside of scalars."""
-    out: Counter[str] = Counter()
+    out: list[str] = []
     position = 0
-    for event in events(text):
+    for event in events:
         if type(event).__name__ == "ScalarEvent":
-            found = _COMMENT.finditer(text, position, event.start_mark.index)
-            out.update(m[0].rstrip() for m in found)
+            start = event.start_mark.index
+            if text.find("#", position, start) >= 0:
+                out += (m[0].rstrip() for m in _COMMENT.finditer(text, position, start))
             position = event.end_mark.index
-    out.update(m[0].rstrip() for m in _COMMENT.finditer(text, position))
-    return out
+    out += (m[0].rstrip() for m in _COMMENT.finditer(text, position))
+    return Counter(out)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
+from declarative.language.source.reader import Events
 from declarative.model.record import dataclass
 
 _REST = re.compile(r"([ \t]*)(#[^\n]*)?(?=\n|\Z)")
@@ -73,24 +74,33 @@ class YamlItem:
         return self.key.value if self.key else default
 
 
-def events(text: str) -> Iterator[Any]:
+def events_of(text: str) -> Iterator[Any]:
     """The parser's events."""
     from ruamel.yaml import YAML
 
     yield from YAML(typ="safe").parse(text)
 
 
-def roots(text: str) -> Iterator[YamlNode]:
-    """The documents' values, in order. The text has been read before, so it is within all limits."""
-    found = events(text)
+_KINDS = {
+    "ScalarEvent": "scalar",
+    "AliasEvent": "alias",
+    "MappingStartEvent": "map",
+    "SequenceStartEvent": "seq",
+}
+_ENDS = frozenset({"MappingEndEvent", "SequenceEndEvent"})
+
+
+def roots(events: Events, shift: int) -> Iterator[YamlNode]:
+    """The documents' values, in order; `shift` is added to all places."""
+    found = iter(events)
     for event in found:
         if type(event).__name__ == "DocumentStartEvent":
-            yield _node(next(found), found)
+            yield _node(next(found), found, shift)
 
 
-def _node(event: Any, rest: Iterator[Any]) -> YamlNode:
-    kind = {"Sc": "scalar", "Al": "alias", "Ma": "map", "Se": "seq"}[type(event).__name__[:2]]
-    node = YamlNode(kind, event.start_mark.index, event.end_mark.index)
+def _node(event: Any, rest: Iterator[Any], shift: int) -> YamlNode:
+    kind = _KINDS[type(event).__name__]
+    node = YamlNode(kind, event.start_mark.index + shift, event.end_mark.index + shift)
     if event.anchor is not None:
         node.marks.append((event.anchor, kind == "alias", node.start))
     if kind == "alias":
@@ -101,10 +111,10 @@ def _node(event: Any, rest: Iterator[Any]) -> YamlNode:
         return node
     node.block = not event.flow_style
     for inner in rest:
-        if type(inner).__name__ in {"MappingEndEvent", "SequenceEndEvent"}:
-            node.end = inner.end_mark.index if event.flow_style else node.items[-1].end
+        if type(inner).__name__ in _ENDS:
+            node.end = inner.end_mark.index + shift if event.flow_style else node.items[-1].end
             break
-        node.items.append(_node(inner, rest))
+        node.items.append(_node(inner, rest, shift))
     node.marks += [mark for item in node.items for mark in item.marks]
     return node
 
@@ -260,7 +270,7 @@ def ended(text: str) -> str:
     """The text with a line break at its end that does not become part of a block scalar."""
     if text.endswith("\n"):
         return text
-    last = next((e for e in reversed(list(events(text))) if type(e).__name__ == "ScalarEvent"), None)
+    last = next((e for e in reversed(list(events_of(text))) if type(e).__name__ == "ScalarEvent"), None)
     if last is not None and last.style in {"|", ">"} and not text[last.end_mark.index :].strip(" "):
         if last.value.endswith("\n"):
             return text.rstrip(" ")

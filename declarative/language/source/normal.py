@@ -54,6 +54,7 @@ def _keys(hint: Hint) -> Mapping[str, Hint]:
     return {}
 
 
+@functools.lru_cache(maxsize=4096)
 def inside(hint: Hint, key: str | int) -> Hint:
     """The type of the value at `key` in a mapping or a list."""
     if isinstance(key, str) and (known := _keys(hint)):
@@ -89,8 +90,11 @@ def _in_order(entries: list[YamlItem], keys: Sequence[str], *, root: bool) -> li
     its meaning.
     """
     rank: dict[int | str, int] = {key: i for i, key in enumerate(keys)}
+    ranks = [rank.get(e.name(""), len(rank)) for e in entries]
+    if ranks == sorted(ranks):
+        return entries
     new = sorted(entries, key=lambda e: rank.get(e.name(""), len(rank)))
-    if new == entries or _resolved(entries) != _resolved(new):
+    if _resolved(entries) != _resolved(new):
         return entries
     return _moved(entries, new, root=root)
 
@@ -141,6 +145,7 @@ def _reads_as(text: str, *, flow: bool) -> bool:
     return bool(documents) and documents[0].data == {"k": [text] if flow else text}
 
 
+@functools.cache
 def _is_notation(hint: Hint) -> bool:
     """Whether scalars there have a notation. A mount is left alone: its long form is valid too."""
     return isinstance(hint, type) and issubclass(hint, Syntax) and hint is not Mount
@@ -148,6 +153,15 @@ def _is_notation(hint: Hint) -> bool:
 
 def _normal(hint: Hint, data: Any) -> str | int | None:
     """The value in its field's notation; None if no notation has the same meaning."""
+    return _normal_scalar(hint, data) if isinstance(data, str | int) else _parsed(hint, data)
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _normal_scalar(hint: Hint, data: str | int) -> str | int | None:
+    return _parsed(hint, data)
+
+
+def _parsed(hint: Hint, data: Any) -> str | int | None:
     try:
         value = hint.parse(data)
         plain = value.plain()

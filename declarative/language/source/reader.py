@@ -63,9 +63,10 @@ def too_large(summary: str, span: Span) -> Diagnostic:
 class Reader:
     """Reads the events of one file."""
 
-    def __init__(self, text: Text, out: list[Diagnostic]) -> None:
+    def __init__(self, text: Text, out: list[Diagnostic], kept: Events | None = None) -> None:
+        """`kept` gets the parser's events as they are read."""
         self.text, self.out = text, out
-        self.events = _events(text, out)
+        self.events = _events(text, out, kept)
         self.kinds: dict[type, int] = {}
         self.anchors: dict[str, tuple[Any, Node, int, int] | None] = {}
         self.earlier: set[str] = set()
@@ -327,15 +328,25 @@ def _whole_place(start: Any, end: Any, last: Node) -> int:
     return place_of(start.start_mark, start.start_mark) & ~ENDS | where(last) & ENDS
 
 
-def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
-    """The parser's events. A syntax error is reported and ends the reading."""
+Events = list[Any]
+"""The parser's events."""
+
+
+def _events(text: Text, out: list[Diagnostic], kept: Events | None) -> Iterator[Any]:
+    """The parser's events; `kept` gets them, too. A syntax error is reported and ends the reading."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         # `YAML.parse` would call the parser twice for each event.
         _, parser = YAML(typ="safe").get_constructor_parser(text.text)
-        yield from iter(parser.get_event, None)
+        events = iter(parser.get_event, None)
+        if kept is None:
+            yield from events
+            return
+        for event in events:
+            kept.append(event)
+            yield event
     except MarkedYAMLError as bad:
         out.append(explain(text, bad))
         raise StopReading from None
