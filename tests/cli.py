@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from tests.forked import OTHER_CLOCK, Forked
+from tests.forked import Forked
 from tests.forked import can as can_fork
 
 COMMAND = str(Path(sys.executable).with_name("fleetform"))
@@ -59,7 +59,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 def clean_env(**more: str) -> dict[str, str]:
     """Nothing of the tester's own settings."""
-    keep = ("PATH", "HOME", "TMPDIR", "COVERAGE_PROCESS_START", *OTHER_CLOCK)
+    keep = ("PATH", "HOME", "TMPDIR", "COVERAGE_PROCESS_START")
     env = {name: os.environ[name] for name in keep if name in os.environ}
     # Variables and files of the tests' own: without these, no project may name them.
     allowed = {"FLEETFORM_ALLOW_VARIABLE": "FLEETFORM_TEST_*", "FLEETFORM_ALLOW_PATH": "/"}
