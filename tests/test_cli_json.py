@@ -36,7 +36,7 @@ PLAN = [
     "summary",
     "diagnostics",
 ]
-ACTION = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget"]
+ACTION = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget", "ends"]
 RESERVATION = [
     "task",
     "rank",
