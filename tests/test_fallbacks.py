@@ -433,6 +433,20 @@ def test_without_fallbacks_it_waits_for_the_planned_offer(site, market):
     assert site.results["create:node/gpu-0"].code == "backend-no-capacity"
 
 
+@pytest.mark.parametrize("of", ["fleet", "task"])
+def test_a_fallback_that_is_allowed_later_serves_the_next_node(site, market, of):
+    def desired(policy):
+        words = {"fleet": ALONE, "task": TRAIN}
+        words[of] = {**words[of], "fallback": policy}
+        return declared(fleets=[words["fleet"]], tasks=[words["task"]], **ZONES)
+
+    market.room = lambda inputs: no_room() if inputs["zone"] == "za" else None
+    assert not site.apply(desired("none"))
+    assert market.nodes() == {}
+    assert site.apply(desired("same"))
+    assert [node["zone"] for node in market.nodes().values()] == ["zb"]
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     prices=st.lists(st.sampled_from([None, 1.0, 1.1, 1.2, 1.3, 9.0]), min_size=1, max_size=5),

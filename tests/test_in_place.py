@@ -23,6 +23,7 @@ TIMES, CUT_OFF = (
     "test_the_new_times_of_a_rank_are_at_work",
     "test_a_rank_whose_host_is_cut_off_ends_by_the_new_time",
 )
+FALLBACKS = "test_fallbacks.py"
 NEW_NODES = f"{HERE}::test_what_a_fleet_allows_holds_for_its_next_node"
 OF_SLURM = "slurm/test_in_place.py::test_the_next_job_is_asked_for_as_the_fleet_says_now"
 AT_WORK: dict[str, tuple[str, ...]] = {
@@ -40,6 +41,8 @@ AT_WORK: dict[str, tuple[str, ...]] = {
             "max_price",
         )
     },
+    "fleet.fallback": (f"{FALLBACKS}::test_a_fallback_that_is_allowed_later_serves_the_next_node",),
+    "task.fallback": (f"{FALLBACKS}::test_a_fallback_that_is_allowed_later_serves_the_next_node",),
     "fleet.same": (f"{HERE}::test_ranks_that_are_placed_anew_go_where_the_new_rule_says",),
     "fleet.idle_duration": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
     "fleet.schedule": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
