@@ -43,7 +43,14 @@ def test_quickstart(project):
 
     # Destroy, then plan: as the first plan was, but for the protected volumes.
     again = project.plan(*port)
-    assert again["summary"] == {"create": 8, "update": 0, "delete": 0, "replace": 0, "restarts": 0}
+    assert again["summary"] == {
+        "create": 8,
+        "update": 0,
+        "delete": 0,
+        "replace": 0,
+        "restarts": 0,
+        "stops": 0,
+    }
 
 
 @pytest.mark.slow

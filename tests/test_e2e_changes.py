@@ -62,7 +62,7 @@ def test_changed_commands(project):
     assert [a["id"] for a in plan["actions"]] == ["delete:rank/job-0", "create:rank/job-0"]
     assert [a["reason"] for a in plan["actions"]] == ["changed"] * 2
     assert plan["actions"][0]["because"] == ["commands"]
-    assert plan["summary"] == {"create": 0, "update": 0, "delete": 0, "replace": 1, "restarts": 1}
+    assert plan["summary"] == {"create": 0, "update": 0, "delete": 0, "replace": 1, "restarts": 1, "stops": 0}
     project.apply()
     until(second.exists)
     assert len(lines(first)) == 1

@@ -216,7 +216,14 @@ def test_ranks_that_run_restart_and_ended_ones_do_not():
     world = bring(World(), tasks=[JOB])
     found = look(world, tasks=[{**JOB, "commands": ["other"]}])
     assert [(r["status"], r["restart"]) for r in found["reservations"]] == [("kept", True)] * 2
-    assert found["summary"] == {"create": 0, "update": 0, "delete": 0, "replace": 2, "restarts": 2}
+    assert found["summary"] == {
+        "create": 0,
+        "update": 0,
+        "delete": 0,
+        "replace": 2,
+        "restarts": 2,
+        "stops": 0,
+    }
     for rank in ("job-0", "job-1"):
         world.end(rank, RankState.SUCCEEDED)
     found = look(world, tasks=[{**JOB, "commands": ["other"]}])
