@@ -32,6 +32,7 @@ PLAN = [
     "health",
     "drift",
     "differences",
+    "losses",
     "cost",
     "summary",
     "diagnostics",
@@ -151,7 +152,7 @@ def test_plan(project):
         "excludes",
         "fleets",
     ]
-    assert list(plan["summary"]) == ["create", "update", "delete", "replace", "restarts"]
+    assert list(plan["summary"]) == ["create", "update", "delete", "replace", "restarts", "stops"]
     assert plan["unplaced"][0]["code"] == "never-fits"
     assert plan["reservations"][1] == {
         "task": "job",

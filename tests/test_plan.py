@@ -1141,6 +1141,7 @@ def test_the_shape_of_actions():
         "health",
         "drift",
         "differences",
+        "losses",
         "cost",
         "summary",
         "diagnostics",

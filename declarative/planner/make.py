@@ -25,6 +25,7 @@ from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
+from declarative.planner.renamed import looks_renamed
 from declarative.planner.tasks import Course, end_of, gang_state
 from declarative.planner.types import (
     Action,
@@ -40,7 +41,7 @@ from declarative.planner.types import (
     Unplaced,
     finding,
 )
-from declarative.planner.volumes import waiting
+from declarative.planner.volumes import losses, waiting
 
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
@@ -99,6 +100,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *located(inventory.diagnostics, desired.places),
         *errors,
         *_remarks(desired, found, inventory),
+        *(() if destroy else looks_renamed(desired, state)),
     ]
     plan = Plan(
         basis=basis_of(state),
@@ -127,6 +129,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             cost=cost(state, found),
         ),
         diagnostics=in_order(diagnostics),
+        contents=losses(desired, state, actions),
     )
     return plan, found
 

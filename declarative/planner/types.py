@@ -403,6 +403,21 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The content of a volume that the plan deletes or replaces."""
+
+    address: str
+    size: str | None = None
+    task: str | None = None
+    """The task that has it attached."""
+    unused_since: float | None = None
+    """Since when nothing has it attached, seconds since the epoch; None if something has, or if unknown."""
+    file: str | None = None
+    line: int | None = None
+    """Where it is declared, if it still is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer of `make`."""
 
@@ -415,6 +430,15 @@ class Plan:
     preview: Preview = Preview()
     scope: Scope = Scope()
     diagnostics: tuple[Diagnostic, ...] = ()
+    contents: tuple[Loss, ...] = ()
+    """The content of all volumes that the whole plan deletes. Only shown."""
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The content that is lost with this plan, or with this part of it."""
+        known = {loss.address: loss for loss in self.contents}
+        gone = [str(a.address) for a in self.of(Op.DELETE, "volume") if not a.forgets]
+        return tuple(known.get(address, Loss(address=address)) for address in gone)
 
     @property
     def changes(self) -> bool:

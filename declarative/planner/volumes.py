@@ -22,7 +22,7 @@ from declarative.model.state import CLEANUP_SINCE, Address, Record, State
 from declarative.placement.types import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.inventory import Inventory
-from declarative.planner.types import Reason, finding
+from declarative.planner.types import Action, Loss, Op, Reason, finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +388,26 @@ def _protected(
 def _kept_from(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
     summary = f"{address} would {what}, but its `prevent_destroy` is true"
     return finding(desired, address, "protected", summary=summary, hint=hint)
+
+
+def losses(desired: Desired, state: State, actions: Iterable[Action]) -> tuple[Loss, ...]:
+    """What is lost with the volumes that these actions delete."""
+    gone = [a for a in actions if a.op is Op.DELETE and a.address.kind == "volume" and not a.forgets]
+    users = {r.attachment.volume: f"task/{r.attachment.task}" for r in state.of("attachment")} if gone else {}
+    out: list[Loss] = []
+    for action in gone:
+        name, before, span = action.address.name, action.typed, desired.places.get(str(action.address))
+        assert isinstance(before, VolumeInputs)
+        loss = Loss(
+            address=str(action.address),
+            size=before.size,
+            task=users.get(name),
+            unused_since=state.detached_since.get(name),
+            file=span.file if span else None,
+            line=span.line if span else None,
+        )
+        out.append(loss)
+    return tuple(out)
 
 
 def cleaned(

@@ -13,6 +13,7 @@ from declarative.model.manifest import changes_text
 from declarative.model.state import Address
 from declarative.planner.differences import addresses
 from declarative.planner.types import Action, Op, Plan, Reason, ReservationStatus, adopted
+from declarative.render.data import loss_text
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
 
@@ -126,6 +127,7 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     if not deletes:
         return list(map(_entry, plan.actions))
+    lost = {loss.address: f"; {clean(loss_text(loss))} is lost" for loss in plan.losses}
     made = {a.address for a in plan.actions if a.op is Op.CREATE}
     sent = _sent(plan, deletes)
     out: list[ActionEntry] = []
@@ -133,10 +135,11 @@ def entries_of(plan: Plan) -> list[ActionEntry]:
         if action.op is Op.DELETE and action.address in made:
             continue  # shown once, with the create
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        if old:
-            out.append(_replaced(action, old, sent, _restart_note(action, made, deletes)))
-        else:
-            out.append(_entry(action))
+        anew = _restart_note(action, made, deletes) if old else ""
+        entry = _replaced(action, old, sent, anew) if old else _entry(action)
+        if note := lost.get(str(action.address)):
+            entry = entry._replace(reason=entry.reason + note)
+        out.append(entry)
     return out
 
 
@@ -158,8 +161,7 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
         changed = [pair for pair in changed if pair[0] != "files"]
     if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
         reason += f" ({FORCES})"
-    rest = "; its content is lost" if action.address.kind == "volume" and not old.forgets else _left(old)
-    return ActionEntry(action.address, "replace", reason + again + rest, {}, tuple(changed), forcing)
+    return ActionEntry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from declarative.placement.types import Refusal
 from declarative.planner.health import Health
 from declarative.planner.serves import hourly_at_most
 from declarative.planner.shares import shares
-from declarative.planner.types import FORMAT_VERSION, Action, Drift, Origin, Part, Plan, Reservation
+from declarative.planner.types import FORMAT_VERSION, Action, Drift, Loss, Origin, Part, Plan, Reservation
 from declarative.render.approval import approval_in
 from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number, plain
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
@@ -108,6 +108,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             }
             for d in plan.observed.differences
         ],
+        "losses": [
+            {
+                "address": loss.address,
+                "what": loss_text(loss),
+                "who": loss.task,
+                "file": loss.file,
+                "line": loss.line,
+            }
+            for loss in plan.losses
+        ],
         "cost": {
             "hourly_before": number(plan.preview.cost.before),
             "hourly_after": number(plan.preview.cost.after),
@@ -138,6 +148,13 @@ def origin_json(origin: Origin) -> dict[str, str | None]:
         "state": origin.state,
         "commit": origin.commit,
     }
+
+
+def loss_text(loss: Loss) -> str:
+    """`its content (1GB, unused since 2026-03-01)`."""
+    used = None if loss.unused_since is None else f"unused since {(iso(loss.unused_since) or '')[:10]}"
+    words = [word for word in (loss.size, f"in use by {loss.task}" if loss.task else used) if word]
+    return f"its content ({', '.join(words)})" if words else "its content"
 
 
 def _selection(part: Part | None) -> dict[str, list[str]] | None:

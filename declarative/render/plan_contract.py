@@ -283,6 +283,17 @@ def plan_schema() -> Schema:
         health=list_of("What is not well and is not repaired by an action.", health()),
         drift=list_of("What changed outside of fleetform.", drift(("gone", "changed", "orphan", "ended"))),
         differences=list_of("Declared values that nodes were not made with.", _difference()),
+        losses=list_of(
+            "The content that is lost with the volumes that are deleted or replaced.",
+            record(
+                "One volume.",
+                address=text("Its address."),
+                what=text("For people: size, and since when it is unused."),
+                who=or_null(text("The task that has it attached."), "if none has"),
+                file=or_null(text("Where it is declared."), "if it is declared no more"),
+                line=or_null(whole("From 1.", 1), "if it is declared no more"),
+            ),
+        ),
         cost=_cost(),
         summary=_counts(),
         diagnostics=list_of("Errors and warnings.", diagnostic()),

@@ -79,7 +79,14 @@ def test_the_whole_story(cloud: Cloud, project: Account, tmp_path: Path) -> None
     disks_ = data(count=4, prevent_destroy=True)
     project.declare(backend(cloud.port), nodes, disks_, meet)
     plan = project.plan()
-    assert plan["summary"] == {"create": 20, "update": 0, "delete": 0, "replace": 0, "restarts": 0}
+    assert plan["summary"] == {
+        "create": 20,
+        "update": 0,
+        "delete": 0,
+        "replace": 0,
+        "restarts": 0,
+        "stops": 0,
+    }
     places = {r["rank"]: (r["node"], r["blocks"], r["volumes"], r["zone"]) for r in plan["reservations"]}
     assert places == {i: (f"gpu-{i}", [0, 1], {"/data": f"data-{i}"}, ZONE) for i in range(4)}
     prices = {a["after"]["price"] for a in plan["actions"] if a["address"].startswith("node/")}

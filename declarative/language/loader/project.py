@@ -180,6 +180,9 @@ def limit_places(project: ProjectFile) -> dict[str, Span]:
     return found
 
 
+GO_AWAY = "remove this entry, or rename what it names"
+
+
 def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
     """Report renamed things that are still declared under the old name. Returns the place of each entry."""
     places: dict[str, Span] = {}
@@ -202,11 +205,27 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
             findings.add(
                 "still-declared",
                 f"`moved` renames `{move.source}` to `{move.target}`, but `{move.source}` is still declared",
-                "remove this entry, or rename what it names",
+                _middle(name, desired) if kind == "volume" and name in desired.volumes else GO_AWAY,
                 span=span,
                 address=move.source,
             )
     return places
+
+
+def _middle(name: str, desired: Desired) -> str:
+    """The hint for a volume of a `count` that is to leave it: an entry would rename in each plan what has
+    taken its number, so that it is done once, in the state.
+    """
+    family, _, number = name.rpartition("-")
+    count = sum(want.declared_by == f"volume/{family}" for want in desired.volumes.values())
+    if desired.volumes[name].declared_by != f"volume/{family}" or not number.isdecimal():
+        return GO_AWAY
+    moves = [f"volume/{name} volume/{family}-old", f"volume/{family}-{count} volume/{name}"]
+    commands = " and ".join(f"`fleetform state mv {move}`" for move in moves)
+    return (
+        f"{GO_AWAY}; to take it out of the middle of a `count`, remove such entries, run {commands}, then "
+        f"write `removed: [{{from: volume/{family}-old, destroy: true}}]` and `count: {count}`"
+    )
 
 
 def _part(data: Mapping[str, Any], field: str) -> Project | None:

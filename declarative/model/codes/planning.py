@@ -60,6 +60,13 @@ PLANNING: dict[str, Code] = {
         "document is gone, write `removed: [{from: volume/NAME, destroy: false}]` in the project "
         "document to keep its data, or `destroy: true` to delete it",
     ),
+    "looks-renamed": Code(
+        Chapter.PLANNING,
+        "a volume, task or fleet is declared no more, and a new one has the same fields: the plan deletes "
+        "one and makes the other; a warning",
+        "name: store  # it was `data`",
+        "if it was renamed, write the `moved` entry of the message in the `project` document; else nothing",
+    ),
     "protection-ends": Code(
         Chapter.PLANNING,
         "a volume or node would be deleted or replaced, and this plan takes away its `prevent_destroy`; it "
