@@ -360,6 +360,22 @@ def test_of_an_approved_plan_only_approved_fallbacks_are_used():
     assert plan == as_approved(plan, only)
 
 
+def test_a_fallback_that_was_approved_for_one_node_serves_no_other():
+    """Whoever approved it saw which nodes it is for."""
+
+    def two(policy):
+        own, other = ({**ALONE, "name": name, "nodes": 1} for name in ("own", "other"))
+        fleets = [{**own, "fallback": "any"}, {**other, "fallback": policy}]
+        catalog = [TINY, {**TINY, "instance_type": "large", "price": 0.02}]
+        return World().plan(declared(fleets=fleets, catalog=catalog))
+
+    approved = read_approval(json.dumps(plan_json(two("none"))))
+    assert [f["for"] for f in plan_json(two("none"))["fallbacks"]] == [["node/own-0"]]
+    assert sorted(f["for"] for f in plan_json(two("any"))["fallbacks"]) == [["node/other-0"], ["node/own-0"]]
+    narrowed = as_approved(two("any"), approved)
+    assert [f["for"] for f in plan_json(narrowed)["fallbacks"]] == [["node/own-0"]]
+
+
 def test_a_saved_plan_shows_them():
     desired = gang()
     plan = replace(World().plan(desired), diagnostics=())
