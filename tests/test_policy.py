@@ -256,6 +256,15 @@ def test_who_may_be_given_what() -> None:
         assert OperatorPolicy().refused_endpoint(bad)
 
 
+def test_a_policys_list_of_credentials_is_the_whole_list() -> None:
+    """Neither the driver's own variables nor those for any driver are added to it."""
+    policy = OperatorPolicy(credentials={"ec2": ("LAB_*",)}, more_variables=("SHARED",))
+    assert policy.refused_variable("ec2", "LAB_KEY") is None
+    for driver, variable in (("ec2", "AWS_ACCESS_KEY_ID"), ("ec2", "SHARED"), ("linode", "LINODE_TOKEN")):
+        why = f"the driver `{driver}` the operator's policy does not let it have the variable `{variable}`"
+        assert why == policy.refused_variable(driver, variable)
+
+
 def test_what_is_allowed_adds_up(tmp_path: Path) -> None:
     """What the policy allows any driver, and what the caller does."""
     policy = tmp_path / "policy.yaml"
