@@ -43,6 +43,8 @@ DAY = 86400.0
         (lambda now: now - 900 < 150, 50),
         (lambda now: now + 10 == 1060, 50),
         (lambda now: max(now, 1030), 30),
+        (lambda now: (now < 1030, now < 1060), 30),
+        (lambda now: (now < 1060, now < 1030), 30),
         (lambda now: now > 900, math.inf),
         (lambda now: sorted([now - 3, now - 5]), math.inf),
         (lambda now: now != 1000, 0),
@@ -229,6 +231,16 @@ def test_a_calm_round_is_like_the_one_before(loop: Loop):
     assert first.status == second.status
     assert actions_of(first.plan) == actions_of(second.plan) == []
     assert (second.held, second.waits, second.errors) == (True, (), ())
+
+
+def test_no_round_is_repeated_while_a_rank_runs(project: Project, loop: Loop):
+    """It may end at any time, and only a look shows that."""
+    project.declare(fleet(nodes=3), volume("data"), task("hello", "sleep 600"), file="things.yaml")
+    until(lambda: loop.step().plan and project.ranks("hello")[0]["state"] == "running", "no rank")
+    for _ in range(4):
+        looks = loop.looks
+        assert actions_of(loop.step(5).plan) == []
+        assert loop.looks > looks
 
 
 def test_that_nodes_were_seen_is_recorded_without_a_look(project: Project, loop: Loop):
