@@ -35,10 +35,11 @@ from psycopg.pq import TransactionStatus
 from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution, resolution_notes
 from declarative.apply.inventory import Seen
-from declarative.apply.settle import recover, settle
+from declarative.apply.settle import recover, release_ended, settle
 from declarative.model.state import Address, Record, State, token
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory
+from declarative.provider import PermanentError, PermanentKind
 from declarative.store import (
     FORMAT_VERSION,
     StateError,
@@ -756,6 +757,37 @@ def test_a_volume_is_detached_from_when_it_was_made_or_last_attached(store, writ
         assert writer.state().detached_since == {"data-0": at, "old": 5.0}
     writer.finish(writer.begin("delete", VOLUME, "local", {}))
     assert writer.state().detached_since == {"old": 5.0}
+
+
+def test_blocks_are_given_back_once_all_volumes_are_off(store, writer) -> None:
+    """Else another rank might get them while a volume of the last one is still mounted there."""
+    busy = PermanentError(PermanentKind.CONFLICT, "it is in use")
+    stuck = {Address("attachment", "train-0.data-1")}
+
+    class Disks(Backends):
+        def get(self, backend: str | None) -> Any:
+            return self
+
+        def delete(self, have: Record) -> None:
+            if have.address in stuck:
+                raise busy
+
+    node(writer)
+    reserve(writer, "train-0", "gpu-0", 0)
+    for volume in ("data-0", "data-1"):
+        make(writer, Address("volume", volume), size="1GB")
+        inputs = {"task": "train", "rank": "train-0", "node": "gpu-0", "volume": volume, "path": f"/{volume}"}
+        needs = (Address("reservation", "train-0"), Address("volume", volume))
+        make(writer, Address("attachment", f"train-0.{volume}"), needs, **inputs, variable="DATA")
+    make(writer, RANK, (Address("reservation", "train-0"),))
+    writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+    backends = Disks({}, Path(), "x")
+    release_ended(writer, backends, lambda: 9.0)
+    assert {a.name for a in writer.state().records if a.kind == "attachment"} == {"train-0.data-1"}
+    assert writer.state().get("reservation", "train-0")
+    stuck.clear()
+    release_ended(writer, backends, lambda: 9.0)
+    assert {a.kind for a in writer.state().records} == {"node", "volume", "rank"}
 
 
 def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, writer) -> None:
