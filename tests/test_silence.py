@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from declarative.apply.backend_look import BackendLook, _go_by_the_record
+from declarative.model.diagnostic import Severity
 from declarative.model.state import SILENT, Address, Record, State
-from declarative.model.status import NodeState, RankState, RankStatus, Readiness
+from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.health import lost_with, silence_text, silences
 from declarative.planner.inventory import Inventory, effective
 
@@ -142,3 +144,23 @@ def test_its_ranks_are_lost_and_what_they_held_is_free():
     assert after.ranks["job-0"].cause == lost_with("gpu-0", silent["gpu-0"])
     assert "it has not answered for 10 min (`unreachable_duration`)" in lost_with("gpu-0", silent["gpu-0"])
     assert after.get("reservation", "job-0") is None
+
+
+# ----------------------------------------------------------------------------- without the nodes' key
+
+
+@pytest.mark.parametrize("recorded", [*NodeState, None])
+def test_without_the_key_a_plan_takes_a_node_for_what_is_recorded(recorded):
+    """A node that was silent then is no place for work now. One that was starting runs, as its cloud says."""
+    seen = None if recorded is None else Readiness(state=recorded, reason="so it was", observed_at=NOW)
+    nodes = State(
+        records={n.address: n for n in (node(0), node(1))}, readiness={"gpu-0": seen} if seen else {}
+    )
+    unseen = Readiness(state=NodeState.UNREACHABLE, reason="no key", no_key=True)
+    looked = BackendLook(readiness={"gpu-0": unseen, "gpu-1": READY})
+    _go_by_the_record(nodes, "aws", looked)
+    known = recorded not in (None, NodeState.UNKNOWN, *BOOTING)
+    counts = (recorded, "so it was") if known else (NodeState.READY, None)
+    assert counts == (looked.readiness["gpu-0"].state, looked.readiness["gpu-0"].reason)
+    assert looked.readiness["gpu-1"] == READY
+    assert [(d.code, d.severity) for d in looked.diagnostics] == [("no-node-key", Severity.WARNING)]
