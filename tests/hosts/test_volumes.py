@@ -233,16 +233,18 @@ def test_with_the_last_thing_there_goes_all_that_was_put_on_a_host(project, mach
 
 
 def test_what_another_project_has_on_a_host_keeps_its_folder(machines, tmp_path):
-    """Whichever goes last takes it away; the next one finds the host as new."""
+    """Its volume as well. Whichever goes last takes the folder away; the next one finds the host as new."""
     ours, theirs = (Nodes(machines, tmp_path, name, fence=lambda: 7) for name in ("ours", "theirs"))
     data, node = Address("volume", "data"), ours.make()
     inputs = of_volume(size="1MB", host=fields(machines, 0))
     made = theirs.provider.create(data, "a" * 32, inputs, {})
     machines[0].sh(f"echo kept > {made['path']}/file")
+    volume = Record(address=data, backend="ssh", inputs=inputs, outputs=made)
+    ours.provider.delete(volume)  # as a copy of their state would have it recorded
     ours.provider.delete(node)
     assert machines[0].sh(f"cat {made['path']}/file; ls {ROOT}/bin").split()[0] == "kept"
     assert len(machines[0].sh(f"ls {ROOT}/bin").split()) == 1
-    theirs.provider.delete(Record(address=data, backend="ssh", inputs=inputs, outputs=made))
+    theirs.provider.delete(volume)
     assert left(machines[0]) == ""
     again = ours.make()
     ours.start(again, "train-0.1", "echo again")
