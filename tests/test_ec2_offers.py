@@ -117,6 +117,7 @@ def test_a_plan_says_of_which_day_its_prices_are(project):
     assert list(plan["cost"]) == [
         "hourly_before",
         "hourly_after",
+        "hourly_at_most",
         "bound_hourly",
         "currency",
         "excludes",
