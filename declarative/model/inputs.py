@@ -18,6 +18,7 @@ from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC041
 from declarative.model.record import dataclass
 from declarative.model.schema.marks import BadValueError
 from declarative.model.spec.amounts import Duration, Size
+from declarative.model.spec.schedule import Retry
 
 if TYPE_CHECKING:
     from declarative.model.spec.task import Task
@@ -338,6 +339,8 @@ def zone_asked(found: Inputs | Mapping[str, Any]) -> str | None:
 def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
     for name in _DURATIONS:
         _notation(Duration, data, name)
+    if found.retry is not None:
+        _notation(Retry, data, "retry")
     if "commands" not in data and found.image is None:
         raise BadDataError("there").at("commands")
     if found.rank >= found.nodes:
@@ -365,7 +368,7 @@ def _check_shape(shape: Shape) -> None:
             raise BadDataError("a number from 0 on").at(item.name).at("resources")
 
 
-def _notation(notation: type[Duration | Size], inputs: Mapping[str, Any], name: str) -> None:
+def _notation(notation: type[Duration | Size | Retry], inputs: Mapping[str, Any], name: str) -> None:
     try:
         if name in inputs:
             notation.parse(inputs[name])
