@@ -186,6 +186,8 @@ def test_names_of_groups_are_checked_like_others(names, code, hint):
         ("task", "retry", {"duration": -1}, "bad-duration"),
         ("task", "retry", {"duration": True}, "wrong-type"),
         ("volume", "auto_cleanup_duration", True, "wrong-type"),
+        ("task", "max_duration", 0, "out-of-range"),
+        ("task", "max_duration", "0h", "out-of-range"),
         ("task", "max_duration", "1h30m", "bad-duration"),
         ("task", "max_duration", "1h 30m", "bad-duration"),
         ("task", "nodes", "0", "out-of-range"),

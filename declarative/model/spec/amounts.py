@@ -277,3 +277,21 @@ class IdleDuration(Duration):
     def json_schema(cls) -> dict[str, Any]:
         """A number of seconds from -1 on, or a string."""
         return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
+
+
+class TimeLimit(Duration):
+    """The longest time that something may take, above zero."""
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-duration`, and `out-of-range` for zero."""
+        limit = super().parse(value)
+        if limit.seconds == 0:
+            hint = "write `off` for no limit, or at least `1s`"
+            raise BadValueError("out-of-range", f"a limit of `{limit.plain()}` lets nothing run", hint)
+        return limit
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number of seconds above zero, or a string."""
+        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}, {"const": False}]}

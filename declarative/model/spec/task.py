@@ -22,6 +22,7 @@ from declarative.model.spec.values import (
     Placement,
     Resources,
     SpotPolicy,
+    TimeLimit,
 )
 
 SHORTEST_WINDOW = 300
@@ -163,7 +164,7 @@ class Task:
         ),
     ] = None
     max_duration: Annotated[
-        Duration | None,
+        TimeLimit | None,
         InPlace(),
         Is(true_is_default=True),
         Doc("A rank that runs longer is stopped, and counts as failed."),

@@ -19,6 +19,7 @@ from declarative.model.spec.amounts import (
     IdleDuration,
     Memory,
     Size,
+    TimeLimit,
     parse_mib,
     show_mib,
     unpadded,
@@ -126,6 +127,7 @@ __all__ = [
     "Memory",
     "Resources",
     "Size",
+    "TimeLimit",
     "parse_mib",
     "show_mib",
 ]
