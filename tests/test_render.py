@@ -1038,6 +1038,13 @@ def test_report_text():
     golden("report.txt", report_text(RESULTS, color=False))
     assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 created.\n"
     assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
+    broken = (RESULTS[0], result("create:volume/a", "failed", error="disk full"))
+    summary = "finished with problems: 1 done, 1 failed, 0 skipped."
+    for title in ("Apply", "Destroy"):
+        then = f" The next `fleetform {title.lower()}` does the rest."
+        assert report_text(broken, color=False, title=title).endswith(f"{title} {summary}{then}\n")
+    hinted = (*broken[:1], replace(broken[1], hint="free some space, and apply again"))
+    assert report_text(hinted, color=False).endswith(f"Apply {summary}\n")
     gone = [result(f"delete:node/gpu-{i}") for i in range(3)]
     done = (*gone, *(result(f"create:node/gpu-{i}") for i in range(1, 4)), result("update:volume/a"))
     text = report_text(done, color=False, forgotten={"delete:node/gpu-0"})

@@ -22,7 +22,13 @@ from declarative.cli.reports import BEGINS, LEAST_CHARS, MAX_CHARS
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.state import Address
 from declarative.planner.types import Drift, Op, Reason
-from declarative.render.approval import PlanDigest, approval_of, differences, read_approval
+from declarative.render.approval import (
+    PlanDigest,
+    RefusedPlanError,
+    approval_of,
+    differences,
+    read_approval,
+)
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown
@@ -477,8 +483,31 @@ def test_differences_are_named():
 @pytest.mark.parametrize("render", [lambda p: plan_markdown(p, MAX_CHARS), plan_html])
 def test_a_report_holds_its_approval(render):
     for plan in (*PLANS.values(), hostile_plan(HOSTILE)):
-        assert read_approval(render(plan)).digest == approval_of(plan).digest
+        if plan.result != "error":
+            assert read_approval(render(plan)).digest == approval_of(plan).digest
     assert read_approval(render(PLANS["many"])) == approval_of(PLANS["many"])
+
+
+@pytest.mark.parametrize("code", ["over-limit", "bad-value"])
+@pytest.mark.parametrize(
+    "render", [lambda p: plan_markdown(p, MAX_CHARS), plan_html, lambda p: json.dumps(plan_json(p))]
+)
+def test_the_report_of_a_refused_plan_holds_no_approval(render, code):
+    """Not even one that a text in it looks like."""
+    evil = approval_of(PLANS["create"]).hidden()
+    finding = Diagnostic(code=code, summary="too much", hint=evil)
+    report = render(replace(PLANS["create"], diagnostics=(finding,)))
+    assert "Digest" not in report
+    with pytest.raises(RefusedPlanError):
+        read_approval(report)
+
+
+def test_the_digest_of_no_state_is_empty():
+    new = plan_json(plan_of(lineage=None))
+    assert new["parts"] == [{"step": "state", "digest": ""}]
+    assert plan_json(plan_of(lineage="ab"))["parts"] == [{"step": "state", "digest": "ab"}]
+    # As in earlier versions.
+    assert new["digest"] == "sha256:d9885ea58dbd385d14a08c391a8256e4479b83a6b9620ac66900f4e53df6021e"
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"digest": 1}', '{"digest": "sha256:1"}'])
@@ -532,6 +561,44 @@ def test_errors_are_reported_too(volumes):
     report = (volumes.path / "plan.md").read_text()
     assert "### fleetform, `project`: the plan has errors" in report
     assert "bad.yaml:3" in report
+
+
+def test_a_project_with_errors_has_its_name(volumes):
+    """If that can be read, whatever else is wrong."""
+    broken = (
+        "type: project\nname: ours\nvariables: {size: 1GB}\nmode: 1\n---\ntype: fleet\nname: x\nnodes: many\n"
+    )
+    for text, name in ((broken, "ours"), (broken.replace("ours", "'${{ var.size }} x'"), "project")):
+        (volumes.path / "bad.yaml").write_text(text)
+        volumes.run("plan", "--report", "plan.md", "--report", "plan.html", code=1)
+        assert volumes.run("plan", "--json", code=1).json["project"] == name
+        assert f"### fleetform, `{name}`: the plan has errors" in (volumes.path / "plan.md").read_text()
+        assert f"<title>fleetform, {name}: " in (volumes.path / "plan.html").read_text()
+
+
+def test_a_refused_plan_is_approved_by_nothing(volumes):
+    files = ("plan.md", "plan.html", "plan.json")
+    good = [fleet(resources={"cpu": 1}), volume(prevent_destroy=False)]
+    refusals = (
+        [fleet(nodes=9, resources={"cpu": 1}), {"type": "project", "limits": {"nodes": 1}}],
+        [fleet(nodes="many")],
+    )
+    for documents in refusals:
+        volumes.declare(*documents)
+        volumes.run("plan", *(word for name in files for word in ("--report", name)), code=1)
+        volumes.declare(*good)
+        for name in files:
+            refused = volumes.run("apply", "--expect", name, code=1).err
+            assert f"the plan in `{name}` was refused: its report approves nothing" in refused
+    assert volumes.run("state", "list").out == ""
+    volumes.run("plan", "--report", "next.md")
+    # Merged before, it stops no later one.
+    volumes.run("apply", "--expect", "next.md", "--earlier", "plan.md")
+
+
+def test_what_names_no_report_is_named(volumes):
+    missing = volumes.run("apply", "--expect", "nofile.md", code=1).err
+    assert "error[not-a-report]: there is no file `nofile.md`, and it is no digest either" in missing
 
 
 def test_what_was_approved_is_applied_and_nothing_else(volumes):

@@ -312,7 +312,7 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     if options["expect"] is not None:
         from declarative.cli.reports import expected
 
-        earlier = [expected(name) for name in options["earlier"]]
+        earlier = [expected(name, earlier=True) for name in options["earlier"]]
         options = {**options, "expect": expected(options["expect"]), "earlier": earlier}
     elif options["earlier"]:
         raise failed("usage", "`--earlier` is about what else was approved", "name the plan: `--expect FILE`")

@@ -144,20 +144,30 @@ def report_options(command: F) -> F:
     return found  # type: ignore[no-any-return]
 
 
-def expected(text: str) -> PlanDigest:
-    """The digest that `--expect` gives, or the file with a report; `Failed` if it is neither."""
-    from declarative.render.approval import PlanDigest, is_digest, read_approval
+def expected(text: str, *, earlier: bool = False) -> PlanDigest:
+    """The digest that `--expect` gives, or the file with a report; `Failed` if it is neither, or the report
+    of a refused plan. An `earlier` refused plan adds nothing to what is approved.
+    """
+    from declarative.render.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
 
     if is_digest(text):
         return PlanDigest(text, {})
     path = Path(text)
     hint = "name a digest (`sha256:…`), or a file of `fleetform plan --report FILE` or `plan --json`"
     try:
+        if not path.exists():
+            raise failed("not-a-report", f"there is no file `{text}`, and it is no digest either", hint)
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise failed("not-a-report", f"`{text}` is no digest, and no report of fleetform", hint)
         return read_approval(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise failed("unreadable", f"`{text}`: {error.strerror}", hint) from None
+    except RefusedPlanError:
+        if earlier:
+            return PlanDigest("", {})
+        summary = f"the plan in `{text}` was refused: its report approves nothing"
+        hint = "mend the errors that it names, plan again, and let that plan be approved"
+        raise failed("not-a-report", summary, hint) from None
     except (ValueError, RecursionError):
         summary = f"`{text}` holds no digest of a plan"
         raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None

@@ -214,11 +214,20 @@ class Session:
         here = self.directory.resolve()
         top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
         return Origin(
-            project=(desired.project.name if desired else None) or here.name or None,
+            project=(desired.project.name if desired else self._declared_name()) or here.name or None,
             environment=None if here == top else here.relative_to(top).as_posix(),
             state=_without_secrets(self.state.url(desired)),
             commit=who(self.directory).revision,
         )
+
+    def _declared_name(self) -> str | None:
+        """The project's name, whatever else is wrong with its files; None if it cannot be read."""
+        from declarative.language.loader import declared_name
+
+        try:
+            return declared_name(self.directory, **self._given())
+        except (Failed, InvalidError, OSError, ValueError):
+            return None
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""

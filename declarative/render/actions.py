@@ -336,4 +336,4 @@ def unplaced_count(plan: Plan) -> str:
         verb = "stays" if len(pending) == 1 else "stay"
         every = len(pending) == len(refusals)
         text += f" now and {verb} pending" if every else f", {len(pending)} of them {verb} pending"
-    return f"{text}; the rest is done all the same" if plan.unplaced.allowed else text
+    return f"{text}; the rest is done all the same" if plan.unplaced.allowed and plan.changes else text

@@ -29,13 +29,17 @@ from declarative.render.text import clean, host_lists, numberless
 
 MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""
+REFUSED = "<!-- fleetform-refused -->"
+"""Stands in place of the approval in the report of a plan that cannot be applied."""
 _OFFER = ("backend", "region", "zone", "instance_type", "spot")
 """What tells offers apart."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
+_MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->|" + re.escape(REFUSED))
 """The last one of a report counts: a text that the report shows may look like one."""
 _MOST_BYTES = 64 << 20
 """The content of an approval, unpacked."""
+_NO_STATE = str(None)
+"""The digest of the part `state` if there is none. Another one would change the digests of plans."""
 _MOST_CHARS = 80
 """Of a value in a difference."""
 
@@ -54,7 +58,10 @@ class PlanDigest:
         """The digest and its parts as JSON."""
         return {
             "digest": self.digest,
-            "parts": [{"step": step, "digest": found} for step, found in self.parts.items()],
+            "parts": [
+                {"step": step, "digest": "" if found == _NO_STATE else found}
+                for step, found in self.parts.items()
+            ],
         }
 
     def hidden(self, room: int | None = None) -> str:
@@ -320,18 +327,25 @@ def _is_done(
 # -------------------------------------------------------------------------------------------- reading
 
 
+class RefusedPlanError(ValueError):
+    """The report is of a plan with errors: nobody could approve it."""
+
+
 def is_digest(text: str) -> bool:
     """Whether it is a digest and not a file's name."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def read_approval(text: str) -> PlanDigest:
-    """The approval in `plan --json`, or in a report; ValueError if there is none.
+    """The approval in `plan --json`, or in a report; ValueError if there is none, `RefusedPlanError` if the
+    plan could not be applied.
 
     The digest is what was approved. Content that it does not cover is not used.
     """
-    marked = _MARKED.findall(text)
-    data = json.loads(marked[-1] if marked else text)
+    marked = [] if text.startswith("{") else _MARKED.findall(text)
+    data = {"result": "error"} if marked and not marked[-1] else json.loads(marked[-1] if marked else text)
+    if isinstance(data, dict) and data.get("result") == "error":
+        raise RefusedPlanError
     digest = data.get("digest") if isinstance(data, dict) else None
     if not isinstance(digest, str) or not is_digest(digest):
         raise ValueError("no digest")

@@ -12,7 +12,7 @@ from declarative.model.state import rank_name
 from declarative.planner.differences import addresses
 from declarative.planner.types import Action, NodePreview, Op, Plan
 from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
-from declarative.render.approval import approval_of
+from declarative.render.approval import REFUSED, approval_of
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.fallbacks import fallback_lines
 from declarative.render.plan import (
@@ -67,7 +67,7 @@ def plan_html(plan: Plan) -> str:
     """The page. The same plan gives the same bytes."""
     from markupsafe import Markup
 
-    approval = approval_of(plan)
+    approval = None if plan.result == "error" else approval_of(plan)
     [*summary] = map(clean, summary_lines(plan, _PLAIN))
     return rendered(
         "report.html.jinja",
@@ -75,9 +75,9 @@ def plan_html(plan: Plan) -> str:
         origin=origin_text(plan.origin),
         project=clean(plan.origin.project or ""),
         summary=summary,
-        digest=approval.digest,
+        digest=approval.digest if approval else None,
         parts=list(_parts(plan)),
-        hidden=Markup(approval.hidden()),  # noqa: S704 (it holds none of HTML's characters)
+        hidden=Markup(approval.hidden() if approval else REFUSED),  # noqa: S704 (it holds none of HTML's characters)
         script=SCRIPT,
     )
 

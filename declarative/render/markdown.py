@@ -27,7 +27,7 @@ from declarative.render.actions import (
     grouped,
     unstarted_lines,
 )
-from declarative.render.approval import approval_of
+from declarative.render.approval import REFUSED, approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.fallbacks import at_most_text, fallback_lines
 from declarative.render.plan import (
@@ -67,8 +67,9 @@ NOT_NAMED = (
 
 NOT_SHOWN = (
     "\n**The values of {actions} are not shown here{commands}: a report of {limit:,} characters has no room "
-    "for them.** The digest covers them all the same. Look at `fleetform plan` before you approve this.\n"
+    "for them.** {then}\n"
 )
+COVERED = "The digest covers them all the same. Look at `fleetform plan` before you approve this."
 ACTIONS = "All actions"
 MOST_ORIGIN = 500
 """Characters of where a plan comes from: a report has to have room for more."""
@@ -106,10 +107,13 @@ def fenced(lines: Iterable[str], language: str = "text") -> str:
 def plan_markdown(plan: Plan, max_chars: int) -> str:
     """The report in at most `max_chars` characters. Its frame and all counts take up to 4,000."""
     entries = entries_of(plan)
-    approval = approval_of(plan)
     project = f", {_code(plan.origin.project)}" if plan.origin.project else ""
     head = "\n".join([HEAD, f"### fleetform{project}: {_title(plan)}", "", *_summary(plan)]) + "\n"
-    foot = f"\nDigest: `{approval.digest}`\n\n{approval.hidden(max_chars // 2)}\n"
+    if plan.result == "error":
+        foot = f"\n{REFUSED}\n"
+    else:
+        approval = approval_of(plan)
+        foot = f"\nDigest: `{approval.digest}`\n\n{approval.hidden(max_chars // 2)}\n"
     sections = _sections(plan, entries)
     actions = next(section for section in sections if section.title == ACTIONS)
     for notice in ("", _not_shown(plan, max_chars)):
@@ -126,7 +130,9 @@ def _not_shown(plan: Plan, max_chars: int) -> str:
     """What a report says that has no room for the values of its actions."""
     ranks = len([a for a in plan.actions if a.op is not Op.DELETE and a.address.kind == "rank"])
     commands = f", among them the commands of {plural(ranks, 'rank')}" if ranks else ""
-    return NOT_SHOWN.format(actions=plural(len(plan.actions), "action"), commands=commands, limit=max_chars)
+    then = "`fleetform plan` shows them." if plan.result == "error" else COVERED
+    actions = plural(len(plan.actions), "action")
+    return NOT_SHOWN.format(actions=actions, commands=commands, limit=max_chars, then=then)
 
 
 def _title(plan: Plan) -> str:

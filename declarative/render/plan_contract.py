@@ -254,14 +254,15 @@ def plan_schema() -> Schema:
             RESULTS,
         ),
         digest=text(
-            "The digest of what the plan does, for `apply --expect`.", pattern="^sha256:[0-9a-f]{64}$"
+            "What the plan does; for `apply --expect`. With the result `error` it approves nothing.",
+            pattern="^sha256:[0-9a-f]{64}$",
         ),
         parts=list_of(
             "The parts of the digest: with them, `apply --expect FILE` names the differences.",
             record(
                 "Alike actions.",
                 step=text("The step: `create node/gpu-[0-3]`."),
-                digest=text("The digest of its details; empty if it has none."),
+                digest=text("The digest of its details; empty if it has none, or if there is no state yet."),
             ),
         ),
         moved=_moved(),

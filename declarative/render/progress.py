@@ -191,7 +191,9 @@ def _summary(results: Sequence[ActionResult], paint: Paint, title: str, forgotte
     if any(item.error == INTERRUPTED for item in results):
         verdict, then = "was interrupted", " Run it again to go on."
     else:
-        verdict, then = "finished with problems", ""
+        says_it = any(item.hint and "again" in item.hint for item in results)
+        then = "" if says_it else f" The next `fleetform {title.lower()}` does the rest."
+        verdict = "finished with problems"
     return paint("red", f"{title} {verdict}: {done} done, {failed} failed, {skipped} skipped.{then}")
 
 

@@ -12,13 +12,14 @@ from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from declarative.language.loader.documents import classify, decode_all, shown_span, skipped
 from declarative.language.loader.file_lists import CannotSendError, Sender
 from declarative.language.loader.files import ProjectFiles
 from declarative.language.loader.findings import Findings
 from declarative.language.loader.project import (
+    ProjectFile,
     check_moved,
     check_removed,
     complete,
@@ -26,11 +27,13 @@ from declarative.language.loader.project import (
     excluded,
     find_project,
     limit_places,
+    name_of,
     settle,
     state_of,
 )
 from declarative.language.loader.references import assemble
 from declarative.language.source import Document
+from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, Desired, TaskWant
@@ -98,22 +101,35 @@ def load(
     return Loaded(desired, files.names(), findings.finish())
 
 
-def declared_state(
+def declared_state(directory: Path, **given: Any) -> str | None:
+    """The state's place as declared, even if other things in the project are wrong; None if not declared.
+
+    `given` are the files and variables as `load` gets them. ValueError if it is declared and cannot be worked
+    out.
+    """
+    return state_of(*_first(directory, **given))
+
+
+def declared_name(directory: Path, **given: Any) -> str | None:
+    """The project's name as declared, even if other things in the project are wrong; None if it has none, or
+    one that cannot be worked out. `given` are the files and variables as `load` gets them.
+    """
+    return name_of(*_first(directory, **given))
+
+
+def _first(
     directory: Path,
     *,
     named: Sequence[Path] = (),
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
-) -> str | None:
-    """The state's place as declared, even if other things in the project are wrong; None if not declared.
-
-    ValueError if it is declared and cannot be worked out.
-    """
+) -> tuple[ProjectFile, TemplateScope]:
+    """What is read before anything else: the project document and the variables' values."""
     findings = Findings()
     raw = classify(ProjectFiles(directory, findings).own(named, excluded), findings)
     project = declared(find_project(raw, findings), findings)
-    return state_of(project, settle(project, findings, variables or {}, var_files, environ or {}))
+    return project, settle(project, findings, variables or {}, var_files, environ or {})
 
 
 _SQLITE = "sqlite:///"

@@ -146,6 +146,16 @@ def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
     return found.state
 
 
+def name_of(project: ProjectFile, scope: TemplateScope) -> str | None:
+    """The declared name, whatever else is wrong in the document; None if there is none that is valid."""
+    document = project.document
+    if document is None:
+        return None
+    data, faults = evaluated("project", document, scope, but="variables")
+    part = None if ("name",) in faults else _part(data, "name")
+    return part.name if part else None
+
+
 def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> None:
     """Report `removed` entries for things that are still declared."""
     if project.document is None:
