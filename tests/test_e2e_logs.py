@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cli import Project, ended, fleet, lines, task, until
+from tests.cli import Project, ended, fleet, lines, release, task, until
 
 pytestmark = pytest.mark.slow
 SAYS = "n=$(cat {0}/n 2>/dev/null || echo 0); echo $((n + 1)) > {0}/n; echo attempt $((n + 1))"
@@ -37,8 +37,16 @@ def test_the_output_of_a_failed_attempt_is_read_where_it_ran(project: Project):
     unknown = project.run("logs", "job", "--attempt", "9", code=1).err
     assert unknown.startswith("error[unknown-attempt]: task/job has no attempt 9 that is remembered")
     assert "its attempts are 1, 2, 3" in unknown
-    for wrong in (("--previous", "-f"), ("--attempt", "1", "--previous")):
-        assert "error[usage]" in project.run("logs", "job", *wrong, code=1).err
+    for earlier in (["--previous"], ["--attempt", "1"]):
+        ended_attempt = project.run("logs", "job", *earlier, "-f", code=1).err
+        assert ended_attempt.startswith(
+            "error[usage]: an earlier attempt has ended: there is nothing to follow"
+        )
+    for more in ([], ["-f"]):
+        both = project.run("logs", "job", "--attempt", "1", "--previous", *more, code=1).err
+        assert both.startswith("error[usage]: `--attempt` and `--previous` both say which attempt")
+        assert "write one of the two" in both
+    assert project.logs("job", "--attempt", "3", "-f") == "attempt 3\n"
     project.run("destroy", "--auto-approve")
     gone = project.run("logs", "job", "--previous", code=1).err
     assert gone.startswith("error[gone]: the output of attempt 3 of rank/job-0 is gone: it was on node/gpu-")
@@ -80,3 +88,18 @@ def test_lines_that_come_while_somebody_follows_have_their_time(project: Project
     assert before == f"{'-':24} before"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z after", after)
     assert project.logs("job", "--timestamps") == f"{'-':24} before\n{'-':24} after\n"
+
+
+def test_the_running_attempt_is_followed_by_its_number_and_no_later_one(project: Project):
+    go, up = project.path / "go", project.path / "up"
+    project.declare(fleet(), task("job", SAYS.format(project.path), release(go)))
+    project.apply()
+    with up.open("wb") as out:
+        follower = project.start("logs", "job/0", "--attempt", "1", "-f", stdout=out)
+    until(lambda: lines(up) == ["attempt 1"])
+    project.apply("--replace", "task/job")
+    assert ended(follower).code == 0
+    assert "attempt 2" not in lines(up)
+    until(lambda: project.logs("job") == "attempt 2\n")
+    go.touch()
+    assert project.logs("job", "--attempt", "2", "-f") == "attempt 2\n"

@@ -113,11 +113,14 @@ def logs_command(
     state = store.read()
     state = observed(session, desired, state) if state.intents else state
     earlier = attempt is not None or previous
-    if earlier and (follow or (previous and attempt is not None)):
+    if previous and attempt is not None:
+        summary = "`--attempt` and `--previous` both say which attempt"
+        raise failed("usage", summary, "write one of the two")
+    records = _earlier(store, state, task, wanted, attempt) if earlier else find_ranks(state, task, wanted)
+    if follow and not all(state.get("rank", r.address.name) == r for r in records):
         raise failed(
             "usage", "an earlier attempt has ended: there is nothing to follow", "leave out `--follow`"
         )
-    records = _earlier(store, state, task, wanted, attempt) if earlier else find_ranks(state, task, wanted)
     backends = session.backends(desired, state)
     sources = [LogSource(record, _node(record, state), backends) for record in records]
     printer = Printer(
@@ -132,7 +135,8 @@ def logs_command(
 
         def look() -> tuple[list[Record], State]:
             state = store.read()
-            return [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)], state
+            found = [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)]
+            return [r for r in found if attempt in (None, r.generation)], state
 
         def source(record: Record, state: State) -> LogSource | None:
             node = node_of(record, state)
