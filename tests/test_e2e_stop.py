@@ -82,10 +82,17 @@ def test_a_stopped_task_can_be_renamed_and_destroyed(full: Project):
 
 
 def test_stop_of_what_was_never_declared_or_applied_is_an_error(project: Project):
-    project.declare(fleet(), task("job", "true"))
-    assert project.run("stop", "job", code=1).err.startswith("error[not-run]")
+    """Before the first `apply` nothing waits either: then the declaration is what has to change."""
+    project.declare(fleet(), task("job", "true"), task("late", "true", **PLACE))
+    for name in ("job", "late"):
+        unapplied = project.run("stop", name, code=1).err
+        assert unapplied.startswith(f"error[not-run]: task/{name} has not run")
+        assert "nothing was applied yet, so there is nothing to stop" in unapplied
+        assert "take the task out of the YAML" in unapplied
     project.apply("--wait")
-    assert project.run("stop", "other", code=1).err.startswith("error[not-run]")
+    other = project.run("stop", "other", code=1).err
+    assert other.startswith("error[not-run]: task/other has not run")
+    assert "nothing was applied yet" not in other
 
 
 @pytest.mark.slow

@@ -350,7 +350,13 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
         # Beside what runs unrecorded, nothing waits: `apply` refuses to start the task a second time.
         want = desired.tasks.get(task) if desired and state.lineage and not strays else None
         if not ranks_of(state, task) and not strays and want is None:
-            raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
+            hint = "`fleetform status` lists the tasks"
+            if desired and task in desired.tasks and not state.lineage:
+                hint = (
+                    "nothing was applied yet, so there is nothing to stop; take the task out of the YAML, "
+                    "and the first `fleetform apply` does not start it"
+                )
+            raise failed("not-run", f"task/{task} has not run", hint)
         writer.log("stop", Address("task", task))
         stop_task(writer, backends, task, now, note, want=want, silent=silent)
         results = delete_orphans(strays, state, backends, progress, threading.Event())
