@@ -819,3 +819,12 @@ def test_a_number_is_not_raised_while_others_share_the_lock(tmp_path):
     with one.held():
         pass
     assert (tmp_path / ".epoch").read_text() == "10\n"
+
+
+def test_a_thing_is_removed_after_one_that_was_gone_already(place):
+    """The first delete of this command is of a volume that somebody removed."""
+    volume, node, command = place.volume("data-0"), place.node("gpu-0"), place.provider
+    shutil.rmtree(root(place) / "volumes" / "data-0")
+    command.delete(volume)
+    command.delete(node)
+    assert not (root(place) / "nodes" / "gpu-0").exists()

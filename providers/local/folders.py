@@ -219,8 +219,8 @@ class Folders:
 
     def remove(self, meta: Meta) -> None:
         """Remove a thing: at once by its name, then its content, never through a link."""
+        _mkdir(f"{self.root}/trash", 0o700)  # always: a sweep for a thing that was absent makes none
         if not self._swept:
-            self._open(self.root / "trash")
             self.sweep(meta.address)
         at, gone = self.at(meta.address), f"{self.root}/trash/{self._mark(meta.address)}.{meta.key}"
         try:
