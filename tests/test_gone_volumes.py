@@ -12,11 +12,12 @@ import pytest
 
 from declarative.model.spec.reconcile import Cause
 from declarative.model.state import Address, Intent
+from declarative.model.status import RankState
 from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
 from declarative.planner.permit import causes_of
 from declarative.planner.types import Reason
-from tests.cli import Project, fleet, lines, task, until, volume
+from tests.cli import Project, fleet, lines, processes, task, until, volume
 from tests.model import World, offers_of
 from tests.model import project as declared
 from tests.rounds import Clock, Here
@@ -31,9 +32,11 @@ def wanted(volumes=({"name": "data"},), **fields):
 
 
 def world_without_its_volume(**fields):
+    """Its task has ended, too."""
     world = World()
     world.apply(world.plan(wanted(**fields)))
     world.gone.add(DATA)
+    world.end("train-0", RankState.FAILED)
     return world
 
 
@@ -76,6 +79,34 @@ def test_one_that_comes_back_is_as_it_was():
     assert "create:volume/data" not in ids(again)
 
 
+def test_a_rank_that_runs_on_it_is_left_alone():
+    """One wrong listing ends no work: the rank is neither lost nor stopped, and keeps all that it holds."""
+    world = World()
+    world.apply(world.plan(wanted(retry=True)))
+    before = world.state()
+    world.gone.add(DATA)
+    for _ in range(2):
+        known = effective(world.state(), world.inventory(wanted(retry=True)))
+        assert (before.records, before.ranks) == (known.records, known.ranks)
+        plan = world.plan(wanted(retry=True))
+        assert ids(plan) == []
+        assert [d.code for d in plan.diagnostics] == ["volume-gone"]
+        world.settle()
+    world.gone.clear()
+    assert ids(world.plan(wanted(retry=True))) == []
+    assert (before.records, before.ranks) == (world.state().records, world.state().ranks)
+
+
+def test_a_rank_that_runs_on_it_is_lost_with_its_node():
+    world = World()
+    world.apply(world.plan(wanted()))
+    node = Address("node", "pair-0")
+    world.gone |= {DATA, node}
+    known = effective(world.state(), world.inventory(wanted()))
+    assert known.ranks["train-0"].state is RankState.LOST
+    assert {DATA, Address("rank", "train-0")} == {*known.records}
+
+
 def test_only_a_request_makes_an_empty_one():
     """Its record is forgotten and nothing deleted: if the listing was wrong, the old one is an orphan."""
     world = world_without_its_volume(retry=True)
@@ -93,6 +124,7 @@ def test_an_alternative_is_taken():
     world = World()
     world.apply(world.plan(wanted(volumes)))
     world.gone.add(DATA)
+    world.end("train-0", RankState.FAILED)
     either = {"mounts": {"/d": ["data", "other"]}, "retry": True}
     plan = world.plan(wanted(volumes, **either), requested=frozenset({"task/train"}))
     assert "create:attachment/train-0.other" in ids(plan)
@@ -137,6 +169,35 @@ def test_what_a_cut_short_command_deleted_is_made_anew():
 
 
 # ------------------------------------------------------------------------------- by the installed command
+
+
+@pytest.fixture
+def running(tmp_path: Path):
+    """A project whose task runs on a volume."""
+    project = Project(tmp_path)
+    project.declare(fleet(nodes=1), volume(), task("long", "sleep 4321", volumes=["data:/data"]))
+    project.apply()
+    yield project
+    project.clean_up()
+
+
+@pytest.mark.slow
+def test_no_command_ends_what_runs_on_it(running: Project):
+    """It comes back from elsewhere, and nothing has happened."""
+    (before,) = running.ranks("long").values()
+    data, away = running.local / "volumes" / "data", running.path / "away"
+    data.rename(away)
+    assert not running.plan(code=0)["actions"]
+    running.apply(code=None)
+    running.run("reconcile", "--once", code=None)
+    (during,) = running.ranks("long").values()
+    assert (before["state"], before["attempt"]) == (during["state"], during["attempt"])
+    assert processes(running.node("gpu-0"))
+    away.rename(data)
+    running.no_changes()
+    assert not running.plan()["drift"]
+    running.apply("--replace", "task/long")
+    assert running.ranks("long")[0]["state"] == "running"
 
 
 @pytest.fixture

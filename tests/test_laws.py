@@ -326,7 +326,9 @@ def test_protected_volumes_are_never_lost(found, seed):
 @LAW
 @given(pairs(), SEEDS)
 def test_a_volume_that_is_gone_is_not_made_anew_by_itself(found, seed):
-    """Whatever is declared then: no plan makes it, or gives it to a rank, until somebody asks for another."""
+    """Whatever is declared then: no plan makes it, or gives it to a rank, until somebody asks for another. A
+    rank that runs on it keeps it.
+    """
     rng = random.Random(seed)
     world = lived(found[0], rng)
     for record in world.of("volume"):
@@ -340,9 +342,13 @@ def test_a_volume_that_is_gone_is_not_made_anew_by_itself(found, seed):
     assert not {a.name for a in gone}.intersection(
         volume
         for place in plan.reservations
-        if place.status is not ReservationStatus.RELEASED
+        if place.status is ReservationStatus.NEW
         for volume in place.volumes.values()
     )
+    known = effective(world.state(), world.inventory(desired))
+    assert world.running() == [
+        r.address.name for r in known.of("rank") if known.ranks[r.address.name].state is RankState.RUNNING
+    ]
     assert {str(a) for a in gone} == {d.address for d in plan.diagnostics if d.code == "volume-gone"}
     anew = world.plan(desired, requested=frozenset(map(str, gone)))
     kept = {a for a in gone if desired.volumes[a.name].cleanup is None}  # others are made for the next task

@@ -220,11 +220,12 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
     """Forget gone things, and first the attachments and reservations that need them. A lost volume stays
-    recorded; it is only noted that it is gone.
+    recorded, with what ranks hold of it; it is only noted that it is gone.
     """
-    gone, lost = seen.inventory.gone, seen.inventory.lost
+    lost = seen.inventory.lost
+    gone = seen.inventory.gone - lost
     let_go(writer, gone, state, now)
-    for address in sorted(gone - lost):
+    for address in sorted(gone):
         if address in state.records:
             writer.forget(address)
     notes: dict[Address, Mapping[str, object]] = {}

@@ -102,9 +102,11 @@ def rank_of(record: Record) -> str | None:
 
 
 def _lost(state: State, inventory: Inventory) -> dict[str, str]:
-    """Ranks that hold something gone, or something on a node that was given up, and what that is."""
+    """Ranks that hold something gone, or something on a node that was given up, and what that is. No rank is
+    lost with a `lost` volume: one wrong listing would end it. Its node says when it has ended.
+    """
     causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
-    for address in inventory.gone:
+    for address in inventory.gone - inventory.lost:
         why = inventory.ended.get(address)
         causes[address] = f"{address} is gone" + (f": {why}" if why else "")
     out: dict[str, str] = {}
@@ -117,16 +119,17 @@ def _lost(state: State, inventory: Inventory) -> dict[str, str]:
 
 def effective(state: State, inventory: Inventory) -> State:
     """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks.
-    A volume that is `lost` stays recorded.
+    A volume that is `lost` stays recorded, with the ranks that run on it.
     """
     records = {**state.records, **inventory.recovered}
-    for address in inventory.gone - inventory.lost:
+    vanished_things = inventory.gone - inventory.lost
+    for address in vanished_things:
         records.pop(address, None)
     ranks = {**state.ranks, **inventory.ranks}
     for lost, cause in _lost(state, inventory).items():
         if Address("rank", lost) in records and not (lost in ranks and ranks[lost].state.ended):
             ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
-    kept = _kept(records, {name for name, status in ranks.items() if status.state.ended}, inventory.gone)
+    kept = _kept(records, {name for name, status in ranks.items() if status.state.ended}, vanished_things)
     return replace(
         state,
         records=kept,

@@ -216,7 +216,8 @@ def gone_volume(desired: Desired, name: str) -> Diagnostic:
     address = f"volume/{name}"
     summary = f"{address} is gone, and is not made anew by itself: a new one would be empty"
     hint = (
-        f"nothing has to be done if it comes back; `fleetform apply --replace {address}` makes an empty one; "
+        "a task that runs on it is left alone, and nothing has to be done if it comes back; "
+        f"`fleetform apply --replace {address}` makes an empty one; "
         f"to forget it, remove its document and write `removed: [{{from: {address}, destroy: false}}]`"
     )
     return finding(desired, address, "volume-gone", summary=summary, hint=hint, severity=Severity.WARNING)
