@@ -217,6 +217,21 @@ def lived(tmp_path: Path):
     project.clean_up()
 
 
+@pytest.mark.slow
+def test_one_that_comes_back_after_its_task_ended_is_free(running: Project):
+    """It comes back with the attachment of a rank that has ended since; that one holds it no more."""
+    data, away = running.local / "volumes" / "data", running.path / "away"
+    data.rename(away)
+    running.run("stop", "long")
+    running.apply(code=None)
+    assert running.ranks("long")[0]["state"] == "stopped"
+    away.rename(data)
+    assert (data / "attachment.json").exists()
+    running.apply("--replace", "task/long")
+    assert running.ranks("long")[0]["state"] == "running"
+    assert not running.plan()["drift"]
+
+
 def made_nothing(project):
     return not (project.local / "volumes" / "data").exists()
 

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution
@@ -32,9 +33,10 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
+from declarative.model.inputs import AttachmentInputs
 from declarative.model.state import GONE_SINCE, NOTICED, Address, Intent, Record, State
-from declarative.model.status import RankState, RankStatus
-from declarative.planner.inventory import Inventory, effective, vanished
+from declarative.model.status import NodeState, RankState, RankStatus
+from declarative.planner.inventory import Inventory, effective, unstarted, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
@@ -105,6 +107,7 @@ def settle(
     _forget(writer, seen, before, now)
     _stop_gangs(writer, backends, seen, now, note)
     release_ended(writer, backends, now)
+    _detach_returned(writer, backends, seen)
     state = writer.state()
     if _lacks_dates(state):
         writer.note_detached()
@@ -220,10 +223,12 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
     """Forget gone things, and first the attachments and reservations that need them. A lost volume stays
-    recorded, with what ranks hold of it; it is only noted that it is gone.
+    recorded, with the attachments of ranks that were started; it is only noted that it is gone.
     """
     lost = seen.inventory.lost
     gone = seen.inventory.gone - lost
+    for address in unstarted(state.records, state, seen.inventory):
+        writer.forget(address, observed=True)
     let_go(writer, gone, state, now)
     for address in sorted(gone):
         if address in state.records:
@@ -267,6 +272,28 @@ def free(
     detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
     if all(detached):
         writer.release(reservation.address, now(), observed=observed)
+
+
+def _detach_returned(writer: Writer, backends: Backends, seen: Seen) -> None:
+    """Detach volumes that were gone when their ranks ended, and came back with the attachments of these
+    ranks: no other rank could have them. Where a node does not answer, or a rank runs unrecorded, they stay.
+    """
+    attachments = [o for o in seen.orphans if isinstance(o.thing.typed, AttachmentInputs)]
+    if not attachments:
+        return
+    state = writer.state()
+    unrecorded = {o.thing.address.name for o in seen.orphans if o.thing.address.kind == "rank"}
+    for orphan in attachments:
+        thing, asked = orphan.thing, orphan.thing.typed
+        assert isinstance(asked, AttachmentInputs)
+        node = seen.inventory.readiness.get(asked.node)
+        over = asked.rank not in unrecorded and state.has_ended(asked.rank)
+        if over and state.get("rank", asked.rank) and node is not None and node.state is NodeState.READY:
+            made = Record(
+                address=thing.address, backend=orphan.backend, inputs=thing.inputs, outputs=thing.outputs
+            )
+            with contextlib.suppress(ProviderError):
+                call(partial(backends.get(made.backend).delete, made))
 
 
 def _failed(state: State, rank: str) -> bool:

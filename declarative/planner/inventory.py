@@ -122,14 +122,17 @@ def effective(state: State, inventory: Inventory) -> State:
     A volume that is `lost` stays recorded, with the ranks that run on it.
     """
     records = {**state.records, **inventory.recovered}
-    vanished_things = inventory.gone - inventory.lost
-    for address in vanished_things:
+    for address in (inventory.gone - inventory.lost) | unstarted(records, state, inventory):
         records.pop(address, None)
     ranks = {**state.ranks, **inventory.ranks}
     for lost, cause in _lost(state, inventory).items():
         if Address("rank", lost) in records and not (lost in ranks and ranks[lost].state.ended):
             ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
-    kept = _kept(records, {name for name, status in ranks.items() if status.state.ended}, vanished_things)
+    kept = _kept(
+        records,
+        {name for name, status in ranks.items() if status.state.ended},
+        inventory.gone - inventory.lost,
+    )
     return replace(
         state,
         records=kept,
@@ -137,6 +140,17 @@ def effective(state: State, inventory: Inventory) -> State:
         readiness={**state.readiness, **inventory.readiness},
         strays={**inventory.strays, **_others(kept, inventory)},
         silent=inventory.silent,
+    )
+
+
+def unstarted(records: Mapping[Address, Record], state: State, inventory: Inventory) -> frozenset[Address]:
+    """The attachments of `lost` volumes for ranks that were not started: these wait for the volume."""
+    begun = {*records, *(intent.address for intent in state.intents)}
+    return frozenset(
+        address
+        for address, record in (records.items() if inventory.lost else ())
+        if address.kind == "attachment" and record.needs & inventory.lost
+        if Address("rank", record.attachment.rank) not in begun
     )
 
 
