@@ -151,6 +151,25 @@ def test_contradictions(project, entries, message):
     assert message in done.err
 
 
+@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.parametrize("count", [{}, {"count": 2}])
+def test_a_rename_to_what_is_not_declared(project, count, protected):
+    words = {**count, "prevent_destroy": protected}
+    project.declare(fleet("rack", prevent_destroy=protected), volume("data", **words))
+    project.apply()
+    wrong = moved(("fleet/rack", "fleet/stac"), ("volume/data", "volume/stor"))
+    project.declare(fleet("stack", prevent_destroy=protected), volume("store", **words), wrong)
+    found = project.run("plan", code=1 if protected else 0).err
+    assert ("error[protected]" in found) is protected
+    for kind, name in (("volume", "stor"), ("fleet", "stac")):
+        meant = f"{kind}/{'store' if kind == 'volume' else 'stack'}"
+        text = f"`moved` renames it to `{kind}/{name}`, which is not declared: did you mean `{meant}`?"
+        assert found.count(text) >= 1 + protected
+    assert "if it was renamed" not in found
+    if protected:
+        assert "If it is to go, write in the `project` document `removed: [{from: volume/stor" in found
+
+
 def test_a_volume_gets_a_count(project):
     """`data` becomes `data-0`."""
     project.declare(volume("data"))

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from declarative.model.schema import decode
+from declarative.model.schema import BadValueError, decode
 from declarative.model.spec import Task
+from declarative.model.spec.mounts import Mount
+from declarative.model.spec.project import Removed
+from declarative.model.spec.schedule import Retry
 
 WAIT = {"on_events": ["no-capacity"]}
 
@@ -64,6 +67,25 @@ def test_an_event_that_nobody_knows_is_an_error():
 )
 def test_a_number_of_attempts_is_from_one_on(most, code):
     assert read({"max_attempts": most})[1] == [(code, ("retry", "max_attempts"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Retry, "false", "false"),
+        (Retry, {"max_attempts": "2"}, "2"),
+        (Removed, {"from": "volume/data", "destroy": "false"}, "false"),
+        (Mount, {"instance_path": "/a", "path": "/b", "optional": "true"}, "true"),
+    ],
+)
+def test_a_value_in_quotes_is_to_be_written_without(kind, value, text):
+    with pytest.raises(BadValueError) as bad:
+        kind.parse(value)
+    assert f"write it without quotes: `{text}`" == bad.value.hint
+    other = "maybe" if value == text else {k: "maybe" if v == text else v for k, v in value.items()}
+    with pytest.raises(BadValueError) as bad:
+        kind.parse(other)
+    assert "without quotes" not in str(bad.value.hint)
 
 
 @pytest.mark.parametrize(

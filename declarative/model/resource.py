@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from declarative.model.blocks import Shape, gpu_order, split
-from declarative.model.diagnostic import Span
+from declarative.model.diagnostic import Span, suggest
 from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.manifest import Manifest
 from declarative.model.record import dataclass
@@ -215,6 +215,16 @@ class Desired:
         """The entry of `limits.protected` that names one of these."""
         patterns = self.project.limits.protected
         return next((p for p in patterns if any(fnmatchcase(a, p) for a in addresses)), None)
+
+    def wrongly_moved(self, address: str) -> str | None:
+        """The hint if `moved` renames something to this undeclared address; None if it does not."""
+        target = self.project.moved.target(address)
+        if target is None:
+            return None
+        volumes = {want.declared_by for want in self.volumes.values()}
+        known = {"fleet": {f"fleet/{n}" for n in self.fleets}, "task": {f"task/{n}" for n in self.tasks}}
+        near = suggest(target, known.get(target.partition("/")[0], volumes))
+        return f"`moved` renames it to `{target}`, which is not declared: {near or 'correct that `to`'}"
 
     def protects(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
         """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""

@@ -348,6 +348,7 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
                 f"`moved: [{{from: fleet/{decision.node.fleet}, to: fleet/NEW}}]`; "
                 "else declare it again with `prevent_destroy: false`, apply, and remove it then"
             )
+            hint = fleets.desired.wrongly_moved(f"fleet/{decision.node.fleet}") or hint
         out.append(
             Diagnostic(
                 code="protected",

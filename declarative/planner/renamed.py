@@ -39,7 +39,8 @@ def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
                     f"{target}-0" if f"{target}-0" in desired.places else target,
                     "looks-renamed",
                     summary=f"{source} is declared no more, and {target} is new and has the same fields",
-                    hint=f"if it was renamed, write `moved: [{{from: {source}, to: {target}}}]` in the "
+                    hint=desired.wrongly_moved(source)
+                    or f"if it was renamed, write `moved: [{{from: {source}, to: {target}}}]` in the "
                     "`project` document: then it is kept",
                     severity=Severity.WARNING,
                 )

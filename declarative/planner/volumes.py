@@ -134,7 +134,11 @@ def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagn
     for name in lost:
         family, _, number = name.rpartition("-")
         numbers = families[family] if number.isdecimal() else []
-        hint = _undeclared(name, numbers, left[f"volume/{family}"] if numbers else 0, near=family in near)
+        wrong = desired.wrongly_moved(f"volume/{name}")
+        count = left[f"volume/{family}"] if numbers else 0
+        hint = _undeclared(name, numbers, count, near=family in near, renames=wrong is None)
+        if wrong:
+            hint = f"{wrong}{'' if wrong.endswith('?') else '.'} If it is to go, {hint}"
         errors.append(_kept_from(desired, f"volume/{name}", "be deleted", hint))
     return errors
 
@@ -354,10 +358,10 @@ def _waits(desired: Desired, name: str) -> Diagnostic:
     return finding(desired, address, "volume-waits", summary=summary, hint=hint, severity=Severity.WARNING)
 
 
-def _undeclared(name: str, numbers: Sequence[int], left: int, *, near: bool) -> str:
+def _undeclared(name: str, numbers: Sequence[int], left: int, *, near: bool, renames: bool) -> str:
     """What to do about a protected volume whose declaration, where `prevent_destroy: false` would go, is not
     there. `numbers` are those of its name that are lost, in order, `left` counts those that are declared;
-    `near`: others of the name are declared.
+    `near`: others of the name are declared; `renames`: it may have been renamed.
 
     Volumes of one count or one task get the same hint, so that they can be shown as one.
     """
@@ -368,7 +372,7 @@ def _undeclared(name: str, numbers: Sequence[int], left: int, *, near: bool) -> 
         address, renamed = f"volume/{family}", "they were"
     first = f"`moved: [{{from: {address}, to: volume/NEW}}]` if {renamed} renamed, else "
     hint = (
-        f"write in the `project` document {'' if left else first}"
+        f"write in the `project` document {first if renames and not left else ''}"
         f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
         "or `destroy: true` to delete it"
     )

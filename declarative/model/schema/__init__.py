@@ -18,6 +18,7 @@ from declarative.model.schema.marks import (
     fields_of,
     in_place,
     raise_all,
+    unquoted,
 )
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "object_schema",
     "raise_all",
     "templated",
+    "unquoted",
     "validate",
 ]

@@ -114,6 +114,15 @@ def describe(value: object) -> str:
     return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
+def unquoted(value: object, wanted: tuple[type, ...], otherwise: str) -> str:
+    """The hint for a value that is text because of its quotes: `"false"`, `"2"`; else another hint."""
+    text = value.strip() if isinstance(value, str) else ""
+    is_meant = (bool in wanted and text in ("true", "false")) or (
+        int in wanted and text.isascii() and text.isdecimal() and len(text) <= MAX_SHOWN
+    )
+    return f"write it without quotes: `{text}`" if is_meant else otherwise
+
+
 def raise_all(faults: Sequence[BadValueError]) -> None:
     """Raise the first, with the others in it, if there are any."""
     if faults:

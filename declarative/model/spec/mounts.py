@@ -22,6 +22,7 @@ from declarative.model.schema.marks import (
     Json,
     describe,
     raise_all,
+    unquoted,
 )
 from declarative.model.spec.amounts import MAX_COUNT, IdleDuration, Size
 from declarative.model.spec.text import Name, Tags
@@ -209,7 +210,8 @@ class Mount:
         optional = value.get("optional", False)
         if not isinstance(optional, bool):
             summary = f"expected true or false, found {describe(optional)}"
-            raise BadValueError("wrong-type", summary, "write `optional: true`, or remove it", ("optional",))
+            hint = unquoted(optional, (bool,), "write `optional: true`, or remove it")
+            raise BadValueError("wrong-type", summary, hint, ("optional",))
         if "path" not in value:
             hint = "write `/host/path:/path`, or `{instance_path: …, path: …}`"
             raise BadValueError("missing-field", "`path` is missing", hint)

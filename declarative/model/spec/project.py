@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from declarative.model.record import dataclass
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all, unquoted
 from declarative.model.spec.reconcile import Limits, Notify, Reconcile
 from declarative.model.spec.text import Name
 
@@ -161,7 +161,8 @@ class Removed:
             faults.append(BadValueError("bad-value", summary, hint, ("from",)))
         if "destroy" in value and not isinstance(value["destroy"], bool):
             summary = f"expected `true` or `false`, found {describe(value['destroy'])}"
-            faults.append(BadValueError("wrong-type", summary, cls.HINT, ("destroy",)))
+            hint = unquoted(value["destroy"], (bool,), cls.HINT)
+            faults.append(BadValueError("wrong-type", summary, hint, ("destroy",)))
         raise_all(faults)
         return cls(str(value["from"]).removeprefix("volume/"), value["destroy"] is True)
 
@@ -290,6 +291,13 @@ class Moves(tuple[Moved, ...]):
     def plain(self) -> Json:
         """As declared."""
         return [item.plain() for item in self]
+
+    def target(self, address: str) -> str | None:
+        """The `to` of the entry that renames something to it, or to the `count` that it is of."""
+        base, _, number = address.rpartition("-")
+        targets = {move.target for move in self}
+        of_group = base if number.isdecimal() and base in targets else None
+        return address if address in targets else of_group
 
     def ends(self) -> dict[str, str | None]:
         """Each `from` and its address after all entries: `a` to `b` and `b` to `c` turn `a` into `c`. None if

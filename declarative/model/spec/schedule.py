@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import dataclass, set_field
-from declarative.model.schema.marks import MAX_WORD, BadValueError, Doc, Json, describe
+from declarative.model.schema.marks import MAX_WORD, BadValueError, Doc, Json, describe, unquoted
 from declarative.model.spec.amounts import Duration
 
 
@@ -53,7 +53,9 @@ class Retry:
             return cls() if value else cls(())
         if not isinstance(value, Mapping):
             raise BadValueError(
-                "wrong-type", f"expected true, false or a mapping, found {describe(value)}", cls.HINT
+                "wrong-type",
+                f"expected true, false or a mapping, found {describe(value)}",
+                unquoted(value, (bool,), cls.HINT),
             )
         known = ("on_events", "duration", "max_attempts")
         for key in value:
@@ -66,7 +68,8 @@ class Retry:
         most = value.get("max_attempts")
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
             found = f"expected a number of attempts, found {describe(most)}"
-            raise BadValueError("wrong-type", found, cls.COUNT_HINT, ("max_attempts",))
+            hint = unquoted(most, (int,), cls.COUNT_HINT)
+            raise BadValueError("wrong-type", found, hint, ("max_attempts",))
         if most is not None and most < 1:
             found = f"`max_attempts` is at least 1, and this one is {most}"
             raise BadValueError("out-of-range", found, cls.COUNT_HINT, ("max_attempts",))
