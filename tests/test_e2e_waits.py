@@ -105,6 +105,31 @@ def test_a_task_that_runs_goes_on_when_its_change_has_no_room(full):
     assert full.ranks("busy")[0]["state"] == "running"
 
 
+def test_a_task_that_only_replace_asks_for_is_not_promised_to_later_applies(full):
+    """It was stopped, or it runs. With its own change beside, the next `apply` does try again."""
+    full.declare(late(full, **RETRY), file="late.yaml")
+    full.run("stop", "late")
+    again = "once there is room, `fleetform apply --replace task/late` again"
+    planned = full.run(
+        "plan", "--replace", "task/late", "--report", "report.html", "--report", "report.md", code=3
+    )
+    (refusal,) = full.plan("--replace", "task/late", code=3)["unplaced"]
+    texts = [planned.out, *((full.path / f"report.{kind}").read_text() for kind in ("html", "md"))]
+    for text in (*texts, refusal["hint"]):
+        assert "fleetform apply --replace task/late" in text
+        assert "tries again" not in text
+    done = full.apply("--replace", "task/late")
+    assert f"task/late stays ended (no capacity now to run again): {again}\n" in done.err
+    assert "tries again" not in done.out + done.err
+    full.no_changes()
+    full.declare({**late(full, **RETRY), "env": {"A": "1"}}, file="late.yaml")
+    for options in ((), ("--replace", "task/late")):
+        changed = full.apply(*options).err
+        assert (
+            "stays ended (no capacity now to run again): the next `fleetform apply` tries again\n" in changed
+        )
+
+
 def test_retry_changes_in_place(full):
     """It says nothing about how the task runs."""
     busy = task("busy", release(full.path / "go"), resources={"cpu": 2})

@@ -245,15 +245,17 @@ class RunOutput:
             self._pending_events(plan.unplaced.pending)
             return
         going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
-        groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
+        groups: dict[tuple[str, bool], list[str]] = {}
         for task in plan.unplaced.pending:
-            groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
-        for what, tasks in groups.items():
-            if tasks:
-                verb = "stays" if len(tasks) == 1 else "stay"
-                sys.stderr.write(
-                    f"{name_tasks(tasks)} {verb} {what}: the next `fleetform apply` tries again\n"
-                )
+            what = AS_IT_WAS if task in going else ENDED if task in recorded else PENDING
+            groups.setdefault((what, task in plan.unplaced.once), []).append(task)
+        for (what, once), tasks in groups.items():
+            verb = "stays" if len(tasks) == 1 else "stay"
+            then = "the next `fleetform apply` tries again"
+            if once:
+                asked = " ".join(f"--replace task/{task}" for task in tasks)
+                then = f"once there is room, `fleetform apply {asked}` again"
+            sys.stderr.write(f"{name_tasks(tasks)} {verb} {what}: {then}\n")
 
     def _say_unreadable(self, plan: Plan) -> None:
         if plan.unreadable_backends and not self.as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
@@ -13,7 +14,7 @@ from declarative.model.schema import encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural, orphan_hint, rank_name
 from declarative.model.status import NodeState, RankState, Silence
-from declarative.placement.types import Node
+from declarative.placement.types import Node, Refusal
 from declarative.planner.actions import build
 from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.differences import differences as differences_of
@@ -26,7 +27,7 @@ from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
 from declarative.planner.renamed import looks_renamed
-from declarative.planner.tasks import Course, end_of, gang_state
+from declarative.planner.tasks import Course, end_of, gang_state, judge
 from declarative.planner.types import (
     Action,
     Basis,
@@ -102,14 +103,18 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *_remarks(desired, found, inventory),
         *(() if destroy else looks_renamed(desired, state)),
     ]
+    once = _once(asked, found)
     plan = Plan(
         basis=basis_of(state),
         actions=actions,
         reservations=reservations(recorded, state, found),
         unplaced=Unplaced(
-            refusals=outcome.refusals,
+            refusals=tuple(
+                replace(r, hint=_to_ask_again(r)) if r.task in once else r for r in outcome.refusals
+            ),
             remedies=outcome.remedies,
             waiting=_waiting(found),
+            once=once,
             starts=tuple(_unstarted(found)),
             allowed=desired.project.allow_unplaced,
         ),
@@ -261,6 +266,25 @@ def _waiting(found: Decisions) -> tuple[str, ...]:
     """
     refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+
+
+def _once(asked: Question, found: Decisions) -> tuple[str, ...]:
+    """Those of `_waiting` that would stay as they are if `--replace` did not ask for them."""
+    decisions = (found.tasks[name] for name in _waiting(found))
+    return tuple(
+        f.name
+        for f in decisions
+        if f.reason is Reason.REQUESTED
+        and judge(f.want, asked.state, f.have, frozenset(), asked.now).course is Course.KEPT
+    )
+
+
+def _to_ask_again(refusal: Refusal) -> str:
+    """The hint of a task that no later `apply` starts by itself."""
+    then = (
+        f"once there is room, `fleetform apply --replace task/{refusal.task}` again: no other apply runs it"
+    )
+    return f"{refusal.hint}; {then}" if refusal.hint else then
 
 
 def _reached(desired: Desired) -> dict[str, dict[str, Any]]:

@@ -162,6 +162,7 @@ def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
         refusals=tuple(r for r in whole.refusals if r.task in tasks),
         remedies=tuple(r for r in whole.remedies if tasks.issuperset(r.tasks)),
         waiting=tuple(t for t in whole.waiting if t in tasks),
+        once=tuple(t for t in whole.once if t in tasks),
         starts=tuple(a for a in whole.starts if a.task in tasks),
     )
 

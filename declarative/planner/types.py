@@ -331,6 +331,8 @@ class Unplaced:
     """Changes that several tasks share, and the tasks that fit together with each."""
     waiting: tuple[str, ...] = ()
     """Tasks that stay pending because of their `retry`: apply still does the rest."""
+    once: tuple[str, ...] = ()
+    """Those of `waiting` that only `--replace` asks for: without it, no later apply starts them."""
     starts: tuple[Action, ...] = ()
     """The action on rank 0 of each task once there is room. Only shown."""
     allowed: bool = False
@@ -340,6 +342,11 @@ class Unplaced:
     def counted(self) -> tuple[Refusal, ...]:
         """The refusals that decide the plan's result. A task that waits for a `schedule` is none of them."""
         return () if self.allowed else tuple(r for r in self.refusals if r.starts is None)
+
+    @property
+    def tried_again(self) -> frozenset[str]:
+        """The tasks of `waiting` that every later apply tries to start."""
+        return frozenset(self.waiting).difference(self.once)
 
     @property
     def pending(self) -> tuple[str, ...]:

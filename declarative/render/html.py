@@ -104,7 +104,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     yield from _lines("shares", "What costs most, USD an hour and a month", share_lines(plan, _PLAIN)[2:])
     destroyed = [next(iter(group_lines(group, _PLAIN, None))) for group in grouped(gone)]
     yield from _lines("destroyed", f"Destroyed or replaced: {len(gone)}", destroyed)
-    waiting = frozenset(plan.unplaced.waiting)
+    waiting = plan.unplaced.tried_again
     refused = unplaced_lines(plan.unplaced.refusals, _PLAIN, waiting=waiting, whole=True)
     yield from _lines("unplaced", "Cannot be placed", refused[2:])
     actions = [line for group in grouped(entries) for line in group_lines(group, _PLAIN, None)]

@@ -322,7 +322,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
 
 def _unplaced(plan: Plan) -> Section:
     """The refusals; the shortest version has only their first lines."""
-    waiting, refusals = frozenset(plan.unplaced.waiting), plan.unplaced.refusals
+    waiting, refusals = plan.unplaced.tried_again, plan.unplaced.refusals
     reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
     headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
     count = plural(len(refusals), "task")

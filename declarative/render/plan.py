@@ -85,7 +85,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
         lines += rank_lines(plan, paint, width)
         lines += fallback_lines(plan, paint, width)
         lines += queue_lines(plan, paint, width)
-    waiting = frozenset(plan.unplaced.waiting)
+    waiting = plan.unplaced.tried_again
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
     lines += suggestion_lines(plan, paint)

@@ -103,7 +103,7 @@ class LatestState:
             ),
             events=found.events,
             refusals=plan.unplaced.refusals if plan else (),
-            waiting=frozenset(plan.unplaced.waiting) if plan else frozenset(),
+            waiting=plan.unplaced.tried_again if plan else frozenset(),
             held=_held(last) if last else (),
             diagnostics=last.errors if last else (),
         )
