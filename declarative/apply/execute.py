@@ -20,6 +20,7 @@ from declarative.model.state import (
     ALONE,
     ATTEMPT,
     ENDED_ATTEMPT,
+    MACHINE,
     STARTED,
     Address,
     Intent,
@@ -325,7 +326,8 @@ def _start(action: Action, tools: Tools) -> None:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
-    tools.writer.finish(intent, {**record.outputs, **_alone(node, launch.alone_seconds)})
+    ran_on = {MACHINE: machine_name(node), **_alone(node, launch.alone_seconds)}
+    tools.writer.finish(intent, {**record.outputs, **ran_on})
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
     if gate:

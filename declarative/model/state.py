@@ -265,6 +265,10 @@ ENDED_ATTEMPT = "attempt"
 STARTED = "started_at"
 """Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
 
+MACHINE = "machine"
+"""Among the outputs of a rank: the `machine_name` of the node that it was started on. The node of that name
+may be another one by the time that the rank's end is known."""
+
 ALONE = "alone_seconds"
 """Among the outputs of a rank on an existing host: after how many seconds without a line it ends itself, as
 its host was told last; 0 for never."""

@@ -22,6 +22,7 @@ from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
     FAILED_ON,
+    MACHINE,
     NOTICED,
     RETRIES,
     SCHEDULED,
@@ -364,7 +365,8 @@ def _failed_on(
     place = state.get("reservation", broken)
     name = place.reservation.node if place else ranks[broken].outputs.get("node")
     node = state.get("node", str(name))
-    if node is None:
+    # A node that was made anew since the rank started has nothing to do with its end.
+    if node is None or ranks[broken].outputs.get(MACHINE, machine_name(node)) != machine_name(node):
         return tuple(before.values())
     known = before.pop(machine_name(node), NodeFailures(machine=machine_name(node), count=0))
     at_start = status.started_at is None
