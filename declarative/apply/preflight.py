@@ -23,8 +23,6 @@ from declarative.retry import Policy, call
 
 MOST_NAMED = 5
 """Things of another state that are named; more are counted."""
-OTHERS = "others"
-"""The part of a backend that tells what other states made there."""
 WAYS_OUT = (
     "if the state was lost: `fleetform state restore`, or `--state URL` if it is elsewhere; without a "
     "backup, `fleetform state adopt` records them, as docs/state.md says (A lost state); to make new ones "
@@ -116,9 +114,7 @@ def _others(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> 
     where = f"backend/{name}"
     made = [address for address, inputs in wanted.items() if adopted(inputs) is None]
     try:
-        found = backends.read(
-            name, lambda provider, _: call(partial(provider.others, made), policy=PATIENCE), part=OTHERS
-        )
+        found = backends.read(name, lambda provider, _: call(partial(provider.others, made), policy=PATIENCE))
     except ProviderError:
         return []  # what cannot be read is reported by what is asked next
     mine = [e for e in found if e.project and e.project == backends.project]
