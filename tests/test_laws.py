@@ -359,7 +359,8 @@ def test_a_volume_that_is_gone_is_not_made_anew_by_itself(found, seed):
 @given(pairs(), SEEDS)
 def test_what_is_cleaned_up_is_there_for_tasks_alone(found, seed):
     """A volume with an `auto_cleanup_duration` is made for a rank that gets it in the same plan. After a plan
-    it is gone if its time had come, and no rank has it, and no task that finds no place waits for it.
+    it is gone if its time had come, and no rank has it, and no task that finds no place waits for it. One
+    that its backend does not know any more waits for a person.
     """
     rng = random.Random(seed)
     kept = [{**v, "auto_cleanup_duration": None} if rng.random() < 0.7 else v for v in found[0]["volumes"]]
@@ -376,8 +377,11 @@ def test_what_is_cleaned_up_is_there_for_tasks_alone(found, seed):
     assert set(unused.values()) <= {Op.DELETE}
     waiting = [desired.tasks[r.task].mounts for r in plan.unplaced.refusals]
     waited = {name for ranks in waiting for rank in ranks for mount in rank for name in mount.names}
+    lost = {d.address for d in plan.diagnostics if d.code == "volume-gone"}
     for name, want in desired.volumes.items():
-        if want.cleanup is None:
+        if f"volume/{name}" in lost:
+            assert name not in made.union(unused, updated)
+        elif want.cleanup is None:
             assert world.state().get("volume", name)
             assert name not in unused
         elif name not in attached:
