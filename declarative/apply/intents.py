@@ -12,6 +12,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import dataclass
 from declarative.model.state import (
     ATTEMPT,
+    MACHINE,
     MADE_AS,
     STARTED,
     Address,
@@ -20,6 +21,7 @@ from declarative.model.state import (
     State,
     attempt_id,
     attempt_of,
+    machine_name,
     made_as,
 )
 from declarative.model.status import RankStatus
@@ -149,6 +151,7 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
         inputs=intent.inputs,
         outputs={
             "node": node.address.name,
+            MACHINE: machine_name(node),
             ATTEMPT: attempt_of(intent),
             **({STARTED: intent.begun_at} if intent.begun_at else {}),
         },

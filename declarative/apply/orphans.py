@@ -13,7 +13,18 @@ from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.launch import GRACE_SECONDS
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
-from declarative.model.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State, token
+from declarative.model.state import (
+    ATTEMPT,
+    MACHINE,
+    MADE_AS,
+    STARTED,
+    Address,
+    Intent,
+    Record,
+    State,
+    machine_name,
+    token,
+)
 from declarative.provider import ProviderError
 from declarative.retry import call
 
@@ -70,7 +81,8 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], intent: Intent, state: Stat
         if isinstance(asked_for := o.thing.typed, AttachmentInputs)
         if (volume := Address("volume", asked_for.volume)) in state.records
     ]
-    outputs = {"node": node, ATTEMPT: orphan.id, **({STARTED: intent.begun_at} if intent.begun_at else {})}
+    where = {"node": node, MACHINE: machine_name(have)}
+    outputs = {**where, ATTEMPT: orphan.id, **({STARTED: intent.begun_at} if intent.begun_at else {})}
     made = Record(
         address=rank,
         backend=have.backend,
