@@ -18,18 +18,15 @@ from declarative.language.template import MissingEnvError
 from declarative.model.inputs import RankInputs, ReservationInputs, data_of
 from declarative.model.state import (
     ALONE,
-    ATTEMPT,
     ENDED_ATTEMPT,
-    MACHINE,
-    STARTED,
     Address,
     Intent,
     Record,
     State,
     attempt_id,
-    attempt_of,
     machine_name,
     rank_name,
+    started_rank,
 )
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankStatus, Readiness
 from declarative.planner.types import Action, Op, Reason
@@ -300,16 +297,8 @@ def _start(action: Action, tools: Tools) -> None:
     assert isinstance(asked, RankInputs)
     state = tools.writer.part((*action.holds, *_places(asked)))
     node = _node_for(action, asked, state, tools)
-    started, inputs = tools.now(), data_of(asked)
-    intent = tools.writer.begin("create", action.address, node.backend, inputs, action.holds)
-    record = Record(
-        address=action.address,
-        backend=node.backend,
-        inputs=inputs,
-        outputs={"node": node.address.name, STARTED: started, ATTEMPT: attempt_of(intent)},
-        needs=frozenset(action.holds),
-        generation=intent.generation,
-    )
+    intent = tools.writer.begin("create", action.address, node.backend, data_of(asked), action.holds)
+    record = started_rank(intent, node)
     provider = tools.backends.get(node.backend)
     try:
         gate = GATE_SECONDS if provider.gates and is_gang(asked) else None
@@ -326,8 +315,7 @@ def _start(action: Action, tools: Tools) -> None:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
-    ran_on = {MACHINE: machine_name(node), **_alone(node, launch.alone_seconds)}
-    tools.writer.finish(intent, {**record.outputs, **ran_on})
+    tools.writer.finish(intent, {**record.outputs, **_alone(node, launch.alone_seconds)})
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
     if gate:

@@ -11,18 +11,14 @@ from declarative.apply.renames import as_recorded, kept, to_make
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import dataclass
 from declarative.model.state import (
-    ATTEMPT,
-    MACHINE,
     MADE_AS,
-    STARTED,
     Address,
     Intent,
     Record,
     State,
     attempt_id,
-    attempt_of,
-    machine_name,
     made_as,
+    started_rank,
 )
 from declarative.model.status import RankStatus
 from declarative.provider import Provider, Thing
@@ -145,19 +141,7 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
     node = state.node_of_rank(intent.address.name)
     if node is None or intent.op != "create":
         return Resolution(intent=intent)
-    record = Record(
-        address=intent.address,
-        backend=intent.backend,
-        inputs=intent.inputs,
-        outputs={
-            "node": node.address.name,
-            MACHINE: machine_name(node),
-            ATTEMPT: attempt_of(intent),
-            **({STARTED: intent.begun_at} if intent.begun_at else {}),
-        },
-        needs=intent.needs,
-        generation=intent.generation,
-    )
+    record = started_rank(intent, node)
     attempt = attempt_id(record)
     status = call(lambda: provider.poll(node, [attempt]), policy=PATIENCE)[attempt]
     if status is None:

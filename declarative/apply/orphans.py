@@ -14,15 +14,12 @@ from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Ou
 from declarative.apply.launch import GRACE_SECONDS
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
 from declarative.model.state import (
-    ATTEMPT,
-    MACHINE,
     MADE_AS,
-    STARTED,
     Address,
     Intent,
     Record,
     State,
-    machine_name,
+    started_rank,
     token,
 )
 from declarative.provider import ProviderError
@@ -81,16 +78,7 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], intent: Intent, state: Stat
         if isinstance(asked_for := o.thing.typed, AttachmentInputs)
         if (volume := Address("volume", asked_for.volume)) in state.records
     ]
-    where = {"node": node, MACHINE: machine_name(have)}
-    outputs = {**where, ATTEMPT: orphan.id, **({STARTED: intent.begun_at} if intent.begun_at else {})}
-    made = Record(
-        address=rank,
-        backend=have.backend,
-        inputs=intent.inputs,
-        outputs=outputs,
-        needs=intent.needs,
-        generation=intent.generation,
-    )
+    made = started_rank(intent, have)
     return [r for r in (reservation, *held, made) if r.address not in state.records]
 
 

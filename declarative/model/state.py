@@ -390,6 +390,24 @@ def attempt_of(intent: Intent) -> str:
     return intent.token if "." in intent.token else f"{intent.address.name}.{intent.generation}"
 
 
+def started_rank(intent: Intent, node: Record) -> Record:
+    """The record of a rank whose start is `intent`, on its node."""
+    started = {STARTED: intent.begun_at} if intent.begun_at else {}  # an older version did not write it
+    return Record(
+        address=intent.address,
+        backend=node.backend,
+        inputs=intent.inputs,
+        outputs={
+            "node": node.address.name,
+            MACHINE: machine_name(node),
+            ATTEMPT: attempt_of(intent),
+            **started,
+        },
+        needs=intent.needs,
+        generation=intent.generation,
+    )
+
+
 def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
     """The name that an attempt's rank had at its start, and the blocks that it runs on. None if its id does
     not say: an older version started it, or its host made it up.
