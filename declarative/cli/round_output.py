@@ -67,10 +67,11 @@ class RoundOutput:
                 continue
             if run.as_json:
                 data = {"event": "wait", "address": wait.address, "action": wait.action, "why": wait.why}
-                run.event({**data, **({"digest": wait.digest} if wait.digest else {})})
+                more = {"digest": wait.digest, "hint": wait.hint}
+                run.event({**data, **{key: value for key, value in more.items() if value}})
             elif not wait.address.startswith("backend/"):  # the plan has a warning about it
-                how = f": `fleetform approve {wait.digest}`" if wait.digest else ""
-                _say(f"{wait.address} ({wait.action}) {wait.why}{how}")
+                steps = f": {wait.steps}" if wait.steps else ""
+                _say(f"{wait.address} ({wait.action}) {wait.why}{steps}")
 
     def returned(self, run: Run, away: set[str]) -> None:
         """Print which backends can be read again; `away` are those that cannot be read now."""

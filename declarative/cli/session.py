@@ -18,7 +18,7 @@ from declarative.cli import output
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import project_options
 from declarative.cli.state_access import StateAccess, of_state
-from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
 from declarative.model.record import dataclass
 
 if TYPE_CHECKING:
@@ -407,13 +407,19 @@ def part_of(
     where one of them names nothing; `among` says of what. `planned` makes the plan, without the
     tasks `aside`.
     """
+    from declarative.planner.inventory import effective
     from declarative.planner.limits import limited
+    from declarative.planner.renamed import refused_with
 
-    plan = planned()
+    whole = plan = planned()
     if any(asked):
-        plan = _part(plan, planned, desired, state, inventory, asked, among)
+        plan = _part(whole, planned, desired, state, inventory, asked, among)
     cost = replace(plan.preview.cost, spent=spent)
-    return limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
+    plan = limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
+    if not any(asked):
+        return plan
+    errors = refused_with(plan, limited(whole, desired), desired, effective(state, inventory))
+    return replace(plan, diagnostics=in_order((*plan.diagnostics, *errors)))
 
 
 def _part(  # what `part_of` was given

@@ -18,6 +18,7 @@ from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State, natural
 from declarative.planner.limits import adding, over_limit
 from declarative.planner.partial import closure, group_of, needs_of, without
+from declarative.planner.renamed import MOST_NAMED, owner_of, renaming, successors
 from declarative.planner.tasks import UNFIT
 from declarative.planner.types import Action, Op, Plan, Reason
 
@@ -66,6 +67,8 @@ class Held:
     until: float | None = None
     approval: bool = False
     """It waits for a person."""
+    hint: str = ""
+    """What to write or to run, if `approval` is not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +195,19 @@ def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
     makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
     allowed = _allowed(causes, needs, given, makes)
     held = {g: _not_allowed(g, cause, given.rules) for g, cause in causes.items() if g not in allowed}
-    for group, why in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
-        held[group] = Held(group=group, cause=causes[group], why=why)
+    for group, why, hint in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
+        held[group] = Held(group=group, cause=causes[group], why=why, hint=hint)
     found = (_later(group, causes[group], given) for group in allowed - held.keys())
     held |= {one.group: one for one in found if one}
+    held |= _in_place(plan, state, held, given)
     held |= _not_needed(plan, causes, needs, held, given.desired)
     part = without(plan, state, held)
     for beyond in (_over_budget, _over_limit):
         held |= beyond(part, state, causes, given)
         part = without(plan, state, held)
+    # A fleet may be replaced by another as its budget permits. A task would run twice.
+    held |= {g: h for g, h in _in_place(plan, state, held, given).items() if not g.startswith("node/")}
+    part = without(plan, state, held)
     held |= _held_up(part, causes, needs, held)
     return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
 
@@ -216,6 +223,44 @@ def _allowed(
     """
     allowed = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
     return allowed | {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
+
+
+def _in_place(plan: Plan, state: State, held: Mapping[str, Held], given: Circumstances) -> dict[str, Held]:
+    """The creations in the place of something whose deletion is held, as after a rename without `moved`: an
+    empty volume, a task that would run twice, a fleet that would be paid for twice.
+    """
+    kept: dict[str, Held] = {}
+    for action in plan.actions:
+        if action.op is Op.DELETE and not action.forgets and (one := held.get(group_of(action))):
+            kept.setdefault(owner_of(action), one)
+    made = {group_of(a): owner_of(a) for a in plan.actions if a.op is Op.CREATE} if kept else {}
+    made = {group: owner for group, owner in made.items() if group not in held and owner not in kept}
+    found = successors(given.desired, state, kept.keys()) if made and given.desired else {}
+    out: dict[str, Held] = {}
+    for group, owner in made.items():
+        olds = found.get(owner, ())
+        if olds and not (group in given.approved and all(kept[old].approval for old in olds)):
+            out[group] = _replacing(group, owner, olds, kept)
+    return out
+
+
+def _replacing(group: str, owner: str, olds: Sequence[str], kept: Mapping[str, Held]) -> Held:
+    """The wait of a creation in the place of one of `olds`, which are `kept`."""
+    # If one of them is refused, the creation is refused, too: no approval is enough.
+    old = next((old for old in olds if not kept[old].approval), olds[0])
+    one, named = kept[old], " or ".join(olds[:MOST_NAMED])
+    who = "which" if one.group == named else f"and {one.group}"
+    hint = f"if it was renamed, write {renaming(old, owner)} in the `project` document"
+    if owner.startswith("volume/"):
+        hint += f"; if not, `removed: [{{from: {old}, destroy: false}}]` keeps the content of {old}"
+    return Held(
+        group=group,
+        cause=Cause.CREATE,
+        why=f"takes the place of {named}, {who} {one.why}",
+        until=one.until,
+        approval=one.approval,
+        hint=hint,
+    )
 
 
 def _not_needed(
@@ -256,13 +301,11 @@ def _held_up(
     going = {group_of(a) for a in part.actions}
     for group in causes.keys() - going - held.keys():
         needed = sorted(n for n in needs[group] if n in held)
-        why = (
-            f"it needs {needed[0]}, which {held[needed[0]].why}"
-            if needed
-            else "it needs something that waits"
-        )
+        first = held[needed[0]] if needed else None
+        why = f"needs {first.group}, which {first.why}" if first else "needs something that waits"
         approval = any(held[n].approval for n in needed)
-        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval)
+        hint = first.hint if first else ""
+        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval, hint=hint)
     return out
 
 
@@ -273,24 +316,24 @@ def _not_allowed(group: str, cause: Cause, rules: Reconcile) -> Held:
     return Held(group=group, cause=cause, why=why)
 
 
-def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
-    """The groups that are never touched, whatever is allowed."""
+def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str, str]]:
+    """The groups that are never touched, whatever is allowed; why, and what to do."""
     for found in plan.diagnostics:
         if found.code == "protected" and found.address is not None and found.address in causes:
-            yield found.address, "is protected"
+            yield found.address, "is protected", found.hint or ""
 
 
-def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str]]:
-    """The nodes that are not touched because they may be busy."""
+def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str, str]]:
+    """The nodes that are not touched because they may be busy; why, and what to do."""
     for action in plan.of(Op.DELETE, "node"):
         if action.forgets:
             continue
         group, name = group_of(action), action.address.name
         if state.strays.get(name):
-            yield group, "has ranks that are not recorded"
+            yield group, "has ranks that are not recorded", ""
         seen = state.readiness.get(name)
         if causes[group] is not Cause.REPLACE_LOST and (seen is None or seen.state in UNFIT):
-            yield group, "does not answer, so it may be busy"
+            yield group, "does not answer, so it may be busy", ""
 
 
 def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:

@@ -1,26 +1,32 @@
 """Names in the declaration that were probably changed: what is deleted under one name and made under another
 would have been kept by a `moved` entry.
 
-It only warns. A pair is named if nothing else looks like either of its sides.
+A plan warns of a pair if nothing else looks like either of its sides. Where the deletion is refused or waits,
+a wider guess counts: what may take the place of the old thing is not made without a person.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.inputs import VolumeInputs
+from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.resource import Desired, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet
 from declarative.model.state import State
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.nodes import offer_of
+from declarative.planner.partial import group_of
 from declarative.planner.tasks import changed_fields
-from declarative.planner.types import finding
+from declarative.planner.types import Action, Op, Plan, finding
+from declarative.planner.volumes import keeps
+
+MOST_NAMED = 3
+"""Recorded things that are named of those that are alike."""
 
 
 def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
@@ -46,14 +52,93 @@ def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
                 )
 
 
-def _volumes(desired: Desired, state: State) -> list[tuple[str, str]]:
-    """Volumes one by one, and all of a `count` or of a task's ranks together."""
-    declared = {name: want.inputs for name, want in desired.volumes.items() if not state.get("volume", name)}
+def owner_of(action: Action) -> str:
+    """The declared thing that an action belongs to: `fleet/gpu`, `task/train`, `volume/data-0`."""
+    found = action.typed
+    return f"fleet/{found.fleet}" if isinstance(found, NodeInputs) else group_of(action)
+
+
+def successors(desired: Desired, state: State, olds: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """New thing → those of `olds` whose place it may take, as `owner_of` names them.
+
+    `moved` would keep the old thing under the new name, or a task now mounts the new volume where it mounted
+    the old one. Several may be alike: then any of them may have been renamed.
+    """
+    out: dict[str, list[str]] = defaultdict(list)
+    for kind, pairs in (
+        ("volume", _volumes_in_place(desired, state, olds)),
+        ("task", _tasks(desired, state)),
+        ("fleet", _fleets(desired, state)),
+    ):
+        for old, new in pairs:
+            if f"{kind}/{old}" in olds:
+                out[f"{kind}/{new}"].append(f"{kind}/{old}")
+    return {new: tuple(dict.fromkeys(found)) for new, found in out.items()}
+
+
+def renaming(old: str, new: str) -> str:
+    """The `moved` entry that keeps one thing under another name; of a `count`, all of them."""
+    numbers = [address.rpartition("-")[2] for address in (old, new)]
+    if old.startswith("volume/") and numbers[0] == numbers[1] and numbers[0].isdecimal():
+        old, new = (address.rpartition("-")[0] for address in (old, new))
+    return f"`moved: [{{from: {old}, to: {new}}}]`"
+
+
+def refused_with(part: Plan, whole: Plan, desired: Desired, state: State) -> list[Diagnostic]:
+    """The errors `protected` of the whole plan that a part of it would get around: it leaves out the deletion
+    that is refused, and makes what takes the place of that thing.
+    """
+    errors = {d.address: d for d in whole.diagnostics if d.code == "protected" and d not in part.diagnostics}
+    barred = {owner_of(a): errors[str(a.address)] for a in whole.actions if str(a.address) in errors}
+    made = {owner_of(a) for a in part.actions if a.op is Op.CREATE} if barred else set[str]()
+    found = successors(desired, state, barred.keys()) if made else {}
+    return [barred[old] for old in dict.fromkeys(old for new in sorted(made) for old in found.get(new, ()))]
+
+
+def _unpaired(desired: Desired, state: State) -> tuple[dict[str, VolumeInputs], dict[str, VolumeInputs]]:
+    """The volumes that are recorded and declared no more, and those that are declared and not recorded."""
     recorded = {
         r.address.name: r.volume
         for r in state.of("volume")
         if r.address.name not in desired.volumes and desired.project.removed.of(r.address.name) is None
     }
+    declared = {name: want.inputs for name, want in desired.volumes.items() if not state.get("volume", name)}
+    return recorded, declared
+
+
+def _volumes_in_place(desired: Desired, state: State, olds: Collection[str]) -> Iterator[tuple[str, str]]:
+    """New volumes that would be made empty in the place of `olds`, the likeliest first."""
+    recorded, declared = _unpaired(desired, state)
+    recorded = {name: inputs for name, inputs in recorded.items() if f"volume/{name}" in olds}
+    declared = {name: inputs for name, inputs in declared.items() if inputs.volume_id is None}
+    if not recorded or not declared:
+        return
+    for record in state.of("rank"):
+        want = desired.tasks.get(record.rank.task)
+        for mount in want.mounts[record.rank.rank] if want and record.rank.rank < len(want.mounts) else ():
+            for old in recorded.keys() & {*record.rank.volumes.get(mount.path, ())}:
+                yield from ((old, new) for new in mount.names if new in declared)
+    after_kinds = _kinds(declared)
+    for before in _kinds(recorded):  # volumes of a count are alike: each kind is compared once
+        numbers = {name.rpartition("-")[2]: name for name in before}
+        for after in after_kinds:
+            if keeps(recorded[before[0]], declared[after[0]]):
+                for new in after:
+                    same = numbers.get(new.rpartition("-")[2])
+                    yield from ((old, new) for old in ((same,) if same else before[:MOST_NAMED]))
+
+
+def _kinds(volumes: Mapping[str, VolumeInputs]) -> list[list[str]]:
+    """The names of volumes with the same inputs."""
+    out: dict[str, list[str]] = defaultdict(list)
+    for name, inputs in volumes.items():
+        out[repr(inputs)].append(name)
+    return [*out.values()]
+
+
+def _volumes(desired: Desired, state: State) -> list[tuple[str, str]]:
+    """Volumes one by one, and all of a `count` or of a task's ranks together."""
+    recorded, declared = _unpaired(desired, state)
     if not declared or not recorded:
         return []
     olds, news = _families(recorded), _families(declared)

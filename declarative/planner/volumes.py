@@ -166,18 +166,27 @@ def _judge(
 
 def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
     """Decide about a volume whose declaration changed: change it in place, or make it anew."""
-    changed = differing(record.volume, after)
-    # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
-    moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
-    because = (*moved, *(("size",) if _shrunk(record.volume, after) else ()))
+    because = _replacing(record.volume, after)
     return VolumeDecision(
         name=name,
         record=record,
         after=after,
         replaced=bool(because),
         reason=Reason.CHANGED,
-        because=because or changed,
+        because=because or differing(record.volume, after),
     )
+
+
+def _replacing(before: VolumeInputs, after: VolumeInputs) -> tuple[str, ...]:
+    """The changed inputs for which a volume is made anew."""
+    # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
+    moved = tuple(k for k in differing(before, after) if k not in {*in_place(Volume), "host"})
+    return (*moved, *(("size",) if _shrunk(before, after) else ()))
+
+
+def keeps(before: VolumeInputs, after: VolumeInputs) -> bool:
+    """Whether a recorded volume keeps its content if it is declared like this."""
+    return not _replacing(before, _settled(before, after))
 
 
 def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:

@@ -214,6 +214,7 @@ def _waits(
             why=one.why,
             digest=digests.get(one.group) if one.approval else None,
             until=None if one.until == math.inf else one.until,
+            hint=one.hint,
         )
         for one in held
     )

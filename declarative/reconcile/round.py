@@ -32,6 +32,15 @@ class Wait:
     """The digest for `fleetform approve`; None if no approval is needed."""
     until: float | None = None
     """The latest time of the next try, seconds since the epoch; None if unknown."""
+    hint: str = ""
+    """What a person can write or run so that it goes on; empty if it goes on by itself."""
+
+    @property
+    def steps(self) -> str:
+        """All that a person can do, with the command that approves it; empty if it goes on by itself."""
+        approve = f"`fleetform approve {self.digest}`" if self.digest else ""
+        both = f"{self.hint}; to do it all the same: {approve}"
+        return both if self.hint and approve else self.hint or approve
 
 
 def left_alone(found: Absence) -> Wait:

@@ -148,6 +148,8 @@ def _held(last: Round) -> list[str]:
     for wait in last.waits:
         until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"
         lines.append(f"{wait.action} {wait.address}: {wait.why}{until}")
+        if wait.hint:
+            lines.append(f"    {wait.hint}")
         if wait.digest:
             lines.append(f"    fleetform approve {wait.digest}")
     return lines
