@@ -84,7 +84,8 @@ attempt() { # ID: the attempt that all functions below are about
   id=$1 d=$B/$1
 }
 
-B=${FLEETFORM_RUNNER_DIR:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
+B=${FLEETFORM_RUNNER_DIR-}
+[ "$B" ] || die usage 'FLEETFORM_RUNNER_DIR is not set'
 case $B in /*) ;; *) B=$PWD/$B ;; esac
 case $0 in /*) self=$0 ;; *) self=$PWD/$0 ;; esac
 # shellcheck source=confine.sh
@@ -130,14 +131,24 @@ load() { # all of it without a fork: there may be hundreds of attempts
 }
 state() { # load, and sets s
   load
-  if [ ! -d "$d" ]; then s=missing
-  elif [ -n "$code" ]; then s=exited
-  elif [ -z "$boot" ]; then s=claimed
+  if [ -n "$code" ]; then s=exited
+  elif [ -z "$boot" ]; then
+    if [ -d "$d" ]; then s=claimed; else s=missing; fi
+    # Files can vanish, as by a cleaner of old ones: what runs is not `missing`, and no start may launch it again.
+    if marked && [ -n "$(members)" ]; then s=orphan; fi
   elif [ "$boot" != "$BOOT" ]; then s=rebooted && outside remove && part
   elif alive "$sup" "$supborn"; then s=running
   elif load && [ -n "$code" ]; then s=exited # it ended between the two looks
   elif alive "$pid" "$pidborn" || [ -n "$(members)" ] || outside alive; then s=orphan
   else s=lost && part; fi
+}
+marked() { # whether a process had its mark when this was first asked: there may be hundreds that nothing is known of
+  [ "${marks-}" ] || marks="
+$(grep -hsz ^FLEETFORM_RUN= /proc/[0-9]*/environ | tr '\0' '\n')
+"
+  case $marks in *"
+FLEETFORM_RUN=$d
+"*) ;; *) false ;; esac
 }
 part() { # an ended attempt has no keys, and nobody begins in its folder
   if get peers/shared shared own; then
@@ -245,8 +256,11 @@ finish() { # KILL to everything
 # end REASON GRACE: TERM once, however often we are called, then wait, then KILL. A later call may only shorten the
 # wait. Runs in a session of its own, for the caller may vanish in between.
 end() {
+  live || return 0
+  mkdir -p "$d" # it may have vanished
   lock
   live || return 0
+  [ "$boot" ] || echo "$BOOT 0 - $2 0 0" >"$d/started" # once it is dead, it is `lost`
   uptime
   at=$((now + 100 * $2))
   if [ "$reason" = - ]; then
@@ -485,6 +499,7 @@ supervise() {
     vacate
     die nospace "$d"
   }
+  chmod +t "$d"/* # the sticky bit: systemd-tmpfiles leaves such files alone, however old they get
   # A link and not a rename: it cannot succeed twice, not even if `forget` took the lock away in between.
   ln "$d/started.$$" "$d/started" || die unwritable "$d cannot hold links"
   exec 7>&-
@@ -510,6 +525,7 @@ supervise() {
   sweep
   [ "$reason" != - ] || get why reason # it says so itself: its container did not come about
   [ -n "$reason" ] || reason=-         # the disk was full
+  [ -d "$d" ] || mkdir "$d"            # it vanished meanwhile
   put exit.t "$code $reason $t1"
   part
   mv "$d/exit.t" "$d/exit"

@@ -289,6 +289,22 @@ def test_node_goes_while_apply_waits(project):
 
 
 @pytest.mark.slow
+def test_a_rank_runs_on_although_its_folder_vanished(project):
+    """It is not lost while its processes run, and it is not started a second time."""
+    up, go = project.path / "up", project.path / "go"
+    project.declare(fleet(), task("job", release(go, f"echo x >> {up}")))
+    project.apply()
+    until(lambda: lines(up))
+    (folder,) = (project.node("gpu-0") / "ranks").glob("job-0.*")
+    shutil.rmtree(folder)
+    project.no_changes()
+    assert project.ranks("job")[0]["state"] == "running"
+    assert "No changes" in project.apply().out
+    go.touch()
+    project.apply("--wait")
+    assert (project.ranks("job")[0]["state"], lines(up)) == ("succeeded", ["x"])
+
+
 def test_several_things_are_gone(project):
     """That is more likely a fault than the truth: apply stops and asks, `--accept-vanished` goes on."""
     project.declare(fleet(nodes=3), gang(project))

@@ -3,6 +3,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -831,6 +832,53 @@ def test_orphan_can_be_stopped(host):
     attempt = host.runner.stop("a", 5)
     assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.LOST, None, "stopped")
     assert not host.tasks()
+
+
+def vanish(host: Host, how: str) -> None:
+    """What a cleaner of old files does to an attempt's folder."""
+    if how == "folder":
+        shutil.rmtree(host.root / "a")
+    else:
+        (host.root / "a" / how).unlink()
+
+
+@pytest.mark.parametrize("how", ["folder", "started", "pid", "ctl"])
+def test_what_runs_is_not_lost_with_its_folder(host, how):
+    """It is launched no second time, and its exit code is known at the end."""
+    text = f"echo x >> {host.folder}/ran; until [ -e {host.folder}/go ]; do sleep 0.05; done; exit 5"
+    host.start(text)
+    until((host.folder / "ran").exists)
+    vanish(host, how)
+    assert host.poll().state in {AttemptState.RUNNING, AttemptState.ORPHAN}
+    assert host.start(text).state in {AttemptState.RUNNING, AttemptState.ORPHAN}
+    (host.folder / "go").touch()
+    until(lambda: not host.tasks())
+    until(lambda: host.poll().state is AttemptState.EXITED)
+    assert host.poll().exit_code == 5
+    assert (host.folder / "ran").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_what_runs_without_its_folder_can_be_stopped(host, supervised):
+    """It cannot be launched after that, either."""
+    host.start("echo begun; exec sleep 1000")
+    host.logged("begun")
+    if not supervised:
+        os.kill(host.supervisor(), signal.SIGKILL)
+    vanish(host, "folder")
+    host.runner.stop("a", 5)
+    assert not host.tasks()
+    ended = AttemptState.EXITED if supervised else AttemptState.LOST
+    until(lambda: host.poll().state is ended)
+    assert host.start("true").state is ended
+
+
+def test_a_cleaner_of_old_files_leaves_what_is_known_of_a_run(host):
+    """systemd-tmpfiles skips files with the sticky bit."""
+    host.start("exec sleep 1000")
+    until((host.root / "a" / "pid").exists)
+    kept = [path for path in (host.root / "a").iterdir() if path.stat().st_mode & stat.S_ISVTX]
+    assert {"started", "pid", "ctl", "log", "run", "lock"} <= {path.name for path in kept}
 
 
 # --------------------------------------------------------------------------------------------- limits

@@ -89,6 +89,10 @@ def _asking(
                 answers = call(lambda: provider.poll(node, wanted), policy=patience)
             else:
                 answers = call(lambda: provider.attempts(node, wanted), policy=patience)
+            if unlisted := [] if stray is None else [a for a in ranks if answers[a] is None]:
+                # A rank can run on although its folder vanished. Asked by name, its node finds its processes.
+                asked = call(lambda: provider.poll(node, unlisted), policy=patience)
+                answers = {**answers, **asked}
         except ProviderError:
             return {}
         for attempt, status in answers.items():
