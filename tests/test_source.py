@@ -1,7 +1,9 @@
 """YAML with positions: what is read, what is refused, and where."""
 
 import gc
+import json
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -132,6 +134,69 @@ def test_places(path, value, key):
     document = one(TEXT)
     assert place(document.span(path)) == value
     assert place(document.span(path, key=True)) == key
+
+
+KEYS = st.text("abcxyz", min_size=1, max_size=3)
+VALUES = st.recursive(
+    st.integers(0, 9) | st.text('ab c:"', max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def written(value, indent=0):
+    """The value in block style; innermost and empty collections in flow style."""
+    items = list(
+        value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    )
+    if not any(isinstance(item, dict | list) for _, item in items):
+        return json.dumps(value)
+    heads = [f"{key}: " if isinstance(value, dict) else "- " for key, _ in items]
+    lines = (head + written(item, indent + 2) for head, (_, item) in zip(heads, items, strict=True))
+    return "".join(f"\n{' ' * indent}{line}" for line in lines)
+
+
+def paths(value, path=()):
+    """The path of each scalar below, and the scalar."""
+    if not isinstance(value, dict | list):
+        yield path, value
+        return
+    for step, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from paths(item, (*path, step))
+
+
+@given(st.lists(st.dictionaries(KEYS, VALUES, min_size=1), min_size=1, max_size=3))
+def test_each_value_and_each_key_is_where_its_place_says(documents):
+    text = "---".join(f"\n{written(data).strip()}\n" for data in documents)
+    lines = text.split("\n")
+
+    def at(span):
+        assert span.line == span.end_line
+        return lines[span.line - 1][span.column - 1 : span.end_column - 1]
+
+    for document, data in zip(read(text, "f.yaml"), documents, strict=True):
+        assert document.data == data
+        for path, value in paths(data):
+            assert json.loads(at(document.span(path))) == value
+            if isinstance(path[-1], str):
+                assert at(document.span(path, key=True)).strip('"') == path[-1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", "tags: {{team: t{i}}}", "env:\n  A: b{i}\n  C: d", "commands:\n- run {i}", "gpu: {{a: 1}}\nx: [1]"],
+)
+def test_a_value_takes_little_memory_with_its_place(more):
+    """As a table of places for each mapping it took 150 to 200 B, and a project has millions of values."""
+    text = "---\n".join(f"type: a\nname: v{i}\n{more.format(i=i)}\n" for i in range(2_000))
+    parse("type: a", "f.yaml")
+    tracemalloc.start()
+    try:
+        reading = parse(text, "f.yaml")
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held / sum(document.size for document in reading.documents) < 130
 
 
 def test_a_document_is_shown_by_its_name_else_its_type_else_its_first_key():

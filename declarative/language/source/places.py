@@ -99,21 +99,38 @@ MAX_LINE = 2_000
 
 Path: TypeAlias = tuple[str | int, ...]
 Node: TypeAlias = Any
-"""The place of a value: a number, or for a collection `(place, places of the keys, nodes of the values)`.
+"""The place of a value: a number, or for a collection a tuple.
+
+Of a list it is `(place, None, nodes of the items…)`. Of a mapping it is `(place, shape, place of the first
+key, node of its value, …)`, where the shape says behind which key's place a node stands. Mappings with the
+same keys share their shape: most documents of a file have the same few fields, and a table for each took as
+much memory as the values.
 
 A place is a single number (see `place_of`), not an object: the garbage collector searches all objects, and
 hundreds of thousands of them made reading four times as slow. An alias shares the node of its anchor.
 """
+Shape: TypeAlias = Mapping[str | int, int]
+"""Key → where its place stands in the node of its mapping; the node of its value is next to it."""
 
 _BREAK = re.compile("\r\n|[\r\n]")
 _BITS = 24
 _MASK = (1 << _BITS) - 1
-ENDS = (1 << 2 * _BITS) - 1
+
+
+def packed(line: int, column: int, end_line: int, end_column: int) -> int:
+    """Both ends in one number, which is small where both are in one line."""
+    return ((end_line - line) << _BITS | end_column) << 2 * _BITS | column << _BITS | line
+
+
+def unpacked(place: int) -> tuple[int, int, int, int]:
+    """Line and column of the start, and of the end."""
+    line, column, end_column = place & _MASK, place >> _BITS & _MASK, place >> 2 * _BITS & _MASK
+    return line, column, line + (place >> 3 * _BITS), end_column
 
 
 def place_of(start: Any, end: Any) -> int:
     """Line and column of both ends, packed into one number."""
-    return int(start.line << 3 * _BITS | start.column << 2 * _BITS | end.line << _BITS | end.column)
+    return packed(start.line, start.column, end.line, end.column)
 
 
 def where(node: Node) -> int:
@@ -161,8 +178,7 @@ class Text:
 
     def span(self, place: int, *, broken: bool = False) -> Span:
         """The span of a place, without its line if that must be hidden."""
-        line, column = place >> 3 * _BITS, place >> 2 * _BITS & _MASK
-        end_line, end_column = place >> _BITS & _MASK, place & _MASK
+        line, column, end_line, end_column = unpacked(place)
         text = "" if self.hides(line, broken=broken) else self.line(line)
         if text and broken and self.masks(line):
             text = masked(text)
@@ -178,17 +194,19 @@ class Text:
         """The span of one character in a text that may not be valid YAML."""
         before = _BREAK.split(self.text[:offset])
         line, column = len(before) - 1, len(before[-1])
-        start = line << 3 * _BITS | column << 2 * _BITS
-        return self.span(start | line << _BITS | column + 1, broken=True)
+        return self.span(packed(line, column, line, column + 1), broken=True)
 
 
 def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
     """The place of a key (None in a list), and the node of its value; None if there is none."""
-    _, keys, values = node if isinstance(node, tuple) else (0, None, ())
-    if keys is not None and step in keys:
-        return keys[step], values[step]
-    if isinstance(values, list) and isinstance(step, int) and 0 <= step < len(values):
-        return None, values[step]
+    if not isinstance(node, tuple):
+        return None
+    shape: Shape | None = node[1]
+    if shape is not None:
+        at = shape.get(step)
+        return (node[at], node[at + 1]) if at else None
+    if isinstance(step, int) and 0 <= step < len(node) - 2:
+        return None, node[step + 2]
     return None
 
 
@@ -246,8 +264,8 @@ class Document:
 
     def _title(self) -> int:
         """The place that stands for the whole document: its name, else its type, else its first key."""
-        whole, keys, values = self._root
         for name in ("name", "type"):
-            if isinstance(values.get(name), int):
-                return int(values[name])
-        return int(next(iter(keys.values()), whole))
+            below = _below(self._root, name)
+            if below is not None and isinstance(below[1], int):
+                return below[1]
+        return int(self._root[2] if len(self._root) > 2 else self._root[0])

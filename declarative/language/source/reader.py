@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Never
 
-from declarative.language.source.places import ENDS, Document, Node, Text, place_of, where
+from declarative.language.source.places import Document, Node, Shape, Text, packed, place_of, unpacked, where
 from declarative.language.source.syntax_hints import QUOTE, explain
 from declarative.model.diagnostic import Diagnostic, Span
 
@@ -23,6 +23,8 @@ MAX_DOCUMENTS = 50_000
 """Documents of one file, including empty ones."""
 MAX_KEY = 200
 MAX_WHOLE = 2**63 - 1
+MAX_TEXTS = 10_000
+"""Texts of which equal ones are searched."""
 MAX_FINDINGS = 1_000
 """Findings of one file. A file with more is not meant for us."""
 
@@ -68,6 +70,9 @@ class Reader:
         self.text, self.out = text, out
         self.events = _events(text, out, kept)
         self.kinds: dict[type, int] = {}
+        self.shapes: dict[tuple[str, ...], Shape] = {}
+        self.texts: dict[str, str] = {}
+        """The texts read of late, so that equal ones are one object: keys, units, names of teams."""
         self.anchors: dict[str, tuple[Any, Node, int, int] | None] = {}
         self.earlier: set[str] = set()
         """The anchors of the documents above."""
@@ -93,6 +98,8 @@ class Reader:
             if number > MAX_DOCUMENTS:
                 self._too_many(f"the file has more than {MAX_DOCUMENTS} documents", event)
             self._count(1, event)
+            if len(self.texts) > MAX_TEXTS:
+                self.texts.clear()
             data, node = self._value(next(self.events), 0)
             if data is None and self.whole:
                 continue
@@ -201,7 +208,7 @@ class Reader:
                 kind = self._kind(event)
             if kind == _END:
                 last = nodes[-1] if nodes else None
-                return data, (_whole_place(start, event, last), None, nodes)
+                return data, (_whole_place(start, event, last), None, *nodes)
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a list has more than {MAX_ITEMS} items", event)
             # Most items are plain, and lists may be long: this avoids a call of `_value` for each.
@@ -213,8 +220,7 @@ class Reader:
 
     def _mapping(self, start: Any, depth: int) -> tuple[Any, Node]:
         data: dict[str, Any] = {}
-        keys: dict[str, int] = {}
-        nodes: dict[str, Node] = {}
+        nodes: list[Node] = []
         node: Node = None
         kinds, scalar = self.kinds, self._scalar
         for event in self.events:
@@ -222,7 +228,7 @@ class Reader:
             if kind is None:
                 kind = self._kind(event)
             if kind == _END:
-                return data, (_whole_place(start, event, node), keys, nodes)
+                return data, (_whole_place(start, event, node), self._shape(data), *nodes)
             plain = kind == _SCALAR and event.anchor is None  # as in `_sequence`
             key, key_node = scalar(event) if plain else self._value(event, depth)
             inner = next(self.events)
@@ -234,13 +240,21 @@ class Reader:
             if not self._usable(key, key_node, event):
                 continue
             if key in data:
-                self._duplicate(key, key_node, keys[key])
+                self._duplicate(key, key_node, nodes[2 * list(data).index(key)])
                 continue
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
             data[key] = value
-            keys[key], nodes[key] = key_node, node
+            nodes += (key_node, node)
         raise StopReading
+
+    def _shape(self, data: Mapping[str, Any]) -> Shape:
+        """The shape of a mapping, one for all with the same keys."""
+        keys = tuple(data)
+        shape = self.shapes.get(keys)
+        if shape is None:
+            shape = self.shapes[keys] = {key: 2 + 2 * i for i, key in enumerate(keys)}
+        return shape
 
     def _duplicate(self, key: str, place: int, first: int) -> None:
         whole = self.whole
@@ -276,8 +290,10 @@ class Reader:
 
     def _scalar(self, event: Any) -> tuple[Any, int]:
         text: str = event.value
+        text = self.texts.setdefault(text, text)
         start, end = event.start_mark, event.end_mark
-        place: int = (start.line << 24 | start.column) << 48 | (end.line << 24 | end.column)
+        line = start.line
+        place: int = ((end.line - line) << 24 | end.column) << 48 | start.column << 24 | line  # `packed`
         self.size += 1 + (len(text) >> 6)
         if self.size > MAX_NODES:
             self._count(0, event)
@@ -325,7 +341,7 @@ def _whole_place(start: Any, end: Any, last: Node) -> int:
     """
     if start.flow_style or last is None:
         return place_of(start.start_mark, end.end_mark)
-    return place_of(start.start_mark, start.start_mark) & ~ENDS | where(last) & ENDS
+    return packed(start.start_mark.line, start.start_mark.column, *unpacked(where(last))[2:])
 
 
 Events = list[Any]
