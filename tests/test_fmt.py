@@ -834,9 +834,9 @@ def test_a_file_is_read_once_and_its_new_text_once(tmp_path, monkeypatch):
     read: list[str] = []
     events = reader._events
 
-    def counted(text, out, kept):
+    def counted(text, out, kept, **options):
         read.extend([text.text] if "type: task" in text.text else [])  # not the pieces that it tries
-        return events(text, out, kept)
+        return events(text, out, kept, **options)
 
     monkeypatch.setattr(reader, "_events", counted)
     old = "name: one  # the only one\ntype: task\ncommands: [date]\n"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from declarative.cli import cli
 from declarative.language.loader import load
+from declarative.language.loader.skypilot import from_skypilot
 from declarative.language.source import read
+from declarative.model.diagnostic import InvalidError
+from declarative.model.spec.values import Gpu
 from tests.test_errors import golden
 
 DSTACK = Path(__file__).parent / "dstack"
@@ -23,22 +32,30 @@ def imported(*argv: object, code: int = 0) -> Result:
     return done
 
 
+def loads_or_was_told(done: Result, folder: Path) -> None:
+    """Each error of the text was told by the import."""
+    (folder / "out.yaml").write_text(done.stdout)
+    try:
+        found = load(folder).diagnostics
+    except InvalidError as error:
+        found = error.diagnostics
+    assert [d.summary for d in found if d.summary not in done.stderr] == []
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in DSTACK.glob("*.yaml")))
 def test_what_comes_of_dstack_loads_and_says_what_was_lost(name, tmp_path):
-    text = imported("dstack", DSTACK / f"{name}.yaml").stdout
-    golden(GOLDEN / f"{name}.out.yaml", text)
-    assert "hunter2" not in text
-    (tmp_path / "out.yaml").write_text(text)
-    assert load(tmp_path).diagnostics == ()
+    done = imported("dstack", DSTACK / f"{name}.yaml")
+    golden(GOLDEN / f"{name}.out.yaml", done.stdout)
+    assert "hunter2" not in done.output
+    loads_or_was_told(done, tmp_path)
 
 
 @pytest.mark.parametrize("name", SKYPILOT)
 def test_what_comes_of_skypilot_loads_and_says_what_was_lost(name, tmp_path):
-    text = imported("skypilot", GOLDEN / name).stdout
-    golden(GOLDEN / name.replace(".sky.yaml", ".out.yaml"), text)
-    assert "hunter2" not in text
-    (tmp_path / "out.yaml").write_text(text)
-    assert load(tmp_path).diagnostics == ()
+    done = imported("skypilot", GOLDEN / name)
+    golden(GOLDEN / name.replace(".sky.yaml", ".out.yaml"), done.stdout)
+    assert "hunter2" not in done.output
+    loads_or_was_told(done, tmp_path)
 
 
 def test_no_file_is_written_over(tmp_path):
@@ -95,4 +112,457 @@ def test_a_document_without_a_type(tmp_path):
     """It may be the file of another tool."""
     (tmp_path / "sky.yaml").write_text("run: x\n")
     said = imported("dstack", tmp_path / "sky.yaml").stdout
-    assert "# left out a document without a `type`: no counterpart\n" in said
+    assert "# sky.yaml:1: left out a document without a `type`: no counterpart\n" in said
+
+
+# ------------------------------------------------------------------------------------------- SkyPilot
+
+
+def of_sky(tmp_path: Path, text: str, *more: str) -> tuple[dict[str, dict[str, Any]], Result]:
+    """What a file becomes: the documents by address, and all that was printed."""
+    files = []
+    for number, content in enumerate((text, *more)):
+        files.append(tmp_path / f"sky{number or ''}.yaml")
+        files[-1].write_text(content)
+    return documents(imported("skypilot", *files))
+
+
+def of_dstack(tmp_path: Path, text: str) -> tuple[dict[str, dict[str, Any]], Result]:
+    (tmp_path / "x.dstack.yml").write_text(text)
+    return documents(imported("dstack", tmp_path / "x.dstack.yml"))
+
+
+def documents(done: Result) -> tuple[dict[str, dict[str, Any]], Result]:
+    found = [dict(d.data) for d in read(done.stdout, "out.yaml")]
+    out = {f"{d['type']}/{d['name']}": d for d in found}
+    assert len(out) == len(found)
+    return out, done
+
+
+def sky(resources: str, **more: str) -> str:
+    rest = "".join(f"{key}: {value}\n" for key, value in more.items())
+    return f"name: job\nresources: {resources}\n{rest}run: ./run.sh\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """The folder has no project."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+
+
+CLOUDS_OF_SKY = (
+    *("k8s/prod", "kubernetes", "lambda", "runpod", "oci", "nebius", "cudo", "paperspace", "vast", "ibm"),
+    *("fluidstack", "scp", "vsphere", "hyperbolic", "seeweb", "slurm/c1/debug", "no-such"),
+)
+
+
+@pytest.mark.parametrize("infra", CLOUDS_OF_SKY)
+def test_what_no_driver_launches_is_refused_and_never_local(infra, tmp_path):
+    """The backend stays, and is not declared: nothing can be planned before somebody names another one."""
+    found, done = of_sky(tmp_path, sky(f"{{infra: {infra}, cpus: 2+}}"))
+    name = {"k8s": "kubernetes"}.get(infra.partition("/")[0], infra.partition("/")[0])
+    assert found["fleet/job"]["backends"] == [name]
+    assert "regions" not in found["fleet/job"] or infra.startswith("slurm")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "p.yaml").write_text(done.stdout)
+    with pytest.raises(InvalidError) as error:
+        load(tmp_path / "out")
+    (refused,) = error.value.diagnostics
+    assert f"`{name}`" in refused.summary
+    assert refused.summary in done.stderr
+    assert "--> sky.yaml:1" in done.stderr
+    assert "sky.yaml:2: `resources`" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: volume\nname: lake\nbackend: runpod\nregion: EU-RO-1\nsize: 100GB\n",
+        "type: fleet\nname: lake\nbackends: [kubernetes]\nnodes: 1\n",
+        "type: fleet\nname: lake\nbackends: [runpod, vastai]\nnodes: 1\n",
+        "type: task\nname: lake\nbackends: [kubernetes]\ncommands: [x]\n",
+        "type: fleet\nname: lake\nnodes: 1\n",
+    ],
+)
+def test_no_document_of_dstack_falls_to_this_machine(text, tmp_path):
+    _, done = of_dstack(tmp_path, text)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "p.yaml").write_text(done.stdout)
+    with pytest.raises(InvalidError) as error:
+        load(tmp_path / "out")
+    assert {d.code for d in error.value.diagnostics} == {"dangling-reference"}
+    assert all(d.summary in done.stderr for d in error.value.diagnostics)
+
+
+def test_a_task_without_a_place_takes_the_projects_backends_and_never_this_machine(tmp_path, monkeypatch):
+    found, _ = of_sky(tmp_path, sky("{cpus: 2+}"))
+    assert found["fleet/job"]["backends"] == ["cloud"]
+    project = tmp_path / "empty"
+    (project / "p.yaml").write_text("type: backend\nname: local\n")
+    found, _ = of_sky(tmp_path, sky("{cpus: 2+}"))
+    assert found["fleet/job"]["backends"] == ["cloud"]
+    (project / "p.yaml").write_text("type: backend\nname: aws\ndriver: ec2\nregions: [us-east-1]\n")
+    found, done = of_sky(tmp_path, sky("{cpus: 2+}"))
+    assert "backends" not in found["fleet/job"]
+    assert done.stderr == ""
+
+
+def test_one_usable_cloud_of_several_is_kept_and_the_others_are_told(tmp_path):
+    found, done = of_sky(tmp_path, sky("{any_of: [{infra: aws/us-east-1}, {infra: k8s}, {infra: lambda}]}"))
+    assert found["fleet/job"]["backends"] == ["aws"]
+    assert "left out an alternative of `resources` (kubernetes)" in done.stdout
+    assert "left out an alternative of `resources` (lambda)" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_pool_of_hosts_is_a_fleet_to_declare(tmp_path):
+    found, done = of_sky(tmp_path, sky("{infra: ssh/rack, cpus: 2+}"))
+    assert list(found) == ["task/job"]
+    assert found["task/job"]["fleets"] == ["rack"]
+    assert "no fleet is named `rack`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "gpu"),
+    [
+        ("L4", "L4:1"),
+        ("L4:2", "L4:2"),
+        ('"H100:1+"', "H100:1.."),
+        ("{A100: 8}", "A100:8"),
+        ("{L4:1, A10G:1}", "L4,A10G:1"),
+        ("[L4:1, A10G:1]", "L4,A10G:1"),
+        ("A100-80GB:8", "A100:80GB:8"),
+        ("A100-80GB-SXM:8", "A100:80GB:8"),
+        ("RTX6000-Ada:1", "RTX6000Ada:1"),
+        ("H100-NVL", "H100:94GB:1"),
+        ("H100-MEGA:8", "H100:8"),
+        ("V100-32GB:1", "V100:32GB:1"),
+        ("RTXA6000:1", "A6000:1"),
+        ("Gaudi HL-205:8", "GAUDI:8"),
+        ("tpu-v4-16", "tpu-v4-16:1"),
+        ("tpu-v5litepod-8:1", "tpu-v5litepod-8:1"),
+        ("Quantum-9:4", "Quantum-9:4"),
+        ("T4:0.5", "T4:1"),
+    ],
+)
+def test_what_was_asked_for_stays_a_gpu(accelerators, gpu, tmp_path):
+    found, done = of_sky(tmp_path, sky(f"{{infra: aws, accelerators: {accelerators}}}"))
+    assert found["fleet/job"]["resources"]["gpu"] == gpu
+    assert found["task/job"]["resources"]["gpu"] == gpu
+    unknown = gpu.startswith(("tpu", "Quantum"))
+    assert (f"`resources.accelerators` ({accelerators}" in done.stdout) == (unknown or "0.5" in accelerators)
+
+
+@given(
+    st.text(alphabet="ABHLTXRv0123456789-. ", min_size=1, max_size=12).filter(str.strip),
+    st.one_of(st.integers(1, 16), st.sampled_from(["x", "1+", "", "0.5", "-1", "0"])),
+)
+def test_no_accelerator_becomes_a_node_without_gpus(name, count):
+    """Each document that is not refused asks for GPUs, in its fleets and in its task."""
+    text = f'name: job\nresources: {{infra: aws, accelerators: "{name}:{count}"}}\nrun: x\n'
+    (document,) = read(text, "sky.yaml", pyyaml=True)
+    drafts = from_skypilot(document, "job")
+    for draft in drafts:
+        if not draft.refused and draft.drop_invalid():
+            parsed = Gpu.parse(draft.fields["resources"]["gpu"])
+            assert parsed.count.min >= 1
+
+
+def test_gpus_of_dstack_are_never_left_out(tmp_path):
+    for gpu, want in (
+        ("tpu:v5litepod-8", "google:v5litepod-8"),
+        ("{vendor: tpu, name: v2-8}", {"vendor": "google", "name": "v2-8"}),
+        ("RTX6000Ada:2", "RTX6000Ada:2"),
+    ):
+        found, _ = of_dstack(tmp_path, f"type: task\nname: job\ncommands: [x]\nresources: {{gpu: {gpu}}}\n")
+        assert found["task/job"]["resources"]["gpu"] == want
+    for gpu in ("{total_memory: 80GB..}", "'H100:H200'", "[H100]", "true"):
+        found, done = of_dstack(
+            tmp_path, f"type: task\nname: job\ncommands: [x]\nresources: {{gpu: {gpu}}}\n"
+        )
+        assert found == {}
+        assert "not-converted" in done.stderr
+
+
+def test_recovery_is_kept_and_what_differs_is_told(tmp_path):
+    found, _ = of_sky(tmp_path, sky("{infra: aws, use_spot: true, job_recovery: none}"))
+    assert "retry" not in found["task/job"]
+    found, done = of_sky(
+        tmp_path,
+        sky("{infra: aws, job_recovery: {max_restarts_on_errors: 3, recover_on_exit_codes: [33]}}"),
+    )
+    events = ["no-capacity", "interruption", "error"]
+    assert found["task/job"]["retry"] == {"on_events": events, "duration": "off", "max_attempts": 4}
+    for told in ("`max_restarts_on_errors` (3)", "`recover_on_exit_codes` ([33])"):
+        assert f"sky.yaml:2: {told}" in done.stdout
+    found, _ = of_sky(tmp_path, sky("{infra: aws, job_recovery: {strategy: FAILOVER}}"))
+    assert found["task/job"]["retry"] == {"on_events": events[:2], "duration": "off"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "policies"),
+    [
+        ("[{use_spot: true}, {use_spot: false}]", {"job": "auto"}),
+        ("[{use_spot: true}, {}]", {"job": "auto"}),
+        ("[{use_spot: false}, {}]", {"job": "on-demand"}),
+        ("[{use_spot: true}]", {"job": "spot"}),
+        ("[{use_spot: true}, {cpus: 2}]", {"job-1": "spot", "job-2": "on-demand"}),
+    ],
+)
+def test_spot_with_on_demand_as_fallback_is_auto(choices, policies, tmp_path):
+    found, _ = of_sky(tmp_path, sky(f"{{infra: aws, any_of: {choices}}}"))
+    fleets = [d for d in found.values() if d["type"] == "fleet"]
+    assert {d["name"]: d.get("spot_policy", "on-demand") for d in fleets} == policies
+
+
+def test_alternatives_are_fleets_and_never_multiplied(tmp_path):
+    """Two clouds with a region each are two fleets: no cloud gets the other's region."""
+    found, done = of_sky(
+        tmp_path,
+        sky(
+            "{ordered: [{infra: aws/us-east-1, accelerators: 'L4:1'}, "
+            "{infra: gcp/us-west2, accelerators: 'T4:4'}]}"
+        ),
+    )
+    one, two = found["fleet/job-1"], found["fleet/job-2"]
+    assert (one["backends"], one["regions"], one["resources"]["gpu"]) == (["aws"], ["us-east-1"], "L4:1")
+    assert (two["backends"], two["regions"], two["resources"]["gpu"]) == (["gcp"], ["us-west2"], "T4:4")
+    assert found["task/job"]["fleets"] == ["job-1", "job-2"]
+    assert found["task/job"]["resources"]["gpu"] == "L4,T4:1..4"
+    assert "`ordered` has no counterpart" in done.stdout
+    found, _ = of_sky(
+        tmp_path, sky("{any_of: [{infra: aws/us-east-1}, {infra: aws/us-west-2}, {infra: gcp}]}")
+    )
+    assert found["fleet/job-1"]["regions"] == ["us-east-1", "us-west-2"]
+    assert "regions" not in found["fleet/job-2"]
+
+
+def test_equal_alternatives_are_one_fleet(tmp_path):
+    for choices in ("[{}, {}]", "[{cpus: 2}, {cpus: 2}]"):
+        found, _ = of_sky(tmp_path, sky(f"{{any_of: {choices}}}"))
+        assert list(found) == ["fleet/job", "task/job"]
+
+
+PLACES = st.fixed_dictionaries(
+    {"cloud": st.sampled_from(["aws", "gcp", "azure"])},
+    optional={
+        "region": st.sampled_from(["r1", "r2", "r3"]),
+        "use_spot": st.booleans(),
+        "accelerators": st.sampled_from(["L4:1", "A10G:1", "L4:2", "A100-80GB:1"]),
+        "cpus": st.sampled_from([2, "4+"]),
+    },
+)
+
+
+@given(st.lists(PLACES, min_size=1, max_size=6))
+def test_fleets_allow_what_the_alternatives_allow_and_nothing_else(choices):
+    text = f"name: job\nresources: {json.dumps({'any_of': choices})}\nrun: x\n"
+    (document,) = read(text, "sky.yaml", pyyaml=True)
+    fleets = [d.fields for d in from_skypilot(document, "job") if d.kind == "fleet"]
+
+    def allowed_by_file(cloud, region, spot, gpu, cpu):
+        return any(
+            c["cloud"] == cloud
+            and c.get("region", region) == region
+            and c.get("use_spot", False) == spot
+            and c.get("accelerators", gpu if gpu == "none" else None) == gpu
+            and str(c.get("cpus", "none")) == cpu
+            for c in choices
+        )
+
+    def allowed_by_fleets(cloud, region, spot, gpu, cpu):
+        model, _, count = gpu.partition(":")
+        memory = ":80GB" if model == "A100-80GB" else ""
+        model = model.removesuffix("-80GB")
+
+        def fits(fleet):
+            asked = fleet.get("resources", {})
+            head, *rest = asked.get("gpu", "none").split(":")
+            policy = fleet.get("spot_policy", "on-demand")
+            return (
+                cloud in fleet["backends"]
+                and region in fleet.get("regions", [region])
+                and policy in ("auto", "spot" if spot else "on-demand")
+                and model in head.split(",")
+                and ":".join(["", *rest]).removeprefix(":") == f"{memory}:{count}".strip(":")
+                and asked.get("cpu", "none").replace("..", "+") == cpu
+            )
+
+        return any(map(fits, fleets))
+
+    every = itertools.product(
+        ["aws", "gcp", "azure"],
+        ["r1", "r2", "r3"],
+        [True, False],
+        ["none", "L4:1", "A10G:1", "L4:2", "A10G:2", "A100-80GB:1"],
+        ["none", "2", "4+"],
+    )
+    assert [one for one in every if allowed_by_file(*one) != allowed_by_fleets(*one)] == []
+
+
+def test_what_ends_nodes_and_limits_their_price(tmp_path):
+    for text, idle in (
+        ("5", "5m"),
+        ("10m", "10m"),
+        ("2h", "2h"),
+        ("true", "5m"),
+        ("false", "off"),
+        ("{idle_minutes: 7, down: true}", "7m"),
+    ):
+        found, done = of_sky(
+            tmp_path, sky(f"{{infra: aws, autostop: {text}, max_hourly_cost: 2.5, priority: 500}}")
+        )
+        assert found["fleet/job"]["idle_duration"] == idle
+        assert found["fleet/job"]["max_price"] == 2.5
+        assert found["task/job"]["priority"] == 50
+        assert ("`idle_duration` deletes both" in done.stdout) == (text != "false" and "down" not in text)
+    _, done = of_sky(
+        tmp_path, sky("{infra: aws, autostop: {idle_minutes: 5, wait_for: none, hook: git push}}")
+    )
+    assert "left out `resources.autostop.hook` (git push)" in done.stdout
+    assert "left out `resources.autostop.wait_for` (none)" in done.stdout
+
+
+def test_the_home_of_commands_is_where_the_files_are(tmp_path):
+    found, done = of_sky(
+        tmp_path,
+        "name: job\nresources: {infra: aws}\nworkdir: .\nfile_mounts: {~/data: ./data, code: ./lib}\n"
+        "run: ls ~/data/a && ls ~/sky_workdir/code\n",
+    )
+    task = found["task/job"]
+    assert [(f["local_path"], f["path"]) for f in task["files"]] == [
+        (".", "sky_workdir"),
+        ("data", "data"),
+        ("lib", "sky_workdir/code"),
+    ]
+    assert "`~` is the rank's own folder" in done.stdout
+    home = tmp_path / "rank"
+    (home / "data").mkdir(parents=True)
+    (home / "data" / "a").touch()
+    (home / "sky_workdir" / "code").mkdir(parents=True)
+    subprocess.run(["bash", "-ec", "\n".join(task["commands"])], cwd=home, check=True)
+    plain, _ = of_sky(tmp_path, "name: job\nresources: {infra: aws}\nworkdir: .\nrun: ls\n")
+    assert plain["task/job"]["files"] == [{"local_path": ".", "path": "."}]
+
+
+def test_names_of_several_files_stay_apart(tmp_path):
+    text = sky("{infra: aws, cpus: 2}")
+    found, done = of_sky(tmp_path, text + "---\n" + text, text)
+    assert [address for address in found if "fleet" in address] == ["fleet/job", "fleet/job-2", "fleet/job-3"]
+    assert [found[f"task/{name}"]["fleets"] for name in ("job", "job-2", "job-3")] == [
+        ["job"],
+        ["job-2"],
+        ["job-3"],
+    ]
+    assert "the name is now `job-3`: another task has the name `job`" in done.stdout
+    assert done.stderr == ""
+
+
+def test_an_expression_of_ours_in_commands_of_others_stays_text(tmp_path):
+    found, done = of_sky(
+        tmp_path, "name: job\nresources: {infra: aws}\nenvs: {A: '${{ b }}'}\nrun: echo '${{ x }}'\n"
+    )
+    assert found["task/job"]["commands"] == ["echo '$${{ x }}'"]
+    assert found["task/job"]["env"] == {"A": "$${{ b }}"}
+    assert done.stderr == ""
+
+
+# --------------------------------------------------------------------------------------------- dstack
+
+
+def test_each_note_names_its_line_and_the_value_that_was_lost(tmp_path):
+    _, done = of_dstack(
+        tmp_path,
+        "type: task\nname: many\nfiles:\n  - ~/.gitconfig\n  - a.py\n  - ../lib\n  - /srv/keys\n"
+        "commands: [x]\nresources: {cpu: 'x86:8..'}\nregistry_auth: {username: u, password: hunter2}\n",
+    )
+    for line, value in ((4, "~/.gitconfig"), (6, "../lib"), (7, "/srv/keys")):
+        assert f"# x.dstack.yml:{line}: left out `files` ({value})" in done.stdout
+    assert "x.dstack.yml:9: left out `resources.cpu: architecture` (x86)" in done.stdout
+    assert "  cpu: 8..\n" in done.stdout
+    assert "hunter2" not in done.output
+
+
+def test_folders_where_files_are_not_are_told(tmp_path):
+    found, done = of_dstack(
+        tmp_path,
+        "type: task\nname: job\nrepos: [.]\nworking_dir: /workspace/code\n"
+        "commands: [ls /workflow/a, cd /workspace/code]\n",
+    )
+    assert "working_dir" not in found["task/job"]
+    for told in ("left out `working_dir` (/workspace/code)", "`commands` name `/workflow`"):
+        assert told in done.stdout
+    assert "`commands` name `/workspace/code`" in done.stdout
+
+
+def test_a_copied_folder_is_sent_and_a_container_is_told_as_one(tmp_path):
+    found, done = of_sky(
+        tmp_path,
+        "name: job\nresources: {infra: aws, image_id: 'nvcr.io/nvidia/pytorch:26.02-py3'}\n"
+        "file_mounts: {~/code: {source: ., mode: COPY}}\nsetup: x\n",
+    )
+    assert found["task/job"]["files"] == [{"local_path": ".", "path": "code"}]
+    assert "a container as the task's `image`" in done.stdout
+    assert "sky.yaml:3: `file_mounts.~/code`: sent as files" in done.stdout
+    assert "there is no `run`" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["$GPU:1", "H100:many", "':8'", "7:8"])
+def test_a_template_for_a_gpu_is_refused(text, tmp_path):
+    found, done = of_sky(tmp_path, sky(f"{{infra: aws, accelerators: {text}}}"))
+    assert found.keys() <= {"backend/aws"}
+    assert done.stderr.count("warning[not-converted]") == 2
+    assert "names no GPUs" in done.stderr
+
+
+def test_a_clone_lies_where_the_commands_start(tmp_path):
+    text = (
+        "type: task\nname: job\nworking_dir: /workspace/code\ncommands: [ls /workspace/code_storage]\n"
+        "repos: [{}]\n"
+    )
+    for repo in (
+        "https://github.com/a/b",
+        "git@github.com:a/b.git",
+        "{url: 'https://github.com/a/b', branch: c}",
+    ):
+        found, done = of_dstack(tmp_path, text.format(repo))
+        task = found["task/job"]
+        assert (task["working_dir"], task["repos"][0]["path"]) == ("/workspace/code", "/workspace/code")
+        assert (done.stderr, "# x.dstack" in done.stdout) == ("", False)
+    found, done = of_dstack(tmp_path, text.format("{local_path: .}"))
+    assert "working_dir" not in found["task/job"]
+    assert "`commands` name" not in done.stdout  # `code_storage` is another folder
+
+
+def test_a_task_with_one_backend_keeps_it(tmp_path):
+    found, done = of_dstack(tmp_path, "type: task\nname: job\ncommands: [x]\nbackend: runpod\n")
+    assert found["task/job"]["backends"] == ["runpod"]
+    assert "no backend is named `runpod`" in done.stderr
+
+
+def test_keys_do_not_go_into_the_project_and_empty_variables_are_told(tmp_path):
+    _, done = of_sky(
+        tmp_path,
+        "name: job\nresources: {infra: aws}\nenvs: {HF_TOKEN: '', A: b}\n"
+        "file_mounts: {~/.ssh/id_rsa: ~/.ssh/id_rsa}\nrun: x\n",
+    )
+    assert "a key does not belong into a project" in done.stdout
+    assert "sky.yaml:3: `envs` (HF_TOKEN) is empty" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("crons", "starts"),
+    [
+        (["0 8 * * *", "0 20 * * *"], ["0 8,20 * * *"]),
+        (["0 8 * * *", "30 20 * * *"], ["0 8 * * *", "30 20 * * *"]),
+        (["0 8 * * 1", "0 8 * * *"], ["0 8 * * 1", "0 8 * * *"]),
+        (["0 8 * * *"], ["0 8 * * *"]),
+    ],
+)
+def test_several_start_times_all_stay(crons, starts, tmp_path):
+    found, done = of_dstack(
+        tmp_path, f"type: task\nname: job\ncommands: [x]\nschedule: {{cron: {json.dumps(crons)}}}\n"
+    )
+    assert [d["schedule"]["cron"] for d in found.values()] == starts
+    assert done.stderr == ""

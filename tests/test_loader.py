@@ -555,6 +555,27 @@ CASES = {
         "task/train",
         (8, 10),
     ),
+    "dangling-reference: a fleet of another number": (
+        "type: fleet\nname: gpu-2\nnodes: 1\n---\n" + TASK + "fleets: [gpu-3]\n",
+        "no fleet is named `gpu-3`",
+        "declare it: `type: fleet` with `name: gpu-3`",
+        "task/train",
+        (8, 10),
+    ),
+    "bad-value: a region of this machine": (
+        VOLUME + "backend: local\nregion: EU-RO-1\n",
+        "backend local has no region `EU-RO-1`",
+        "remove it, or write the cloud's backend: `backend: NAME`",
+        "volume/data",
+        (5, 9),
+    ),
+    "out-of-range: a short time window": (
+        TASK + "utilization_policy: {min_gpu_utilization: 10, time_window: 30}\n",
+        "a `time_window` is at least 5m, and this one is `30s`",
+        "write `5m` or more",
+        "task/train",
+        (4, 60),
+    ),
     "dangling-reference: volume": (
         TASK + "volumes: ['data:/d']\n",
         "no volume is named `data`",

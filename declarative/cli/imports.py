@@ -91,7 +91,7 @@ def import_command(
     elif source == "ssh":
         text = _normal(_of_hosts(session, names, **asked))
     else:
-        text = _converted(str(source), names)
+        text = _converted(session, str(source), names)
     return _written(text, out)
 
 
@@ -328,10 +328,12 @@ def _facts(look: Look) -> str:
 # ----------------------------------------------------------------------------------- files of others
 
 
-def _converted(source: str, names: tuple[str, ...]) -> str:
-    from declarative.language.loader.conversion import from_dstack, from_skypilot
+def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
+    from declarative.language.loader.conversion import from_dstack
     from declarative.language.loader.documents import file_name
-    from declarative.language.loader.foreign_formats import backends_of, text_of
+    from declarative.language.loader.foreign_formats import backends_of, keep_apart, keep_off, text_of
+    from declarative.language.loader.skypilot import from_skypilot
+    from declarative.model.resource import EXISTING, LOCAL, Desired
 
     if not names:
         raise failed("usage", "no FILE is named", f"write `fleetform import {source} FILE`")
@@ -340,20 +342,67 @@ def _converted(source: str, names: tuple[str, ...]) -> str:
     files = [Path(name) for name in names]
     for file in files:
         name = file_name(file.name) or "imported"
-        for number, document in enumerate(_documents(file)):
+        for number, document in enumerate(_documents(file, pyyaml=True)):
             drafts += convert(document, f"{name}-{number}" if number else name)
-    drafts = [*backends_of(drafts), *drafts]
-    return text_of(drafts, f"Converted from {source}: {', '.join(file.name for file in files)}")
+    try:
+        desired = session.declared() or Desired()
+    except Failed:  # the project that the documents are for may not be written yet
+        desired = Desired()
+    launching = [b for b in desired.backends.values() if b.provider not in (LOCAL, *EXISTING)]
+    keep_off(drafts, bool(launching))
+    keep_apart(drafts)
+    drafts = [*(b for b in backends_of(drafts) if b.fields["name"] not in desired.backends), *drafts]
+    text = text_of(drafts, f"Converted from {source}: {', '.join(file.name for file in files)}")
+    session.say(_left_to_do(text, drafts, desired))
+    return text
 
 
-def _documents(file: Path) -> list[Document]:
-    """The content of a file; `Failed` with all errors of its YAML."""
+def _left_to_do(text: str, drafts: Sequence[Draft], desired: Desired) -> tuple[Diagnostic, ...]:
+    """What `validate` will refuse in the text, as warnings at the files that it came from."""
+    from dataclasses import replace
+    from tempfile import TemporaryDirectory
+
+    from declarative.language.loader import load
+    from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
+
+    known = {f"`{name}`" for kind in (desired.backends, desired.fleets, desired.volumes) for name in kind}
+    origins = {f"{d.kind}/{d.fields.get('name')}": d.document for d in drafts if d.document is not None}
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "imported.yaml").write_text(text, "utf-8")
+        try:
+            load(Path(folder), published=False)
+        except InvalidError as error:
+            found = error.diagnostics
+        else:
+            found = ()
+    out: list[Diagnostic] = []
+    for item in found:
+        elsewhere = item.code == "dangling-reference" and any(name in item.summary for name in known)
+        if item.severity is Severity.ERROR and not elsewhere:
+            origin = origins.get(item.address or "")
+            span = origin.span() if origin else None
+            out.append(replace(item, severity=Severity.WARNING, span=span))
+    for draft in drafts:
+        if draft.refused and draft.document is not None:
+            summary = f"a {draft.kind} was not converted: {draft.refused}"
+            hint = "what it would be stands in a comment: mend it there"
+            span = draft.document.span()
+            out.append(
+                Diagnostic(
+                    code="not-converted", summary=summary, hint=hint, span=span, severity=Severity.WARNING
+                )
+            )
+    return in_order(out)
+
+
+def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:
+    """The content of a file; `Failed` with all errors of its YAML. `pyyaml`: of a tool that uses PyYAML."""
     from declarative.language.source import MAX_BYTES, read
     from declarative.model.diagnostic import InvalidError
 
     try:
         with file.open("rb") as opened:
-            return read(opened.read(MAX_BYTES + 1), file.name)
+            return read(opened.read(MAX_BYTES + 1), file.name, pyyaml=pyyaml)
     except InvalidError as error:
         raise Failed(error.diagnostics) from None
     except OSError as error:

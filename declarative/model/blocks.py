@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from declarative.model.codec import ALWAYS
 from declarative.model.record import dataclass
 from declarative.model.spec.amounts import Count, Memory, show_mib
+from declarative.model.spec.gpu_models import MODELS, spelling
 
 if TYPE_CHECKING:
     from declarative.model.spec.values import Gpu, Resources
@@ -39,19 +40,9 @@ class Shortfall:
     short: float
 
 
-_MODELS = {
-    "nvidia": "P4:8 M60:8 K80:12 T4:16 T4G:16 A2:16 A16:16 A4000:16 P100:16 V100:16 A4500:20 P40:24 A10:24 "
-    "A10G:24 A5000:24 L4:24 A30:24 RTX3090:24 RTX4090:24 RTX5090:32 A40:48 A6000:48 L20:48 L40:48 L40S:48 "
-    "A100:40 A800:80 H20:96 H100:80 H800:80 GH200:96 H200:141 B100:192 B200:180 GB200:186 B300:288 GB300:288",
-    "amd": "V520:8 MI25:16 MI50:16 V710:28 MI60:32 MI100:32 V620:32 MI210:64 MI250:128 MI250X:128 MI300A:128 "
-    "MI300X:192 MI325X:256 MI350X:288 MI355X:288",
-    "intel": "GAUDI:32 GAUDI2:96 GAUDI3:128",
-    "tenstorrent": "N150:12 N300:24",
-}
-"""Models by vendor, the least first, and the GB of memory that one has (of several sizes the least)."""
 _KNOWN = {
     name.lower(): (vendor, rank, int(size) * 1024)
-    for vendor, models in _MODELS.items()
+    for vendor, models in MODELS.items()
     for rank, (name, size) in enumerate(model.split(":") for model in models.split())
 }
 _FAMILIES = (
@@ -67,7 +58,7 @@ _FAMILIES = (
 def _known(model: str) -> tuple[str, int, int] | None:
     """Vendor, rank among its models and MiB; `H100 NVL` and `A100-SXM4` are known as `H100` and `A100`."""
     name = model.lower()
-    return _KNOWN.get(name) or _KNOWN.get(re.split(r"[\s_-]", name)[0])
+    return _KNOWN.get(name) or _KNOWN.get(spelling(name)) or _KNOWN.get(re.split(r"[\s_-]", name)[0])
 
 
 def vendor_of(model: str | None) -> str | None:

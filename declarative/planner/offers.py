@@ -12,6 +12,7 @@ from declarative.model.diagnostic import MAX_EDITS, Diagnostic, Severity, sugges
 from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
+from declarative.model.spec.gpu_models import spelling
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
 from declarative.placement.types import PlacementOutcome
@@ -385,7 +386,7 @@ def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
     offer, lacks = min(((o, misfits(want, o.shape)) for o in offers), key=key)
     known = {o.shape.gpu_name or "" for o in offers}
     names = want.gpu.names if want.gpu else ()
-    if names and not {n.lower() for n in names} & {n.lower() for n in known}:
+    if names and not {spelling(n) for n in names} & {spelling(n) for n in known}:
         return f"none has a GPU called {' or '.join(names)}", names_hint(names, known, Near())
     lack = lacks[0]
     what = lack.dimension.removesuffix("_mib").replace("_", " ")

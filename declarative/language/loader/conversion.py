@@ -1,19 +1,17 @@
-"""Converts documents of dstack and SkyPilot to drafts of our documents.
-
-A task of SkyPilot becomes a task, and a fleet with the nodes that SkyPilot launches.
-"""
+"""Converts documents of dstack to drafts of our documents. `skypilot` converts those of SkyPilot."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from declarative.language.loader.foreign_formats import Draft, known_backends, name_of
-from declarative.language.source import Document
+from declarative.language.source import Document, Path
 from declarative.model.schema import fields_of
-from declarative.model.schema.marks import ignored_of
+from declarative.model.schema.marks import BadValueError, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources
+from declarative.model.spec.software import Repos
 
 _SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}", re.ASCII)
 _KNOWN = r"env\.\w+|var\.\w+|groups\[\d+\]\.nodes\[\d+\]\.IP_ADDRESS|(?:dstack\.)?(?:node_rank|job_num)"
@@ -31,7 +29,7 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
     kind = document.data.get("type")
     data = dict(document.data)
     if kind == "service" and "replica_groups" not in data and isinstance(data.get("commands", []), list):
-        return [_service(data, default)]
+        return [_service(data, default, document)]
     if kind not in ("task", "fleet", "volume"):
         why = (
             "a machine to work on is a `task`, and `fleetform ssh`"
@@ -39,24 +37,36 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
             else "no counterpart"
         )
         what = "without a `type`" if kind is None else f"of the type `{kind}`"
-        return [Draft("", {}, [f"left out a document {what}: {why}"])]
-    return [_draft(str(kind), data, default)]
+        draft = Draft("", document=document)
+        draft.note(f"left out a document {what}: {why}", ("type",))
+        return [draft]
+    schedule = data.get("schedule")
+    if not isinstance(schedule, Mapping) or not isinstance(schedule.get("cron"), list):
+        return [_draft(str(kind), data, default, document)]
+    times = _times(schedule["cron"])
+    drafts = [
+        _draft(str(kind), {**data, "schedule": {**schedule, "cron": time}}, default, document)
+        for time in times
+    ]
+    if len(times) > 1:
+        drafts[0].note(f"`schedule.cron` has {len(times)} times: each is a task", ("schedule", "cron"))
+    return drafts
 
 
-def _service(data: dict[str, Any], default: str) -> Draft:
+def _service(data: dict[str, Any], default: str, document: Document) -> Draft:
     lost = [key for key in data if key in _SERVING]
     data = {key: value for key, value in data.items() if key not in _SERVING}
-    draft = _draft("task", data, default)
+    draft = _draft("task", data, default, document)
     draft.notes.insert(
         0, "a service of dstack: as a task it runs until it is stopped, and nothing routes to it"
     )
     for key in lost:
-        draft.drop(key, "services have no counterpart")
+        draft.drop(key, "services have no counterpart", (key,), document.data[key])
     return draft
 
 
-def _draft(kind: str, data: dict[str, Any], default: str) -> Draft:
-    draft = Draft(kind)
+def _draft(kind: str, data: dict[str, Any], default: str, document: Document) -> Draft:
+    draft = Draft(kind, document=document)
     cls = DOCUMENTS[kind]
     known = {f.name for f in fields_of(cls)}
     foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
@@ -64,272 +74,155 @@ def _draft(kind: str, data: dict[str, Any], default: str) -> Draft:
     for key, value in data.items():
         if key in ("type", "name") or value is None:
             continue
+        if key == "backend" and "backends" in known and "backends" not in data:
+            draft.fields["backends"] = known_backends(draft, [value], "backend")
+            continue
         if key in ignored_of(cls):
-            draft.drop(key, ignored_of(cls)[key])
+            draft.drop(key, ignored_of(cls)[key], (key,), value)
         elif key not in known:
-            draft.drop(key, foreign.get(key, "no field of fleetform"))
+            draft.drop(key, foreign.get(key, "no field of fleetform"), (key,), value)
         elif key == "backends" and isinstance(value, list):
             draft.fields[key] = known_backends(draft, value)
         else:
-            draft.fields[key] = _plain(value, draft)
+            draft.fields[key] = _plain(value, draft, (key,))
+    if kind == "task":
+        _fit_task(draft)
     _fit(draft)
     return draft
 
 
 def _fit(draft: Draft) -> None:
-    """Leave out fields that other fields make wrong or useless."""
-    if isinstance(resources := draft.fields.get("resources"), dict):
+    """Write some fields as ours, and leave out those that others make wrong or useless."""
+    fields = draft.fields
+    if isinstance(resources := fields.get("resources"), dict):
         for key in [key for key in resources if key in ignored_of(Resources)]:
-            del resources[key]
-            draft.drop(f"resources.{key}", ignored_of(Resources)[key])
-    backend = draft.fields.get("backend")
-    if backend and not known_backends(draft, [backend]):
-        del draft.fields["backend"]
+            value = resources.pop(key)
+            draft.drop(f"resources.{key}", ignored_of(Resources)[key], ("resources", key), value)
+        _without_arch(draft, resources)
+        if "gpu" in resources:
+            resources["gpu"] = _gpu(resources["gpu"])
+    if fields.get("backend"):
+        fields["backend"] = known_backends(draft, [fields["backend"]], "backend")[0]
     for key in ("privileged", "registry_auth"):
-        if "image" not in draft.fields and key in draft.fields:
-            del draft.fields[key]
-            draft.drop(key, "without an `image`, commands are processes of the node's user")
+        if "image" not in fields and key in fields:
+            del fields[key]
+            draft.drop(key, "without an `image`, commands are processes of the node's user", (key,))
 
 
-def _plain(value: Any, draft: Draft) -> Any:
+def _without_arch(draft: Draft, resources: dict[str, Any]) -> None:
+    """`x86:8..` and `{arch: arm, count: 8..}` are the number alone."""
+    cpu = resources.get("cpu")
+    arch: Any = None
+    rest: Any = None
+    if isinstance(cpu, str):
+        words = [part for part in cpu.split(":") if part.strip().isalnum() and part.strip()[0].isalpha()]
+        rest = ":".join(part for part in cpu.split(":") if part not in words)
+        arch = words[0].strip() if words else None
+    elif isinstance(cpu, Mapping):
+        arch, rest = cpu.get("arch"), cpu.get("count")
+    if arch is None:
+        return
+    if rest in (None, ""):
+        del resources["cpu"]
+    else:
+        resources["cpu"] = rest
+    why = "the backend's `image` and the fleet's `instance_types` choose the architecture"
+    draft.drop("resources.cpu: architecture", why, ("resources", "cpu"), arch)
+
+
+_VENDORS = {"tpu": "google", "tt": "tenstorrent"}
+"""dstack's short names of vendors."""
+
+
+def _gpu(value: Any) -> Any:
+    """The GPUs with vendors as we name them."""
+    if isinstance(value, str):
+        return ":".join(_VENDORS.get(part.strip().lower(), part) for part in value.split(":"))
+    if isinstance(value, Mapping) and isinstance(value.get("vendor"), str):
+        return {**value, "vendor": _VENDORS.get(value["vendor"].lower(), value["vendor"])}
+    return value
+
+
+_OLD_FOLDER = "/workflow"
+"""Where dstack put the repository before its version 0.20, and where commands started."""
+
+
+def _fit_task(draft: Draft) -> None:
+    """Folders, fleets and times as we have them."""
+    fields = draft.fields
+    if isinstance(fleets := fields.get("fleets"), list):
+        for i, name in enumerate(fleets):
+            if isinstance(name, str) and name.count("/") == 1:
+                fleets[i] = name.partition("/")[2]
+                why = f"a fleet of another project; declare `{fleets[i]}` in this one"
+                draft.note(f"`fleets` ({name}): {why}", ("fleets", i))
+    _fit_folders(draft)
+
+
+def _fit_folders(draft: Draft) -> None:
+    """What is sent lies in the rank's own folder; a clone may lie anywhere."""
+    fields = draft.fields
+    folder = fields.get("working_dir")
+    absolute = isinstance(folder, str) and folder.startswith("/")
+    clones = _clones(fields.get("repos"))
+    sent = "files" if fields.get("files") else "repos" if fields.get("repos") and not clones else ""
+    if absolute and clones and not sent:  # dstack clones into the folder where the commands start
+        fields["repos"] = [{**clone, "path": clone.get("path", folder)} for clone in clones]
+    if not sent:
+        return
+    if absolute:
+        del fields["working_dir"]
+        why = f"what `{sent}` sends lies in the rank's own folder, and commands start there"
+        draft.drop("working_dir", why, ("working_dir",), folder)
+    commands = fields.get("commands")
+    for i, command in enumerate(commands if isinstance(commands, list) else ()):
+        for path in dict.fromkeys((_OLD_FOLDER, folder if absolute else _OLD_FOLDER)):
+            if re.search(rf"(?<![\w/.-]){re.escape(str(path))}(?![\w.-])", str(command)):
+                why = f"what `{sent}` sends is not there, but where the commands start"
+                draft.note(f"`commands` name `{path}`: {why}", ("commands", i))
+
+
+def _clones(repos: Any) -> list[dict[str, Any]]:
+    """The repositories that are cloned, in their long form; empty if they are folders of the project."""
+    try:
+        parsed = Repos.parse(repos or [])
+    except BadValueError:
+        return []
+    plain: Any = parsed.plain()
+    return [dict(item) for item in plain if "url" in item]
+
+
+def _times(crons: list[Any]) -> list[Any]:
+    """Cron expressions that differ in one field as one: `0 8 * * *` and `0 20 * * *` are `0 8,20 * * *`."""
+    times = [str(item).split() for item in crons]
+    if len({len(time) for time in times}) == 1:
+        differ = [i for i in range(len(times[0])) if len({time[i] for time in times}) > 1]
+        if len(differ) < 2 and not any("*" in time[i] for time in times for i in differ):
+            joined = [",".join(dict.fromkeys(time[i] for time in times)) for i in range(len(times[0]))]
+            return [" ".join(joined)]
+    return crons
+
+
+def _plain(value: Any, draft: Draft, path: Path) -> Any:
     """The value with dstack's secrets replaced by variables of the environment."""
     if isinstance(value, Mapping):
-        return {k: _plain(v, draft) for k, v in value.items()}
+        return {k: _plain(v, draft, (*path, k)) for k, v in value.items()}
     if isinstance(value, list):
-        return [_plain(v, draft) for v in value]
+        return [_plain(v, draft, (*path, i)) for i, v in enumerate(value)]
     if not isinstance(value, str):
         return value
     for name in _SECRET.findall(value):
-        draft.notes.append(
-            f"the secret `{name}` is now the environment variable {name.upper()} of the user who applies"
+        draft.note(
+            f"the secret `{name}` is now the environment variable {name.upper()} of the user who applies",
+            path,
         )
     value = _SECRET.sub(lambda m: f"${{{{ env.{m[1].upper()} }}}}", value)
     if _OTHER.search(value):
-        draft.notes.append(
-            "an expression `${{ … }}` of dstack was replaced by `dstack-expression`: it has no counterpart"
+        draft.note(
+            "an expression `${{ … }}` of dstack was replaced by `dstack-expression`: it has no counterpart",
+            path,
         )
         value = re.sub(
             r"\$\{\{.*?\}\}", lambda m: m[0] if not _OTHER.match(m[0]) else "dstack-expression", value
         )
     return value
-
-
-_ACCELERATOR = re.compile(
-    r"(?P<name>[A-Za-z0-9._]+?)(?:-(?P<memory>\d+)GB)?(?:-SXM\d?|-PCIe)?(?::(?P<count>\d+\+?)?)?", re.ASCII
-)
-_PLACE = frozenset(("cloud", "infra", "region", "zone"))
-"""Fields of SkyPilot's `resources` for a place."""
-_ELSEWHERE = {
-    "config": "write it in the `backend` document, or leave it to each user",
-    "service": "nothing scales a task or routes to it",
-    "experimental": "no counterpart",
-    "event_callback": "no counterpart",
-    "file_mounts_mapping": "no counterpart",
-}
-
-
-def from_skypilot(document: Document, default: str) -> list[Draft]:
-    """A fleet and a task, called `default` if they have no names."""
-    data = dict(document.data)
-    notes: list[str] = []
-    name = name_of(data.pop("name", None), default, notes)
-    task, fleet = Draft("task", {"name": name}, notes), Draft("fleet", {"name": name})
-    if set(document.data) <= {"name", "execution"}:
-        return [Draft("", {}, ["left out the heading of a pipeline: all tasks are started at once here"])]
-    nodes = data.pop("num_nodes", None) or 1
-    fleet.fields["nodes"] = f"0..{nodes}"
-    if nodes != 1:
-        task.fields["nodes"] = nodes
-        fleet.fields["placement"] = "cluster"
-    task.fields["fleets"] = [name]
-    _resources(_mapping(data.pop("resources", None)), task, fleet)
-    _environment(data, task)
-    _workdir(data.pop("workdir", None), task)
-    _mounts(_mapping(data.pop("file_mounts", None)), _mapping(data.pop("volumes", None)), task)
-    commands = []
-    if setup := data.pop("setup", None):
-        task.notes.append("`setup` runs at each start of a rank, in a shell of its own")
-        commands.append(f"(\n{str(setup).rstrip()}\n)")
-    if run := data.pop("run", None):
-        commands.append(str(run))
-    elif "image" not in task.fields and not commands:
-        commands.append("true")
-        task.notes.append("there was nothing to run: in SkyPilot such a task only launches its nodes")
-    task.fields["commands"] = commands
-    for key, value in data.items():
-        if value is not None:
-            task.drop(key, _ELSEWHERE.get(key, "no counterpart"))
-    return [fleet, task]
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _environment(data: dict[str, Any], task: Draft) -> None:
-    env: dict[str, Any] = {}
-    for key, value in _mapping(data.pop("envs", None)).items():
-        env[key] = f"${{{{ env.{key} }}}}" if value is None else value
-    for key, value in _mapping(data.pop("secrets", None)).items():
-        if value not in (None, ""):
-            task.drop(f"secrets.{key}", f"set {key} in the environment of the user who applies")
-        env[key] = f"${{{{ env.{key} }}}}"
-    if env:
-        task.fields["env"] = env
-
-
-def _workdir(value: Any, task: Draft) -> None:
-    if isinstance(value, Mapping):
-        task.fields["repos"] = [
-            {"url": value.get("url"), **({"branch": value["ref"]} if value.get("ref") else {})}
-        ]
-    elif value and not str(value).startswith(("/", "~")) and ".." not in str(value).split("/"):
-        task.fields["files"] = [{"local_path": str(value).removeprefix("./") or ".", "path": "."}]
-    elif value:
-        task.drop("workdir", "it is not below this directory: move the project there, and write `files: [.]`")
-
-
-def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> None:
-    files = task.fields.setdefault("files", [])
-    for target, source in mounts.items():
-        local = isinstance(source, str) and "://" not in source and not source.startswith(("/", "~"))
-        where = target.removeprefix("~/").removeprefix("./")
-        if local and not where.startswith("/") and ".." not in f"{source}/{where}".split("/"):
-            files.append({"local_path": source.removeprefix("./"), "path": where})
-        else:
-            why = (
-                "copy the bucket in `commands`"
-                if not local
-                else "files go below the rank's own folder: `files`"
-            )
-            task.drop(f"file_mounts.{target}", why)
-    if not files:
-        del task.fields["files"]
-    for target in volumes:
-        task.drop(f"volumes.{target}", f"declare a `volume`, and write `volumes: ['<name>:{target}']`")
-
-
-def _resources(data: dict[str, Any], task: Draft, fleet: Draft) -> None:
-    choices = data.pop("any_of", None) or data.pop("ordered", None) or [{}]
-    asked = [{**data, **_mapping(choice)} for choice in choices]
-    _note_others(asked, task)
-    wanted: dict[str, Any] = {}
-    for key, value in asked[0].items():
-        if value is not None and key not in _PLACE:
-            _resource(key, value, (wanted, task, fleet))
-    _places(asked, fleet)
-    if wanted:
-        task.fields["resources"] = wanted
-        fleet.fields["resources"] = dict(wanted)
-
-
-def _note_others(asked: Sequence[Mapping[str, Any]], task: Draft) -> None:
-    first, *others = asked
-    for other in others:
-        more = {key for key in other if other[key] != first.get(key)} - _PLACE
-        if more:
-            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(sorted(more))}")
-
-
-def _resource(key: str, value: Any, out: tuple[dict[str, Any], Draft, Draft]) -> None:
-    wanted, task, fleet = out
-    if key == "accelerators":
-        _accelerators(value, wanted, task)
-    elif amount := _amount(key, str(value)):
-        wanted[amount[0]] = amount[1]
-    elif key == "image_id" and str(value).startswith("docker:"):
-        task.fields["image"] = str(value).removeprefix("docker:")
-    elif key in ("job_recovery", "spot_recovery"):
-        task.fields["retry"] = {"on_events": ["no-capacity", "interruption"]}
-        task.notes.append(
-            "`job_recovery` became `retry`: after lost nodes it runs again, from its own checkpoints"
-        )
-    elif key == "use_spot":
-        fleet.fields["spot_policy"] = task.fields["spot_policy"] = "spot" if value else "on-demand"
-    else:
-        _of_nodes(key, value, fleet)
-
-
-def _of_nodes(key: str, value: Any, fleet: Draft) -> None:
-    if key == "instance_type":
-        fleet.fields["instance_types"] = [str(value)]
-    elif key == "labels" and isinstance(value, Mapping):
-        fleet.fields["tags"] = dict(value)
-    elif key == "autostop" and (minutes := _minutes(value)) is not None:
-        fleet.fields["idle_duration"] = f"{minutes}m"
-    else:
-        why = {
-            "image_id": "write it as `image` in the `backend` document",
-            "ports": "ranks listen on their node's address",
-        }
-        fleet.drop(f"resources.{key}", why.get(key, "no counterpart"))
-
-
-def _amount(key: str, text: str) -> tuple[str, str] | None:
-    """`4+` CPUs, and sizes in GB. `2x` memory means twice the number of CPUs, which we cannot express."""
-    least, number = text.endswith("+"), text.rstrip("+")
-    size = number if number[-1:].isalpha() else f"{number}GB"
-    if key == "cpus":
-        return "cpu", f"{number}.." if least else number
-    if key == "memory" and number[-1:] != "x":
-        return "memory", f"{size}.." if least else size
-    return ("disk", f"{size}..") if key == "disk_size" else None
-
-
-def _minutes(value: Any) -> int | None:
-    found = value.get("idle_minutes") if isinstance(value, Mapping) else value
-    match = re.fullmatch(r"(\d{1,9})m?", str(found)) if not isinstance(found, bool) else None
-    return int(match[1]) if match else None
-
-
-def _listed(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        return [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
-    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)]
-
-
-def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
-    """`H100:8`, `{H100: 8}`, or several of them as alternatives."""
-    models: dict[tuple[str, str], list[str]] = {}
-    """The names by memory and count."""
-    for item in _listed(value):
-        match = _ACCELERATOR.fullmatch(item)
-        if match is None or match["name"].lower().startswith("tpu"):
-            task.drop(f"resources.accelerators: {item if ':' in item else item + ':1'}", "no whole GPUs")
-            continue
-        memory = f"{match['memory']}GB" if match["memory"] else ""
-        count = (match["count"] or "1").replace("+", "..")
-        models.setdefault((memory, count), []).append(match["name"])
-    for (memory, count), names in models.items():
-        if "gpu" in wanted:
-            task.drop(
-                f"resources.accelerators: {', '.join(names)}:{count}", "a task asks for one memory and count"
-            )
-        else:
-            wanted["gpu"] = ":".join(filter(None, (",".join(names), memory, count)))
-
-
-def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
-    """Cloud, region and zone of each alternative."""
-    found: dict[str, list[str]] = {"backends": [], "regions": [], "availability_zones": []}
-    for one in asked:
-        cloud, region, zone = _place(one)
-        if cloud in ("k8s", "kubernetes", "ssh"):
-            fleet.drop(f"infra: {one.get('infra') or ''}", "declare the hosts: `ssh_config: {hosts: […]}`")
-        elif cloud in ("", "*") or known_backends(fleet, [cloud]):
-            found["backends"].append(cloud)
-            found["regions"].append(region)
-            found["availability_zones"].append(zone)
-    for key, values in found.items():
-        if named := set(values) - {"", "*"}:
-            fleet.fields[key] = sorted(named, key=values.index)
-
-
-def _place(choice: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Cloud, region and zone; `infra` combines all three."""
-    cloud, region, zone, *_ = (*str(choice.get("infra") or "").split("/"), "", "")
-    return (
-        str(choice.get("cloud") or cloud).lower(),
-        str(choice.get("region") or region),
-        str(choice.get("zone") or zone),
-    )

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Self
 
+from declarative.language.source import Document, Path
+from declarative.language.source.places import may_hold_secret
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, SSH
 from declarative.model.schema import Problem, decode
@@ -22,6 +24,19 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "digitalocean": {"driver": "digitalocean"},
 }
 """dstack's and SkyPilot's names of clouds, and the first fields of a `backend` document for each."""
+_SAME = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}
+"""Other names of a cloud."""
+SOME_CLOUD = "cloud"
+"""A backend that nobody declared, for what would else run on this machine."""
+_NEEDED = {
+    *(("resources", "gpu"), ("image",), ("nodes",), ("backends",), ("backend",), ("fleets",), ("instances",)),
+    *(("regions",), ("availability_zones",), ("instance_types",), ("spot_policy",), ("max_price",)),
+    *(("region",), ("availability_zone",), ("reservation",), ("ssh_config",), ("commands",), ("volume_id",)),
+}
+"""Fields that choose where something runs, or what runs. A document is not converted without one of them."""
+_UNTOLD = ("env", "envs", "secrets", "registry_auth", "credentials")
+"""Fields whose values are not repeated."""
+LONGEST_SHOWN = 60
 _PLAIN = re.compile(
     r"[A-Za-z_./$][\w ./:@%+=,$(){}<>-]*|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?", re.ASCII
 )
@@ -50,29 +65,82 @@ class Noted(str):
 
 @dataclass(slots=True)
 class Draft:
-    """A draft of one document: its fields, and notes about it."""
+    """A draft of one document: its fields, and notes about it. `document` is where it came from."""
 
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    document: Document | None = None
+    refused: str = ""
+    """Why it may not be used as it is; empty if it may."""
 
-    def drop(self, name: str, why: str) -> None:
-        """Note that a field was left out. Its value is not shown: it may be a secret."""
-        self.notes.append(f"left out `{name}`: {why}")
+    def note(self, text: str, path: Path = ()) -> None:
+        """Note something about the value at `path` of the file that is converted."""
+        place = ""
+        if self.document is not None and path:
+            span = self.document.span(path, key=True)
+            place = f"{span.file}:{span.line}: "
+        self.notes.append(place + text)
+
+    def drop(self, name: str, why: str, path: Path = (), value: Any = None) -> None:
+        """Note that a field was left out, with its value unless that may be a secret."""
+        self.note(f"left out `{name}`{_told(path, value)}: {why}", path)
+
+    def refuse(self, why: str, path: Path = ()) -> None:
+        """Note why the document becomes a comment."""
+        self.note(why, path)
+        self.refused = why
 
     def drop_invalid(self) -> bool:
-        """Leave out what our documents do not allow; returns whether the rest is valid."""
-        for _ in range(MOST_ROUNDS):
+        """Leave out what our documents do not allow; returns whether the rest is valid, and means the same
+        but for the notes.
+        """
+        for turn in range(MOST_ROUNDS):
             problems: list[Problem] = []
             decode(DOCUMENTS[self.kind], self.fields, (), problems)
             if not problems:
                 return True
-            problem = problems[0]
-            if not problem.path or not _remove(self.fields, problem.path):
-                self.notes.append(f"{problem.summary}: {problem.hint}")
-                return False
-            self.drop(".".join(map(str, problem.path)), problem.hint or problem.summary)
+            for path, problem in sorted({p.path: p for p in problems}.items(), key=_last_first):
+                where = path if turn == 0 else path[:1]
+                value = _value_at(self.fields, path)
+                if not path or path in _NEEDED or path[:1] in _NEEDED or not _remove(self.fields, path):
+                    hint = f"; {problem.hint}" if problem.hint else ""
+                    shown = f"`{_shown_path(path)}`{_told(path, value)}"
+                    self.refuse(f"{shown}: {problem.summary}{hint}", where)
+                    return False
+                self.drop(_shown_path(path), problem.hint or problem.summary, where, value)
         return False
+
+
+def _last_first(item: tuple[Path, Problem]) -> tuple[Any, ...]:
+    """An order in which removing one item of a list moves none of those that follow."""
+    return tuple((-step, "") if isinstance(step, int) else (0, step) for step in item[0])
+
+
+def _shown_path(path: Path) -> str:
+    """`files` for an item of it: its value says which."""
+    steps = path[:-1] if len(path) > 1 and isinstance(path[-1], int) else path
+    return ".".join(map(str, steps)) or "document"
+
+
+def _told(path: Path, value: Any) -> str:
+    """` (value)`, if it is short and no secret."""
+    if value is None or any(step in _UNTOLD for step in path) or isinstance(value, Mapping | list | tuple):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    line = f"{path[-1] if path else ''}: {text}"
+    short = len(text) <= LONGEST_SHOWN and text.isprintable()
+    return f" ({text})" if text and short and not may_hold_secret(line) else ""
+
+
+def _value_at(data: Any, path: Path) -> Any:
+    """The value there; None if there is none. Of a mapping in a list of files, its path."""
+    for step in path:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data.get("local_path") or data.get("name") if isinstance(data, Mapping) else data
 
 
 def _remove(data: Any, path: Sequence[str | int]) -> bool:
@@ -100,15 +168,74 @@ def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
     return name
 
 
-def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
-    """The backends that have a driver. The draft notes the others as left out."""
-    out: list[str] = []
-    for name in dict.fromkeys(map(str, names)):
-        if name in CLOUDS or name in (LOCAL, SSH):
-            out.append(name)
+def cloud_of(name: object) -> str:
+    """The backend's name for a cloud of dstack or SkyPilot."""
+    text = str(name).strip().lower()
+    return _SAME.get(text, text)
+
+
+def has_driver(name: str) -> bool:
+    """Whether a backend of that name can be used without more than its document."""
+    return name in CLOUDS or name in (LOCAL, SSH)
+
+
+def known_backends(draft: Draft, names: Sequence[Any], key: str = "backends") -> list[str]:
+    """The backends that have a driver. If none of them has one, all stay: a document without `backends` would
+    run anywhere, on this machine too.
+    """
+    found = list(dict.fromkeys(map(cloud_of, names)))
+    usable = [name for name in found if has_driver(name)]
+    for i, name in enumerate(found):
+        if name in usable:
+            continue
+        path: Path = (key, i) if key == "backends" else (key,)
+        if usable:
+            draft.drop(key, NO_DRIVER, path, name)
         else:
-            draft.drop(f"backends: {name}", "declare it if libcloud has a driver for it: `type: backend`")
-    return out
+            draft.note(f"`{key}` ({name}): {NO_DRIVER}. Until then `validate` refuses this document", path)
+    return usable or [name_of(name, SOME_CLOUD, []) or SOME_CLOUD for name in found]
+
+
+NO_DRIVER = "no driver of that name; name another backend, or declare this one if libcloud has its cloud"
+
+
+def keep_off(drafts: Sequence[Draft], declared: bool) -> None:
+    """Give a backend to what has none and would therefore be this machine. `declared`: the project has
+    backends that launch nodes.
+    """
+    clouds = {b for d in drafts for b in d.fields.get("backends", ())} & set(CLOUDS)
+    for draft in drafts:
+        missing = not draft.fields.get("backends") and not {"ssh_config", "partition"} & set(draft.fields)
+        if draft.kind == "fleet" and draft.fields and missing and not (declared or clouds):
+            draft.fields["backends"] = [SOME_CLOUD]
+            draft.notes.append(
+                f"no backend is named, and none is declared: name one in place of `{SOME_CLOUD}`, or `local` "
+                "for this machine"
+            )
+
+
+def keep_apart(drafts: Sequence[Draft]) -> None:
+    """Give each document a name of its own kind, in all files together; tasks follow their fleets."""
+    taken: dict[str, set[str]] = {}
+    renamed: dict[tuple[int, str], str] = {}
+    for draft in drafts:
+        name, names = draft.fields.get("name"), taken.setdefault(draft.kind, set())
+        if not isinstance(name, str):
+            continue
+        new, number = name, 2
+        while new in names:
+            new, number = f"{name[:37].rstrip('-')}-{number}", number + 1
+        names.add(new)
+        if new != name:
+            draft.fields["name"] = new
+            draft.notes.append(f"the name is now `{new}`: another {draft.kind} has the name `{name}`")
+        if draft.kind == "fleet":
+            renamed[id(draft.document), name] = new
+    for draft in drafts:
+        if draft.kind == "task" and isinstance(draft.fields.get("fleets"), list):
+            draft.fields["fleets"] = [
+                renamed.get((id(draft.document), str(name)), name) for name in draft.fields["fleets"]
+            ]
 
 
 def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
@@ -131,7 +258,7 @@ def text_of(drafts: Sequence[Draft], heading: str) -> str:
     """The documents as YAML, each below its notes. A draft without a document becomes a comment."""
     parts = []
     for draft in drafts:
-        good = bool(draft.fields) and draft.drop_invalid()
+        good = bool(draft.fields) and not draft.refused and draft.drop_invalid()
         lines = [f"# {line}" for note in draft.notes for line in _shown(note)]
         body = list(_mapping({"type": draft.kind, **draft.fields}, "")) if draft.fields else []
         if body and not good:

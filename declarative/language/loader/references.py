@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -261,7 +262,10 @@ class _Assembly:
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # a document that could not be read may declare it
-        hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
+        # `gpu-3` beside `gpu-2` is no mistyped name.
+        letters = re.sub(r"[0-9]", "", name)
+        others = [other for other in known if re.sub(r"[0-9]", "", other) != letters]
+        hint = self.findings.near(name, others) or f"declare it: `type: {kind}` with `name: {name}`"
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
     def _volumes(self) -> Volumes:
@@ -334,11 +338,23 @@ class _Assembly:
             hint = "remove it: the volume is on its `host`, or else on the host of its rank"
             summary = f"hosts have no region, so a volume on a host cannot have `{field}`"
             self._say(entry, (*path, field), "volume-host", summary, hint)
+        if backend.provider == LOCAL:
+            self._check_local_region(entry, (*path, "region"), volume.region, backend)
         if host is not None and on_hosts:
             self._host(entry, path, str(volume.backend), host)
         elif host is not None:
             summary = f"`host` is for volumes on hosts, and the backend `{backend.name}` has no hosts"
             self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
+
+    def _check_local_region(
+        self, entry: Declaration, path: Path, region: str | None, backend: Backend
+    ) -> None:
+        """This machine has only the regions that its backend declares, for fleets and for volumes."""
+        own = {*(backend.regions or (LOCAL,)), *(r for offer in backend.catalog for r in offer.regions)}
+        if region is not None and region.lower() not in {str(name).lower() for name in own}:
+            summary = f"backend {backend.name} has no region `{region}`"
+            hint = "remove it, or write the cloud's backend: `backend: NAME`"
+            self._say(entry, path, "bad-value", summary, hint)
 
     def _refuse_cloud_fields(
         self, entry: Declaration, path: Path, spec: object, fields: Iterable[str], driver: str

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import field
 
 from declarative.language.source.places import Document, Path, Text
+from declarative.language.source.pyyaml import MAX_BYTES as PYYAML_BYTES
+from declarative.language.source.pyyaml import PyYamlReader
 from declarative.language.source.reader import (
     MAX_DEPTH,
     MAX_NODES,
@@ -68,25 +70,27 @@ class Reading:
     events: Events = field(default_factory=list)
 
 
-def read(content: str | bytes, file: str) -> list[Document]:
-    """The documents of a file; `InvalidError` with all errors of its YAML."""
-    reading = parse(content, file)
+def read(content: str | bytes, file: str, *, pyyaml: bool = False) -> list[Document]:
+    """The documents of a file; `InvalidError` with all errors of its YAML. With `pyyaml`, scalars and keys
+    are read as PyYAML reads them.
+    """
+    reading = parse(content, file, pyyaml=pyyaml)
     if reading.diagnostics:
         raise InvalidError(in_order(reading.diagnostics))
     return list(reading.documents)
 
 
-def parse(content: str | bytes, file: str, *, events: bool = False) -> Reading:
+def parse(content: str | bytes, file: str, *, events: bool = False, pyyaml: bool = False) -> Reading:
     """As `read`, but returns the readable documents beside the findings. Empty documents are left out. With
     `events`, it has the parser's events, too.
     """
     out: list[Diagnostic] = []
-    text = _decoded(content, file, out)
+    text = _decoded(content, file, out, PYYAML_BYTES if pyyaml else MAX_BYTES)
     if text is None:
         return Reading((), tuple(out), lost=True)
     documents: list[Document] = []
     found: Events = []
-    reader = Reader(Text(file, text), out, found if events else None)
+    reader = (PyYamlReader if pyyaml else Reader)(Text(file, text), out, found if events else None)
     try:
         with no_collections():
             for document in reader.documents():
@@ -114,10 +118,11 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | None:
+def _decoded(content: str | bytes, file: str, out: list[Diagnostic], most: int) -> str | None:
     start = Span(file, 1, 1, 1, 1)
-    if len(content) > MAX_BYTES:
-        out.append(too_large(f"the file is larger than {MAX_BYTES >> 20} MiB", start))
+    if len(content) > most:
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        out.append(too_large(f"the file is larger than {size}", start))
         return None
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Never
+from typing import Any, ClassVar, Never
 
 from declarative.language.source.places import Document, Node, Shape, Text, packed, place_of, unpacked, where
 from declarative.language.source.syntax_hints import QUOTE, explain
@@ -65,10 +65,13 @@ def too_large(summary: str, span: Span) -> Diagnostic:
 class Reader:
     """Reads the events of one file."""
 
+    merges: ClassVar[bool] = False
+    """Whether `<<` merges mappings, and the last of equal keys counts."""
+
     def __init__(self, text: Text, out: list[Diagnostic], kept: Events | None = None) -> None:
         """`kept` gets the parser's events as they are read."""
         self.text, self.out = text, out
-        self.events = _events(text, out, kept)
+        self.events = _events(text, out, kept, pure=self.merges)
         self.kinds: dict[type, int] = {}
         self.shapes: dict[tuple[str, ...], Shape] = {}
         self.texts: dict[str, str] = {}
@@ -221,6 +224,9 @@ class Reader:
     def _mapping(self, start: Any, depth: int) -> tuple[Any, Node]:
         data: dict[str, Any] = {}
         nodes: list[Node] = []
+        merged: list[tuple[Any, Node]] = []
+        at: dict[str, int] = {}
+        """Where the place of each key is in `nodes`, if a later one may take it."""
         node: Node = None
         kinds, scalar = self.kinds, self._scalar
         for event in self.events:
@@ -228,22 +234,35 @@ class Reader:
             if kind is None:
                 kind = self._kind(event)
             if kind == _END:
-                return data, (_whole_place(start, event, node), self._shape(data), *nodes)
+                whole = _whole_place(start, event, node)
+                for more, more_node in merged:
+                    self._merge(more, more_node, data, nodes)
+                return data, (whole, self._shape(data), *nodes)
             plain = kind == _SCALAR and event.anchor is None  # as in `_sequence`
             key, key_node = scalar(event) if plain else self._value(event, depth)
             inner = next(self.events)
             plain = kinds.get(type(inner)) == _SCALAR and inner.anchor is None
+            if self.merges and _is_merge(key, event):
+                merged.append(self._value(inner, depth))
+                continue
             if _is_merge(key, event) and self._kind(inner) == _ALIAS:
                 value, node = None, key_node  # the key is the mistake, whatever the alias refers to
             else:
                 value, node = scalar(inner) if plain else self._value(inner, depth)
+            if self.merges:
+                key = self._other_key(key, event, flow=start.flow_style and value is None)
             if not self._usable(key, key_node, event):
                 continue
             if key in data:
-                self._duplicate(key, key_node, nodes[2 * list(data).index(key)])
+                if self.merges:
+                    data[key], nodes[at[key] : at[key] + 2] = value, (key_node, node)
+                else:
+                    self._duplicate(key, key_node, nodes[2 * list(data).index(key)])
                 continue
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
+            if self.merges:
+                at[key] = len(nodes)
             data[key] = value
             nodes += (key_node, node)
         raise StopReading
@@ -255,6 +274,25 @@ class Reader:
         if shape is None:
             shape = self.shapes[keys] = {key: 2 + 2 * i for i, key in enumerate(keys)}
         return shape
+
+    def _other_key(self, key: Any, event: Any, *, flow: bool) -> Any:
+        """The key as text; of `{a:}` the parser leaves the colon at the key."""
+        if flow and isinstance(key, str) and not getattr(event, "style", None):
+            return key.removesuffix(":")
+        return str(key) if isinstance(key, bool | int | float | None) else key
+
+    def _merge(self, more: Any, node: Node, data: dict[str, Any], nodes: list[Node]) -> None:
+        """Add the keys of one merged mapping, or of a list of them, that are not there yet."""
+        if isinstance(more, list):
+            for item, item_node in zip(more, node[2:], strict=True):
+                self._merge(item, item_node, data, nodes)
+        elif isinstance(more, dict):
+            for key, at in node[1].items():
+                if key not in data:
+                    data[key] = more[key]
+                    nodes += node[at : at + 2]
+        else:
+            self._say("yaml-syntax", "`<<` merges mappings, and this is none", node, "write the fields out")
 
     def _duplicate(self, key: str, place: int, first: int) -> None:
         whole = self.whole
@@ -348,14 +386,20 @@ Events = list[Any]
 """The parser's events."""
 
 
-def _events(text: Text, out: list[Diagnostic], kept: Events | None) -> Iterator[Any]:
-    """The parser's events; `kept` gets them, too. A syntax error is reported and ends the reading."""
+def _events(text: Text, out: list[Diagnostic], kept: Events | None, *, pure: bool = False) -> Iterator[Any]:
+    """The parser's events; `kept` gets them, too. A syntax error is reported and ends the reading.
+
+    With `pure`, ruamel's own parser: it is many times slower, and reads `{L4:1}` as PyYAML does.
+    """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         # `YAML.parse` would call the parser twice for each event.
-        _, parser = YAML(typ="safe").get_constructor_parser(text.text)
+        yaml = YAML(typ="safe", pure=pure)
+        if pure:
+            yaml.version = "1.1"
+        _, parser = yaml.get_constructor_parser(text.text)
         events = iter(parser.get_event, None)
         if kept is None:
             yield from events

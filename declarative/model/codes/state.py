@@ -19,6 +19,13 @@ SAVED: dict[str, Code] = {
         "`fleetform apply --expect plan.txt`",
         "name `sha256:…`, or a report that ends in .md, .html or .json",
     ),
+    "not-converted": Code(
+        Chapter.SAVED,
+        "a document of dstack or SkyPilot that `fleetform import` could not convert without changing what it "
+        "means; it is a comment in what was printed, and a warning",
+        'resources: {accelerators: "H100:many"}',
+        "write the document by hand, from the comment",
+    ),
     "not-overwritten": Code(
         Chapter.SAVED,
         "`--out` or `--report` names something that fleetform did not write: a link, a folder, another file",

@@ -101,7 +101,7 @@ class UtilizationPolicy:
     def __post_init__(self) -> None:
         found = self.time_window.seconds
         if found is None or found < SHORTEST_WINDOW:
-            summary = f"a `time_window` is at least 5m, and this one is `{self.time_window}`"
+            summary = f"a `time_window` is at least 5m, and this one is `{self.time_window.plain()}`"
             raise BadValueError("out-of-range", summary, "write `5m` or more", ("time_window",))
 
 

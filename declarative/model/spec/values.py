@@ -24,6 +24,7 @@ from declarative.model.spec.amounts import (
     show_mib,
     unpadded,
 )
+from declarative.model.spec.gpu_models import spelling
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
@@ -217,8 +218,8 @@ class Gpu:
         return "count", Count.parse(part)
 
     def allows(self, model: str | None) -> bool:
-        """Whether a GPU of this model fits; without `names` any model does."""
-        return not self.names or (model or "").lower() in map(str.lower, self.names)
+        """Whether a GPU of this model fits, however it is spelled; without `names` any model does."""
+        return not self.names or spelling(model or "") in map(spelling, self.names)
 
     @classmethod
     def _model(cls, name: str, value: Json) -> str:

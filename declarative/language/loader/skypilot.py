@@ -1,0 +1,604 @@
+"""Converts tasks of SkyPilot: each becomes a task, and a fleet for each alternative of its `resources`.
+
+Whatever has no counterpart is named in a note, with its line. Nothing that chooses a place is left out: what
+no driver here can launch keeps a backend that is not declared, so it never runs on this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from declarative.language.loader.foreign_formats import (
+    NO_DRIVER,
+    SOME_CLOUD,
+    Draft,
+    cloud_of,
+    has_driver,
+    name_of,
+)
+from declarative.language.source import Document, Path
+from declarative.model.record import dataclass
+from declarative.model.spec.gpu_models import known
+from declarative.model.spec.text import MAX_NAME
+
+_HEADING = frozenset(("name", "execution", "placement", "primary_tasks", "termination_delay"))
+_ELSEWHERE = {
+    "config": "write it in the `backend` document, or leave it to each user",
+    "service": "nothing scales a task or routes to it",
+    "experimental": "no counterpart",
+    "event_callback": "no counterpart",
+    "file_mounts_mapping": "no counterpart",
+}
+_LOST = {
+    "ports": "ranks listen on their node's address",
+    "disk_tier": "choose the disk by the backend or by `instance_types`",
+    "network_tier": "choose the network by `instance_types`",
+    "accelerator_args": "no driver here launches TPUs",
+    "local_disk": "choose it by `instance_types`",
+    "volumes": "declare a `volume`, and mount it with `volumes` of the task",
+    "hooks": "nothing runs before an idle node is deleted: do it at the end of `commands`",
+}
+_IN_HOME = re.compile(r"(?:HOME\}?|~|/root|/home/\w+)/sky_workdir")
+"""The folder of `workdir`, as commands name it."""
+WORKDIR = "sky_workdir"
+
+
+def from_skypilot(document: Document, default: str) -> list[Draft]:
+    """Fleets and a task, called `default` if they have no names."""
+    if set(document.data) <= _HEADING:
+        heading = Draft("", document=document)
+        heading.note("left out the heading of a pipeline: all tasks are started at once here")
+        return [heading]
+    data = dict(document.data)
+    task = Draft("task", document=document)
+    name = task.fields["name"] = name_of(data.pop("name", None), default, task.notes)
+    nodes = data.pop("num_nodes", None) or 1
+    if nodes != 1:
+        task.fields["nodes"] = nodes
+    env, known_env = _environment(data, task)
+    for key in ("workdir", "file_mounts", "volumes"):
+        data[key] = _filled(data.get(key), known_env)
+    fleets = _Resources(data.pop("resources", None), task, str(name), nodes).fleets()
+    _login(env, task)
+    if env:
+        task.fields["env"] = env
+    _Files(data, task).convert()
+    for key, value in data.items():
+        if value is not None:
+            task.drop(key, _ELSEWHERE.get(key, "no counterpart"), (key,), value)
+    return [*fleets, task]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _escaped(value: str) -> str:
+    """The text, with nothing that we would evaluate."""
+    return value.replace("${{", "$${{")
+
+
+# ------------------------------------------------------------------------------------------ environment
+
+
+def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables, and those of them whose values the file has."""
+    env: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for key, value in _mapping(data.pop("envs", None)).items():
+        if value is None:
+            env[key] = f"${{{{ env.{key} }}}}"
+        else:
+            given[key] = str(value)
+            env[key] = _escaped(given[key])
+    if empty := [key for key, value in given.items() if not value]:
+        why = f"if `sky launch --env` filled it in, write `${{{{ env.{empty[0]} }}}}`"
+        task.note(f"`envs` ({', '.join(empty)}) is empty: {why}", ("envs", empty[0]))
+    for key, value in _mapping(data.pop("secrets", None)).items():
+        if value not in (None, ""):
+            why = f"set {key} in the environment of the user who applies"
+            task.drop(f"secrets.{key}", why, ("secrets", key))
+        env[key] = f"${{{{ env.{key} }}}}"
+    return env, given
+
+
+def _filled(value: Any, env: Mapping[str, str]) -> Any:
+    """The value with `$NAME` and `${NAME}` of the file's own variables replaced, as SkyPilot does."""
+    if isinstance(value, Mapping):
+        return {_filled(k, env): _filled(v, env) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, env) for item in value]
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: env.get(m[1] or m[2], m[0]), value)
+
+
+_LOGIN = "SKYPILOT_DOCKER_"
+
+
+def _login(env: dict[str, str], task: Draft) -> None:
+    """The login to the image's registry, from variables of SkyPilot."""
+    user, password, server = (env.pop(_LOGIN + key, None) for key in ("USERNAME", "PASSWORD", "SERVER"))
+    if password is None:
+        return
+    variable = f"${{{{ env.{_LOGIN}PASSWORD }}}}"
+    task.fields["registry_auth"] = {"username": user or "", "password": variable}
+    if password != variable:
+        task.drop(
+            f"envs.{_LOGIN}PASSWORD", f"set {_LOGIN}PASSWORD in the environment of the user who applies"
+        )
+    image = str(task.fields.get("image") or "")
+    if "image" not in task.fields:
+        del task.fields["registry_auth"]
+        task.drop(f"envs.{_LOGIN}*", "the login to a registry is for an `image`")
+    elif server and "${{" not in server and not image.startswith(server):
+        task.fields["image"] = f"{server}/{image}"
+
+
+# -------------------------------------------------------------------------------------- files and commands
+
+
+class _Files:
+    """Files, folders and commands of one task.
+
+    SkyPilot sends `workdir` to `~/sky_workdir`, starts commands there, and puts `~/data` into the home. Ranks
+    have a folder of their own. Where a file goes into the home, or the commands name `sky_workdir`, that
+    folder becomes their HOME, with the same layout.
+    """
+
+    def __init__(self, data: dict[str, Any], task: Draft) -> None:
+        self.data, self.task = data, task
+        self.setup, self.run = (str(data.pop(key, None) or "") for key in ("setup", "run"))
+        self.workdir = data.pop("workdir", None)
+        self.mounts = _mapping(data.pop("file_mounts", None))
+        self.files: list[dict[str, str]] = []
+        self.home = bool(_IN_HOME.search(self.setup + self.run)) or any(
+            target.startswith("~/")
+            and _is_local(source.get("source") if isinstance(source, Mapping) else source)
+            for target, source in self.mounts.items()
+        )
+
+    def convert(self) -> None:
+        """Fill the task's `files`, `repos` and `commands`."""
+        self._workdir()
+        for target, source in self.mounts.items():
+            self._mount(target, source)
+        volumes = _mapping(self.data.pop("volumes", None))
+        for target, volume in volumes.items():
+            why = f"declare a `volume`, and write `volumes: ['<name>:{target}']`"
+            self.task.drop(f"volumes.{target}", why, ("volumes", target), volume)
+        if self.files:
+            self.task.fields["files"] = self.files
+        self.task.fields["commands"] = self._commands()
+
+    def _commands(self) -> list[str]:
+        out = []
+        if self.home:
+            out.append(f'export HOME="$PWD" && mkdir -p ~/{WORKDIR} && cd ~/{WORKDIR}')
+            self.task.note("`~` is the rank's own folder, as its files are there")
+        if self.setup:
+            self.task.note("`setup` runs at each start of a rank, in a shell of its own", ("setup",))
+            out.append(_escaped(f"(\n{self.setup.rstrip()}\n)"))
+        if self.run:
+            out.append(_escaped(self.run))
+        else:
+            self.task.note("there is no `run`: such a task of SkyPilot only prepares its nodes")
+            if "image" not in self.task.fields and not self.setup:
+                out.append("true")
+        return out
+
+    def _workdir(self) -> None:
+        below = WORKDIR if self.home else "."
+        value = self.workdir
+        if isinstance(value, Mapping):
+            repo = {"url": value.get("url"), **({"branch": value["ref"]} if value.get("ref") else {})}
+            self.task.fields["repos"] = [{**repo, **({"path": below} if self.home else {})}]
+        elif value and _is_local(value):
+            self.files.append({"local_path": _tidy(str(value)), "path": below})
+        elif value:
+            why = "it is not below this directory: move the project there, and write `files: [.]`"
+            self.task.drop("workdir", why, ("workdir",), value)
+
+    def _mount(self, target: str, source: Any) -> None:
+        shown = source.get("source") or source.get("name") if isinstance(source, Mapping) else source
+        if isinstance(source, Mapping) and str(source.get("mode")).upper() == "COPY" and _is_local(shown):
+            self.task.note(f"`file_mounts.{target}`: sent as files, not by a bucket", ("file_mounts", target))
+            source = shown
+        if isinstance(source, Mapping) or "://" in str(source):
+            why = "copy the bucket in `commands`, or use a `volume`"
+        elif ".ssh/" in str(source):
+            why = "a key does not belong into a project: let the nodes' image have it"
+        elif not _is_local(source):
+            why = "it is not below this directory: copy it there, and name it in `files`"
+        elif target.startswith("/") or ".." in target.split("/"):
+            why = "files go below the rank's own folder: name it in `files`, and copy it in `commands`"
+        else:
+            where = _tidy(target.removeprefix("~/"))
+            if self.home and not target.startswith("~/"):
+                where = f"{WORKDIR}/{where}"
+            self.files.append({"local_path": _tidy(source), "path": where.rstrip("/") or "."})
+            return
+        self.task.drop(f"file_mounts.{target}", why, ("file_mounts", target), shown)
+
+
+def _is_local(source: Any) -> bool:
+    """Whether it is a path below the project's directory."""
+    text = source if isinstance(source, str) else ""
+    outside = "://" in text or text.startswith(("/", "~")) or ".." in text.split("/") or "$" in text
+    return bool(text) and not outside
+
+
+def _tidy(path: str) -> str:
+    return path.removeprefix("./").rstrip("/") or "."
+
+
+# ---------------------------------------------------------------------------------------------- resources
+
+_GPU = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
+"""The name of a GPU, as our `gpu` takes it."""
+_PLACES = ("backends", "regions", "availability_zones")
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One alternative: the fields of its fleet. `pool` is a pool of ssh hosts."""
+
+    fields: dict[str, Any]
+    pool: str | None = None
+
+
+class _Resources:
+    """The `resources` of one task."""
+
+    def __init__(self, value: Any, task: Draft, name: str, nodes: Any) -> None:
+        self.task, self.name, self.nodes = task, name, nodes
+        self.about = Draft("fleet", document=task.document)
+        """Takes the notes about the fleets."""
+        self.data = _mapping(value)
+        self.at: dict[str, Path] = {}
+        """Key → where the file has it, for the alternative in hand."""
+
+    def fleets(self) -> list[Draft]:
+        """The fleets; the task names them, and gets what is the same in all."""
+        choices = _merged(self._choices())
+        pools = [c.pool for c in choices if c.pool is not None]
+        usable = [c for c in choices if c.pool is None and all(map(has_driver, c.fields.get("backends", ())))]
+        left_out = [c for c in choices if c.pool is None and c not in usable]
+        if usable or pools:
+            for names in dict.fromkeys(", ".join(c.fields["backends"]) for c in left_out):
+                self._once(f"left out an alternative of `resources` ({names}): {NO_DRIVER}", ("resources",))
+        elif left_out:
+            usable = left_out
+            named = ", ".join(dict.fromkeys(b for c in usable for b in c.fields["backends"]))
+            for choice in usable:
+                backends = [name_of(b, SOME_CLOUD, []) or SOME_CLOUD for b in choice.fields["backends"]]
+                choice.fields["backends"] = backends
+            self.about.note(
+                f"`resources` ({named}): {NO_DRIVER}. Until then `validate` refuses the fleet", ("resources",)
+            )
+        drafts = [self._fleet(choice, i, len(usable)) for i, choice in enumerate(usable)]
+        self.task.fields["fleets"] = [*(d.fields["name"] for d in drafts), *pools]
+        for pool in pools:
+            why = "declare it with its hosts: `ssh_config: {hosts: […]}`, which `fleetform import ssh` writes"
+            self.task.note(f"a pool of hosts is the fleet `{pool}`: {why}", ("resources",))
+        self._common(usable)
+        (drafts[0] if drafts else self.task).notes[:0] = self.about.notes
+        for draft in (*drafts, self.task) if self.about.refused else ():
+            draft.refused = self.about.refused
+        return drafts
+
+    def _fleet(self, choice: _Choice, number: int, total: int) -> Draft:
+        draft = Draft("fleet", document=self.task.document)
+        name = self.name if total == 1 else f"{self.name[: MAX_NAME - 3].rstrip('-')}-{number + 1}"
+        draft.fields = {"name": name, "nodes": f"0..{self.nodes}"}
+        if self.nodes != 1:
+            draft.fields["placement"] = "cluster"
+        draft.fields |= choice.fields
+        return draft
+
+    def _common(self, choices: Sequence[_Choice]) -> None:
+        """What all alternatives ask for, as the task's own."""
+        asked = [c.fields.get("resources", {}) for c in choices]
+        if not asked:
+            return
+        same = {k: v for k, v in asked[0].items() if all(other.get(k) == v for other in asked)}
+        if "gpu" not in same and all("gpu" in other for other in asked):
+            same["gpu"] = _any_gpu([other["gpu"] for other in asked])
+        if same:
+            self.task.fields["resources"] = same
+        spots = {c.fields.get("spot_policy") for c in choices}
+        if len(spots) == 1 and None not in spots:
+            self.task.fields["spot_policy"] = spots.pop()
+
+    def _choices(self) -> list[_Choice]:
+        """All alternatives, in the order of the file."""
+        outer = {k: v for k, v in self.data.items() if k not in ("any_of", "ordered") and v is not None}
+        key = next((k for k in ("any_of", "ordered") if self.data.get(k)), "")
+        listed = self.data.get(key)
+        found: list[Any] = listed if isinstance(listed, list) and listed else [{}]
+        if key == "ordered" and len(found) > 1:
+            self.about.note(
+                "`ordered` has no counterpart: the cheapest that fits is taken", ("resources", key)
+            )
+        for k in outer:
+            self.at[k] = ("resources", k)
+        top = dict(self.at)
+        self._of_task(outer)
+        out = []
+        for i, item in enumerate(found):
+            inner = {k: v for k, v in _mapping(item).items() if v is not None}
+            self.at = {**top, **{k: ("resources", key, i, k) for k in inner}}
+            self._of_task({k: v for k, v in inner.items() if outer.get(k) != v})
+            out += self._alternatives({**outer, **inner})
+        return out
+
+    # the task's own fields
+
+    def _of_task(self, given: Mapping[str, Any]) -> None:
+        """Fields that all alternatives share here."""
+        fields = self.task.fields
+        for key, value in given.items():
+            path = self.at[key]
+            if key in ("job_recovery", "spot_recovery"):
+                self._recovery(key, value)
+            elif key == "image_id" and str(value).startswith("docker:"):
+                image = str(value).removeprefix("docker:")
+                if fields.setdefault("image", image) != image:
+                    self.task.drop("resources.image_id", "all alternatives run in one `image`", path, value)
+            elif key == "image_id":
+                why = "write it as `image` in the `backend` document, or a container as the task's `image`"
+                self.about.drop("resources.image_id", why, path, value)
+            elif key == "priority" and isinstance(value, int):
+                fields["priority"] = max(0, min(100, value // 10))
+                self.task.note(f"`priority` ({value}) is from 0 to 100 here, not from -1000 to 1000", path)
+            elif key in _LOST or key not in _KNOWN:
+                self.about.drop(f"resources.{key}", _LOST.get(key, "no counterpart"), path, value)
+            elif key == "use_spot" and value and "job_recovery" not in self.data:
+                note = "`sky jobs launch` would start it anew after a lost node: add `retry` if that is meant"
+                if not any(note in text for text in self.task.notes):
+                    self.task.note(note, path)
+
+    def _recovery(self, key: str, value: Any) -> None:
+        path = self.at[key]
+        fields = _mapping(value)
+        strategy = value if not isinstance(value, Mapping) else fields.get("strategy")
+        if str(strategy).lower() == "none" and strategy is not None:
+            return
+        restarts = fields.get("max_restarts_on_errors") or 0
+        codes = fields.get("recover_on_exit_codes")
+        events = ["no-capacity", "interruption"]
+        retry: dict[str, Any] = {"on_events": events, "duration": "off"}
+        self.task.note(
+            f"`{key}` became `retry`: after lost nodes it runs again, from its own checkpoints", path
+        )
+        if strategy and str(strategy).lower() not in ("eager_next_region", "none"):
+            self.task.drop(
+                f"{key}.strategy", "a lost node is replaced wherever it is cheapest", path, strategy
+            )
+        if restarts or codes not in (None, []):
+            events.append("error")
+        if restarts:
+            retry["max_attempts"] = int(restarts) + 1
+            why = "`max_attempts` counts starts after lost nodes too"
+            self.task.note(f"`max_restarts_on_errors` ({restarts}): {why}", path)
+        if codes not in (None, []):
+            if not restarts:
+                retry["max_attempts"] = 4
+            why = f"each error counts, at most {retry['max_attempts']} attempts in all"
+            self.task.note(f"`recover_on_exit_codes` ({codes}): exit codes have no counterpart; {why}", path)
+        for more in set(fields) - {"strategy", "max_restarts_on_errors", "recover_on_exit_codes"}:
+            self.task.drop(f"{key}.{more}", "no counterpart", path, fields[more])
+        self.task.fields["retry"] = retry
+
+    # the fleets' fields
+
+    def _alternatives(self, given: Mapping[str, Any]) -> list[_Choice]:
+        """One alternative of `any_of`: one for each accelerator that may be taken."""
+        fields, pool = self._place(given)
+        resources: dict[str, Any] = {}
+        for key, value in given.items():
+            self._of_nodes(key, value, (fields, resources))
+        self._memory(given, resources)
+        gpus = self._accelerators(given.get("accelerators"))
+        out = []
+        for gpu in gpus:
+            asked = {**({"gpu": gpu} if gpu else {}), **resources}
+            out.append(_Choice({**fields, **({"resources": asked} if asked else {})}, pool))
+        return out
+
+    def _of_nodes(self, key: str, value: Any, out: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        fields, resources = out
+        if key == "cpus":
+            least, number = str(value).endswith("+"), str(value).rstrip("+").removesuffix(".0")
+            resources["cpu"] = f"{number}.." if least else number
+        elif key in ("disk_size", "ephemeral_storage"):
+            resources["disk"] = f"{_size(value)}.."
+        elif key == "use_spot":
+            fields["spot_policy"] = "spot" if value else "on-demand"
+        elif key == "instance_type":
+            fields["instance_types"] = [str(value)]
+        elif key == "labels" and isinstance(value, Mapping):
+            fields["tags"] = dict(value)
+        elif key == "max_hourly_cost":
+            fields["max_price"] = value
+        elif key == "autostop":
+            self._autostop(value, fields)
+
+    def _memory(self, given: Mapping[str, Any], resources: dict[str, Any]) -> None:
+        """`64+`, or `4x`: so much for each CPU."""
+        if "memory" not in given:
+            return
+        text = str(given["memory"])
+        number = text.rstrip("+")
+        if number[-1:].lower() != "x":
+            resources["memory"] = f"{_size(number)}.." if text.endswith("+") else _size(number)
+            return
+        cpus = re.fullmatch(r"(\d+)(?:\.\.)?", str(resources.get("cpu", "")))
+        ratio = re.fullmatch(r"\d+(?:\.\d+)?", number[:-1])
+        if cpus and ratio:
+            resources["memory"] = f"{int(float(ratio[0]) * int(cpus[1]))}GB.."
+        else:
+            self.about.drop(
+                "resources.memory", "memory by the CPU has no counterpart", self.at["memory"], text
+            )
+
+    def _autostop(self, value: Any, fields: dict[str, Any]) -> None:
+        path, more = self.at["autostop"], _mapping(value)
+        if value is False:
+            fields["idle_duration"] = "off"
+            return
+        if not more:
+            match = re.fullmatch(r"(\d{1,9})([smhdw]?)", str(5 if value is True else value).strip().lower())
+            if match is None:
+                self.about.drop("resources.autostop", "write `idle_duration: 10m`", path, value)
+                return
+            fields["idle_duration"] = f"{match[1]}{match[2] or 'm'}"
+        else:
+            fields["idle_duration"] = f"{more.get('idle_minutes', 5)}m"
+        if not more.get("down"):
+            self._once("`autostop` stops nodes and keeps their disks; `idle_duration` deletes both", path)
+        for key in ("hook", "hook_timeout", "wait_for"):
+            if key in more:
+                why = _LOST["hooks"] if key != "wait_for" else "a node is idle here when no rank is on it"
+                self.about.drop(f"resources.autostop.{key}", why, (*path, key), more[key])
+
+    def _once(self, text: str, path: Path) -> None:
+        if not any(text in note for note in self.about.notes):
+            self.about.note(text, path)
+
+    def _accelerators(self, value: Any) -> list[str | None]:
+        """Each accelerator that may be taken, as our `gpu`; None alone where none is asked for."""
+        if value is None:
+            return [None]
+        items = _listed(value)
+        if isinstance(value, list) and len(items) > 1:
+            note = "the order of `accelerators` has no counterpart: the cheapest is taken"
+            self._once(note, self.at["accelerators"])
+        return [self._accelerator(item) for item in items] or [None]
+
+    def _accelerator(self, item: str) -> str:
+        """`A100-80GB:8` as `A100:80GB:8`. What is not known stays a GPU of that name, which none has."""
+        path = self.at["accelerators"]
+        name, _, count = item.strip().partition(":")
+        name, count = name.strip(), count.strip() or "1"
+        number = re.fullmatch(r"(\d+(?:\.\d+)?)(\+?)", count)
+        whole = number is not None and float(number[1]) == int(float(number[1])) and float(number[1]) > 0
+        if number is None or not _GPU.fullmatch(name):
+            self.about.refuse(f"`resources.accelerators` ({item}) names no GPUs", path)
+        elif not whole:
+            note = f"`resources.accelerators` ({item}): a part of a GPU has no counterpart; one is taken"
+            self._once(note, path)
+        count = "1" if number is None or not whole else f"{int(float(number[1]))}{'..' if number[2] else ''}"
+        model = known(name)
+        if model is None:
+            why = "no GPU of that name is known: `plan` refuses it, unless a backend offers one"
+            if name.lower().startswith("tpu"):
+                why = "no driver here launches TPUs: `plan` refuses it"
+            self._once(f"`resources.accelerators` ({item}): {why}", path)
+            return f"{name}:{count}"
+        return ":".join(filter(None, (model[0], f"{model[1]}GB" if model[1] else "", count)))
+
+    def _place(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """Backend, region and zone of an alternative; or the pool of hosts."""
+        infra = str(given.get("infra") or "")
+        cloud, _, rest = infra.partition("/")
+        cloud = cloud_of(given.get("cloud") or cloud)
+        if cloud == "ssh":
+            return {}, name_of(rest, "hosts", []) or "hosts"
+        if cloud == "kubernetes":  # `k8s/CONTEXT`: a context is no region of another cloud
+            return {"backends": [cloud]}, None
+        region, zone, *_ = (*rest.split("/"), "", "")
+        found = (cloud, str(given.get("region") or region), str(given.get("zone") or zone))
+        return {
+            key: [value] for key, value in zip(_PLACES, found, strict=True) if value not in ("", "*")
+        }, None
+
+
+_KNOWN = frozenset(
+    (
+        *("cloud", "infra", "region", "zone", "cpus", "memory", "accelerators", "instance_type", "use_spot"),
+        *("disk_size", "ephemeral_storage", "labels", "max_hourly_cost", "autostop", "job_recovery"),
+        *("spot_recovery", "image_id", "priority"),
+    )
+)
+
+
+def _size(value: Any) -> str:
+    """`64`, `64.0` and `64GB` as we write them."""
+    text = str(value).strip().removesuffix(".0")
+    return text if text[-1:].isalpha() else f"{text}GB"
+
+
+def _listed(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    text = str(value)
+    if text.startswith("{") and text.endswith("}"):  # a set in quotes, which SkyPilot takes too
+        return [item.strip(" '\"") for item in text[1:-1].split(",") if item.strip(" '\"")]
+    return [text]
+
+
+def _any_gpu(gpus: Sequence[str]) -> str:
+    """What any of several asks fits: `L4:1` and `A100:80GB:4` are `L4,A100:1..4`."""
+    parts = [gpu.split(":") for gpu in gpus]
+    names = dict.fromkeys(name for part in parts for name in part[0].split(","))
+    counts = [part[-1].split("..") for part in parts]
+    least = min(int(count[0]) for count in counts)
+    most = "" if any(len(c) > 1 and not c[1] for c in counts) else str(max(int(c[-1]) for c in counts))
+    return f"{','.join(names)}:{least}" + (f"..{most}" if most != str(least) else "")
+
+
+def _merged(choices: Iterable[_Choice]) -> list[_Choice]:
+    """Fewer alternatives that mean the same: two that differ in one list, or in spot alone, are one."""
+    out: list[_Choice] = []
+    for choice in choices:
+        for i, other in enumerate(out):
+            if (joined := _joined(other, choice)) is not None:
+                rest = [*out[:i], *out[i + 1 :]]
+                out = _merged([*rest[:i], _Choice(joined, other.pool), *rest[i:]])
+                break
+        else:
+            out.append(choice)
+    return out
+
+
+def _joined(one: _Choice, other: _Choice) -> dict[str, Any] | None:
+    """The fields of both as one; None if they differ in more than one way."""
+    if one.pool != other.pool:
+        return None
+    keys = dict.fromkeys((*one.fields, *other.fields))
+    differ = [key for key in keys if one.fields.get(key) != other.fields.get(key)]
+    if not differ:
+        return one.fields
+    (key, *more) = differ
+    here, there = one.fields.get(key), other.fields.get(key)
+    if more:
+        return None
+    if key == "spot_policy":
+        return {**one.fields, key: "on-demand" if {here, there} <= {None, "on-demand"} else "auto"}
+    if key in (*_PLACES, "instance_types"):
+        if not (here and there):
+            return {k: v for k, v in one.fields.items() if k != key}
+        if key == "backends" and not all(map(has_driver, (*here, *there))):
+            return None
+        return {**one.fields, key: list(dict.fromkeys((*here, *there)))}
+    if key == "resources" and here and there:
+        return _joined_gpus(one.fields, here, there)
+    return None
+
+
+def _joined_gpus(
+    fields: dict[str, Any], here: Mapping[str, Any], there: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The same, if only the models of the GPUs differ."""
+    if {k: v for k, v in here.items() if k != "gpu"} != {k: v for k, v in there.items() if k != "gpu"}:
+        return None
+    one, other = str(here.get("gpu", "")).split(":"), str(there.get("gpu", "")).split(":")
+    if one[1:] != other[1:] or len(one) < 2:
+        return None
+    names = dict.fromkeys((*one[0].split(","), *other[0].split(",")))
+    return {**fields, "resources": {**here, "gpu": ":".join((",".join(names), *one[1:]))}}

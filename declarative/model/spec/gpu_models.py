@@ -1,0 +1,75 @@
+"""The names of GPUs: models by vendor, and the spellings in use for them. Pure.
+
+Sources, read in November 2026: gpuhunt's list of accelerators (dstack's names), SkyPilot's catalog
+`v7/common/accelerators.csv`, and the names that `nvidia-smi` and `rocm-smi` report.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+MODELS = {
+    "nvidia": "P4:8 M60:8 M4000:8 P4000:8 RTX2060:6 RTX2060SUPER:8 RTX2070:8 RTX2070SUPER:8 RTX2080:8 "
+    "RTX2080SUPER:8 RTX2080Ti:11 RTX3050:6 RTX3060:8 RTX3060Ti:8 RTX3070:8 RTX3070Ti:8 RTX3080:10 "
+    "RTX3080Ti:12 RTX4060:8 RTX4060Ti:8 RTX4070:12 RTX4070SUPER:12 RTX4070Ti:12 RTX5060:8 RTX5060Ti:8 "
+    "RTX5070:12 K80:12 T4:16 T4G:16 A2:16 A16:16 A4000:16 RTX2000Ada:16 RTX4070TiSUPER:16 RTX4080:16 "
+    "RTX4080SUPER:16 RTX5070Ti:16 RTX5080:16 P100:16 V100:16 A4500:20 RTX4000Ada:20 P40:24 RTX6000:24 A10:24 "
+    "A10G:24 A5000:24 L4:24 A30:24 RTX3090:24 RTX3090Ti:24 RTX4090:24 RTX5090:32 RTX5000Ada:32 RTXPRO4500:32 "
+    "A40:48 A6000:48 L20:48 L40:48 L40S:48 RTX6000Ada:48 RTXPRO5000:48 RTXPRO6000:96 "
+    "A100:40 A800:80 H20:96 H100:80 H100NVL:94 H800:80 GH200:96 H200:141 H200NVL:141 B100:192 B200:180 "
+    "GB200:186 B300:288 GB300:288",
+    "amd": "V520:8 MI25:16 MI50:16 V710:28 MI60:32 MI100:32 V620:32 MI210:64 MI250:128 MI250X:128 MI300A:128 "
+    "MI308X:128 MI300X:192 MI325X:256 MI350X:288 MI355X:288",
+    "intel": "GAUDI:32 GAUDI2:96 GAUDI3:128",
+    "tenstorrent": "N150:12 N300:24 P100A:28 P150:32 P300:32",
+}
+"""Models by vendor, the least first, and the GB of memory that one has (of several sizes the least)."""
+
+ALIASES = {
+    "gaudihl205": "gaudi",
+    "gaudihl225": "gaudi2",
+    "rtx6000blackwell": "rtxpro6000",
+    "rtxpro6000blackwell": "rtxpro6000",
+    "rtxpro6000ws": "rtxpro6000",
+}
+"""Other names of a model, both without separators."""
+_MAKERS = re.compile(r"(?:(?:nvidia|amd|intel|instinct|tesla|quadro|geforce|radeon)[ _-]+)+(?:pro[ _-]+)?")
+_FORMS = re.compile(r"[ _-]*(?:sxm\d?|pcie|hbm\d?e?|nvlink|oam|mega)(?![a-z])")
+"""The board on which a model is sold: the GPU is the same."""
+_SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))(\d{1,3})gb?(?![a-z0-9])")
+_BY_NAME = {
+    name.lower(): name for models in MODELS.values() for name, _ in (m.split(":") for m in models.split())
+}
+
+
+@lru_cache(maxsize=4096)
+def spelling(name: str) -> str:
+    """The key that all spellings of a model have in common: `RTX 6000-Ada` and `rtx6000ada` are one.
+
+    Without vendor, separators and the board's form. A size of memory in the name stays in the key, as does
+    `NVL`: that board has other memory.
+    """
+    text = _FORMS.sub("", _MAKERS.sub("", name.lower(), count=1))
+    key = re.sub(r"[ _-]", "", text)
+    key = re.sub(r"^rtx(a\d)", r"\1", key)
+    return ALIASES.get(key, key)
+
+
+def known(name: str) -> tuple[str, int | None] | None:
+    """The model and the GB that the name says, as for `A100-SXM4-80GB`; None if no such model is known."""
+    size = _SIZE.search(name.lower())
+    rest = _SIZE.sub("", name.lower(), count=1)
+    model = _BY_NAME.get(spelling(rest))
+    if model is None:
+        return None
+    board = model.removesuffix("NVL")
+    if board != model:  # offers name the model alone, and its memory
+        return board, int(size[1]) if size else MEMORY_GB[model]
+    return model, int(size[1]) if size else None
+
+
+MEMORY_GB = {
+    name: int(size) for models in MODELS.values() for name, size in (m.split(":") for m in models.split())
+}
+"""Model → the GB of one, of several sizes the least."""
