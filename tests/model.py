@@ -26,7 +26,7 @@ from declarative.model.resource import (
     volume_names,
 )
 from declarative.model.schema import decode
-from declarative.model.spec import Backend, Fleet, Name, Size, Task, Volume
+from declarative.model.spec import Backend, Fleet, Name, Project, Size, Task, Volume
 from declarative.model.state import CLEANUP_SINCE, NOTICED, Address, Record, State, rank_name
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory, effective
@@ -99,13 +99,16 @@ def project(
     fleets: Sequence[Mapping[str, Any]] = (),
     volumes: Sequence[Mapping[str, Any]] = (),
     tasks: Sequence[Mapping[str, Any]] = (),
+    **words: Any,
 ) -> Desired:
-    """A declared project. A task's `mounts` are `{path: name}` with `#` for the rank."""
+    """A declared project. A task's `mounts` are `{path: name}` with `#` for the rank. `words` are fields of
+    the `project` document.
+    """
     places = {str(b["name"]): spec(Backend, b) for b in backends}
     default = next(iter(places.values())) if len(places) == 1 else Backend(name=Name(LOCAL))
     wants: dict[str, VolumeWant] = {}
-    for words in volumes:
-        volume = spec(Volume, {"size": "1GB", **words})
+    for its in volumes:
+        volume = spec(Volume, {"size": "1GB", **its})
         backend = places[str(volume.backend)] if volume.backend in places else default
         for name in volume_names(volume):
             wants[name] = VolumeWant(
@@ -115,11 +118,12 @@ def project(
                 cleanup=volume.cleanup,
             )
     asked: dict[str, TaskWant] = {}
-    for words in tasks:
-        rest = {k: v for k, v in words.items() if k != "mounts"}
+    for its in tasks:
+        rest = {k: v for k, v in its.items() if k != "mounts"}
         task = spec(Task, {"commands": ["true"], **rest})
-        asked[str(task.name)] = TaskWant(spec=task, mounts=rank_mounts(task, words.get("mounts", {})))
+        asked[str(task.name)] = TaskWant(spec=task, mounts=rank_mounts(task, its.get("mounts", {})))
     return Desired(
+        project=spec(Project, words),
         backends=places,
         fleets={str(f["name"]): spec(Fleet, f) for f in fleets},
         volumes=wants,
@@ -397,8 +401,8 @@ class World:
         kind, before, after = action.address.kind, record.inputs, data_of(action.typed)
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
-            "node": {"tags", "prevent_destroy", "blocks", "host"},
-            "volume": {"size", "tags", "prevent_destroy", "auto_cleanup_duration", "host"},
+            "node": {"tags", "prevent_destroy", "protected", "blocks", "host"},
+            "volume": {"size", "tags", "prevent_destroy", "protected", "auto_cleanup_duration", "host"},
             "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
         must(off <= free.get(kind, set()), f"{off} cannot be changed in place")

@@ -43,11 +43,12 @@ def declared(
     tasks: Sequence[Words] = (),
     volumes: Sequence[Words] = (),
     catalog: Sequence[Words] = (H100,),
+    limits: Words | None = None,
     **more: Any,
 ) -> Desired:
     """A project; `more` are fields of the backend, whose only region is `east` unless it says otherwise."""
     sky = {"name": "sky", "driver": "local", "regions": ["east"], "catalog": list(catalog), **more}
-    return project(backends=[sky], fleets=fleets, tasks=tasks, volumes=volumes)
+    return project(backends=[sky], fleets=fleets, tasks=tasks, volumes=volumes, limits=limits or {})
 
 
 def look(world: World, *args: Any, **kwargs: Any) -> Found:

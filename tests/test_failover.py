@@ -401,11 +401,15 @@ def test_what_is_pointless_was_not_interrupted(site, market, parallelism):
     assert "interrupted" not in held.values()
 
 
-def test_protected_ones_stay(site, market):
-    idle = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
+@pytest.mark.parametrize("guarded", [False, True], ids=["prevent_destroy", "protected"])
+def test_protected_ones_stay(site, market, guarded):
+    own, more = {**FLEET, "prevent_destroy": not guarded}, dict(ZONES)
+    if guarded:
+        more["limits"] = {"protected": [f"fleet/{FLEET['name']}"]}
+    idle = declared(fleets=[{**own, "nodes": 2}], **more)
     assert site.apply(idle)
     market.room = stock(za=0)
-    desired = declared(fleets=[{**FLEET, "prevent_destroy": True}], tasks=[GANG], **ZONES)
+    desired = declared(fleets=[own], tasks=[GANG], **more)
     assert not site.apply(desired)
     assert market.where() == {"gpu-0": "za", "gpu-1": "za"}
 

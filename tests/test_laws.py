@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from declarative.model.state import KINDS, RETRIES, Address, natural
 from declarative.model.status import BOOTING, NodeState, RankState
 from declarative.planner.inventory import Inventory, effective
+from declarative.planner.limits import limited
 from declarative.planner.make import make
 from declarative.planner.partial import addresses_of, group_of, partial, roomy
 from declarative.planner.types import Op, Reason, ReservationStatus
@@ -321,6 +322,30 @@ def test_protected_volumes_are_never_lost(found, seed):
     assert lost <= named
     event(f"put off: {any(d.code == 'protection-ends' for d in plan.diagnostics)}")
     assert bool(named) <= (plan.result == "error")
+
+
+PATTERNS = st.lists(
+    st.sampled_from(["fleet/*", "fleet/aa", "node/bb-0", "node/*-1", "volume/data", "volume/*-0"]),
+    unique=True,
+)
+
+
+@LAW
+@given(pairs(), PATTERNS, PATTERNS, SEEDS)
+def test_no_plan_ends_a_protection_and_uses_it(found, before, after, seed):
+    """What is recorded as protected by `limits.protected` is not deleted by a plan that can be applied."""
+    world = lived(found[0], random.Random(seed))
+    guarded = declared({**found[0], "limits": {"protected": before}})
+    for address, record in world.records.items():
+        if address.kind in ("node", "volume"):
+            protected = guarded.is_guarded(str(address), record.typed)
+            world.records[address] = replace(record, inputs={**record.inputs, "protected": protected})
+    desired = declared({**found[1], "limits": {"protected": after}})
+    plan = limited(world.plan(desired), desired)
+    event(f"put off: {any(d.code == 'protection-ends' for d in plan.diagnostics)}")
+    if plan.result != "error":
+        assert not [a.id for a in plan.actions if a.op is Op.DELETE and getattr(a.before, "protected", False)]
+        world.apply(plan)
 
 
 @LAW

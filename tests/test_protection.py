@@ -1,5 +1,6 @@
-"""No apply both ends a protection and uses that: what is recorded as protected is not deleted by the plan
-that records it as free. And what deletes content is `delete` in the loop, whatever led to it.
+"""No apply both ends a protection and uses that: what is recorded as protected, by `prevent_destroy` or by
+`limits.protected`, is not deleted by the plan that records it as free. And what deletes content is `delete`
+in the loop, whatever led to it.
 
 `test_laws` has the law for volumes.
 """
@@ -10,6 +11,7 @@ import pytest
 
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import NodeState, RankState
+from declarative.planner.limits import limited
 from declarative.planner.permit import causes_of
 from declarative.planner.types import Op
 from tests.cli import Project, fleet, task
@@ -148,6 +150,71 @@ def test_a_volume_that_was_adopted_is_only_released():
     assert causes_of(plan, world.state())["volume/data"] is Cause.UPDATE
 
 
+GUARDED = {"protected": ["volume/data", "fleet/pair"]}
+
+
+@pytest.mark.parametrize(("words", "requested", "why"), REPLACES)
+def test_an_entry_that_is_taken_out_goes_on_to_hold_for_one_apply(words, requested, why):
+    """As a `prevent_destroy` that is taken away; the entry that is there is an error."""
+    world, free = brought(with_volume(FREE, limits=GUARDED)), with_volume({**FREE, **words})
+    guarded = with_volume({**FREE, **words}, limits=GUARDED)
+    assert codes(limited(world.plan(guarded, requested=requested), guarded)) == ["protected"]
+    plan = world.plan(free, requested=requested)
+    assert ids(plan) == ["update:volume/data", "update:node/pair-0", "update:node/pair-1"]
+    assert {a.because for a in plan.actions} == {("protected",)}
+    assert [d.summary for d in plan.diagnostics] == [
+        f"volume/data is not replaced by this plan ({why}): it is recorded as protected"
+    ]
+    world.apply(plan)
+    assert ids(world.plan(free, requested=requested)) == ["delete:volume/data", "create:volume/data"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_entry_goes_together_with_what_it_protects(removed):
+    """The document of the volume, its fleet, and the entry are taken out in one change."""
+    world, nothing = brought(with_volume(FREE, limits=GUARDED)), declared()
+    if removed:
+        nothing = declared(removed=[{"from": "volume/data", "destroy": True}])
+    plan = world.plan(nothing)
+    assert ids(plan) == ["update:volume/data", "update:node/pair-0", "update:node/pair-1"]
+    assert codes(plan) == ["protection-ends"] * 2
+    assert "volume/data is not deleted by this plan (it is not declared any more)" in str(plan.diagnostics)
+    world.apply(plan)
+    assert ids(world.plan(nothing)) == ["delete:node/pair-0", "delete:node/pair-1", "delete:volume/data"]
+
+
+def test_what_is_only_forgotten_needs_no_apply_before():
+    world = brought(with_volume(FREE, limits=GUARDED))
+    plan = world.plan(declared(fleets=[PAIR], removed=[{"from": "volume/data", "destroy": False}]))
+    assert "delete:volume/data" in ids(plan)
+    assert next(a for a in plan.actions if a.op is Op.DELETE).forgets
+
+
+def test_an_entry_keeps_unused_content_for_one_apply():
+    cleaned = {**DATA, "auto_cleanup_duration": "1h"}
+    world = brought(with_volume(cleaned, tasks=[MOUNTS], limits=GUARDED))
+    world.end("fill-0", RankState.SUCCEEDED)
+    world.settle()
+    world.now += 3600
+    free = with_volume(cleaned, tasks=[MOUNTS])
+    plan = world.plan(free)
+    assert "delete:volume/data" not in ids(plan)
+    world.apply(plan)
+    assert ids(world.plan(free)) == ["delete:volume/data"]
+
+
+def test_a_new_entry_is_recorded_with_what_it_protects():
+    """One that is adopted is only released, and needs no protection."""
+    adopted = {"name": "theirs", "volume_id": "vol-1"}
+    world = brought(declared(fleets=[PAIR], volumes=[DATA, adopted]))
+    found = {"protected": ["volume/*", "node/pair-1"]}
+    guarded = declared(fleets=[PAIR], volumes=[DATA, adopted], limits=found)
+    plan = world.plan(guarded)
+    assert ids(plan) == ["update:volume/data", "update:node/pair-1"]
+    world.apply(plan)
+    assert ids(world.plan(guarded)) == []
+
+
 # ----------------------------------------------------------------------------------------------- fleets
 
 
@@ -170,16 +237,18 @@ WAYS = {
 }
 
 
+@pytest.mark.parametrize("guarded", [False, True], ids=["prevent_destroy", "protected"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_plan_that_ends_a_fleets_protection_deletes_no_node(way):
+def test_a_plan_that_ends_a_fleets_protection_deletes_no_node(way, guarded):
     """Whatever the reason; the next plan does."""
-    kept = {**PAIR, "prevent_destroy": True}
-    world = brought(declared(fleets=[kept]))
+    kept = {**PAIR, "prevent_destroy": not guarded}
+    world = brought(declared(fleets=[kept], limits=GUARDED if guarded else {}))
     words, requested = WAYS[way](world)
     free = declared(fleets=[{**PAIR, **words}])
     plan = world.plan(free, requested=requested)
     assert ids(plan) == ["update:node/pair-0", "update:node/pair-1"]
-    assert all("prevent_destroy" in a.because for a in plan.actions)
+    field = "protected" if guarded else "prevent_destroy"
+    assert all(field in a.because for a in plan.actions)
     assert ("protection-ends" in codes(plan)) is (way not in ("idle", "failed"))
     world.apply(plan)
     assert "delete:node/pair-1" in ids(world.plan(free, requested=requested))

@@ -122,6 +122,9 @@ def test_a_protected_machine_is_not_ended():
     nodes = [node(0, NOW - 600, prevent_destroy=True), node(1)]
     (silence,) = found(nodes, [SILENCE, READY]).values()
     assert (silence.given_up, silence.kept) == (False, "its fleet's `prevent_destroy` is true")
+    nodes = [node(0, NOW - 600, protected=True), node(1)]
+    (silence,) = found(nodes, [SILENCE, READY]).values()
+    assert (silence.given_up, silence.kept) == (False, "the project's `limits.protected` names it")
 
 
 def test_its_ranks_are_lost_and_what_they_held_is_free():

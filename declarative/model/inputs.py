@@ -53,6 +53,8 @@ class NodeInputs(OfferInputs):
     tags: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     prevent_destroy: bool = False
+    protected: bool = False
+    """The project's `limits.protected` names it, or its fleet."""
     reservation: str | None = None
 
     @property
@@ -84,6 +86,8 @@ class VolumeInputs:
     volume_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     prevent_destroy: bool = field(default=False, metadata=ALWAYS)
+    protected: bool = False
+    """The project's `limits.protected` names it, or all volumes of its `count`."""
     auto_cleanup_duration: str | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
 

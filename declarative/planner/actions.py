@@ -104,6 +104,8 @@ def _launch_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, rec
         address, old = Address("node", node.name), again.get(node.name)
         backend = fleets.desired.backends.get(node.offer.backend)
         after = node_inputs(fleets.desired.fleets[node.fleet], node.offer, backend)
+        guarded = after.instance_id is None and fleets.desired.is_guarded(str(address), after)
+        after = replace(after, protected=guarded)
         if old:
             reason = old.goes or Reason.CHANGED
         elif _is_gone(steps, recorded, address):

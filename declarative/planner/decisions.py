@@ -387,7 +387,7 @@ def _spare_protected(fleets: Fleets) -> None:
         record = decision.record
         theirs = record.node.instance_id is not None
         spared = not theirs and fleets.desired.protects(str(record.address), record.node)
-        decision.goes = None if spared else Reason.DESTROY
+        decision.goes, decision.put_off = None if spared else Reason.DESTROY, None
 
 
 def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:

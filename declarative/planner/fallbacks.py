@@ -211,7 +211,8 @@ def _members(found: Decisions) -> Callable[[Node], _Member]:
 
 def _may_move(decision: NodeDecision, held: Container[Address]) -> bool:
     """Whether an existing node may move with its cluster: nothing is on it, and it is not protected."""
-    protected = decision.changed or decision.mended or decision.record.node.prevent_destroy
+    inputs = decision.record.node
+    protected = decision.changed or decision.mended or inputs.prevent_destroy or inputs.protected
     free = decision.idle and not decision.node.closed and decision.record.address not in held
     return free and not protected
 

@@ -113,20 +113,28 @@ class Fleets:
     def _decision(self, record: Record, held: Mapping[int, str], *, pinned: bool) -> NodeDecision:
         """The decision to keep a node as it is, before it is judged."""
         seen = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
-        fleet = self.desired.fleets.get(record.node.fleet)
-        protected = record.node.prevent_destroy and record.node.instance_id is None
         decision = NodeDecision(
             record=record,
             node=node_of(record, seen, held),
             after=record.node,
             pinned=pinned,
-            unprotects=protected and fleet is not None and not fleet.prevent_destroy,
+            unprotects=self._unprotects(record),
         )
         if record.node.host:
             host = decision.host = self.hosts.get((record.node.fleet, *decision.occupies))
             if host and host.topology:
                 decision.node = replace(decision.node, topology=host.topology)
         return decision
+
+    def _unprotects(self, record: Record) -> bool:
+        """Whether a node is recorded as protected, and is not protected any more. An adopted one is only
+        forgotten.
+        """
+        node, fleet = record.node, self.desired.fleets.get(record.node.fleet)
+        if node.instance_id is not None or not (node.prevent_destroy or node.protected):
+            return False
+        prevents = fleet.prevent_destroy if fleet else node.prevent_destroy
+        return not prevents and not self.desired.is_guarded(str(record.address), node)
 
     def _judge(self, decision: NodeDecision) -> None:
         """Keep it, change it in place, make it anew, or let it go."""
@@ -136,6 +144,9 @@ class Fleets:
                 self._stays(decision, "its fleet is not declared any more", "deleted")
             else:
                 decision.leave(Reason.REMOVED)
+            if decision.put_off:
+                why = "its fleet is not declared any more; it is deleted once its protection has ended"
+                decision.node = replace(decision.node, closed=why)
         elif decision.host is None and self._knows_hosts(fleet):
             self._let_go(decision)
         elif decision.host is None and decision.address in self.requested:
@@ -170,7 +181,8 @@ class Fleets:
     def _keep(self, decision: NodeDecision, fleet: Fleet) -> None:
         """Change it in place. If it does not keep the limits any more, make it anew once it is idle."""
         sick = self._sick(decision)
-        if sick and not self.desired.protects(decision.address, decision.record.node):
+        kept = decision.unprotects or self.desired.protects(decision.address, decision.record.node)
+        if sick and not kept:
             decision.leave(Reason.UNFIT, sick, again=True)
             return
         if sick and decision.node.readiness.state in BOOTING:  # it stays, and is not waited for any more
@@ -191,7 +203,9 @@ class Fleets:
         # nothing changes: the change would fail.
         if host and decision.declared == host.declared and _key(host) not in self.left_out:
             marks["host"] = dict(host.fields)
-        decision.after = replace(decision.after, **marks)
+        node = decision.record.node
+        guarded = node.instance_id is None and self.desired.is_guarded(decision.address, node)
+        decision.after = replace(decision.after, protected=guarded, **marks)
         self._resplit(decision, fleet)
 
     def _sick(self, decision: NodeDecision) -> str | None:

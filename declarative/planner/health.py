@@ -153,7 +153,9 @@ class _SilentNodes:
     def _kept(self, node: Record) -> str | None:
         """Why a node is never given up, even after its time."""
         if not node.node.host:
-            return "its fleet's `prevent_destroy` is true" if node.node.prevent_destroy else None
+            if node.node.prevent_destroy:
+                return "its fleet's `prevent_destroy` is true"
+            return "the project's `limits.protected` names it" if node.node.protected else None
         fleet = node.node.fleet
         others = (name for name, other in self.nodes.items() if other.node.fleet == fleet)
         if any(self.readiness[name].state is NodeState.READY for name in others):

@@ -148,7 +148,7 @@ def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[D
         yield Diagnostic(
             code="protected",
             summary=f"{action.address} would be {what}, and the project's `limits.protected` has `{pattern}`",
-            hint="undo the change, or take the entry out of `limits.protected`",
+            hint="undo the change; or take the entry out of `limits.protected`, apply, and plan again",
             address=str(action.address),
             span=desired.places.get(f"limits.protected.{index}"),
         )

@@ -103,7 +103,7 @@ def judge_all(
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         before = record.volume if record else None
-        after = _reached(_settled(before, want.inputs), before, hosts)
+        after = _guarded(desired, name, _reached(_settled(before, want.inputs), before, hosts))
         judged = _judge(name, record, after, inventory, requested)
         gone = record is not None and record.address in inventory.lost
         decisions[name] = _if_gone(judged) if gone else _protected_until_applied(judged)
@@ -117,6 +117,18 @@ def judge_all(
         if address.kind == "volume" and (decision := decisions.get(address.name)):
             decisions[decision.name] = _staying(decision)
     return decisions, errors
+
+
+def _guarded(desired: Desired, name: str, inputs: VolumeInputs) -> VolumeInputs:
+    """The volume with whether `limits.protected` names it. An adopted one is only released."""
+    guarded = inputs.volume_id is None and desired.is_guarded(f"volume/{name}", inputs)
+    return replace(inputs, protected=True) if guarded else inputs
+
+
+def _unprotects(before: VolumeInputs, after: VolumeInputs) -> bool:
+    """Whether only this plan takes away the recorded protection of a volume."""
+    was, stays = (inputs.prevent_destroy or inputs.protected for inputs in (before, after))
+    return was and not stays and before.volume_id is None
 
 
 def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagnostic]:
@@ -180,7 +192,7 @@ def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
 def _replacing(before: VolumeInputs, after: VolumeInputs) -> tuple[str, ...]:
     """The changed inputs for which a volume is made anew."""
     # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
-    moved = tuple(k for k in differing(before, after) if k not in {*in_place(Volume), "host"})
+    moved = tuple(k for k in differing(before, after) if k not in {*in_place(Volume), "host", "protected"})
     return (*moved, *(("size",) if _shrunk(before, after) else ()))
 
 
@@ -196,17 +208,23 @@ def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
     if not decision.replaced or decision.record is None:
         return decision
     before, after = decision.change
-    if not before.prevent_destroy or after.prevent_destroy or before.volume_id is not None:
+    if not _unprotects(before, after):
         return decision
-    kept = replace(before, prevent_destroy=False, auto_cleanup_duration=after.auto_cleanup_duration)
     requested = decision.reason is Reason.REQUESTED
+    why = "`--replace`" if requested else f"`{_field(decision)}` changed"
+    return _only_unprotected(decision.record, why, auto_cleanup_duration=after.auto_cleanup_duration)
+
+
+def _only_unprotected(record: Record, why: str, **more: Any) -> VolumeDecision:
+    """The decision to record that a volume is not protected any more, and no more than that."""
+    kept = replace(record.volume, prevent_destroy=False, protected=False, **more)
     return VolumeDecision(
-        name=decision.name,
-        record=decision.record,
+        name=record.address.name,
+        record=record,
         after=kept,
         reason=Reason.CHANGED,
-        because=differing(before, kept),
-        put_off="`--replace`" if requested else f"`{_field(decision)}` changed",
+        because=differing(record.volume, kept),
+        put_off=why,
     )
 
 
@@ -244,9 +262,10 @@ def _field(decision: VolumeDecision) -> str:
 
 def _put_off(desired: Desired, decision: VolumeDecision) -> Diagnostic:
     address = f"volume/{decision.name}"
-    summary = f"{address} is not replaced by this plan ({decision.put_off}): it is recorded as protected"
+    done, does = ("replaced", "replaces") if decision.name in desired.volumes else ("deleted", "deletes")
+    summary = f"{address} is not {done} by this plan ({decision.put_off}): it is recorded as protected"
     hint = (
-        "this plan ends its protection: apply it, then plan again; that plan replaces the volume, and its "
+        f"this plan ends its protection: apply it, then plan again; that plan {does} the volume, and its "
         "content is lost; to keep it, undo the change"
     )
     return finding(desired, address, "protection-ends", summary=summary, hint=hint, severity=Severity.WARNING)
@@ -283,14 +302,18 @@ def _is_protected(desired: Desired, record: Record) -> bool:
 
 def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecision:
     """Decide about a recorded volume that is not declared any more."""
-    removal = desired.project.removed.of(record.address.name)
+    removal, before = desired.project.removed.of(record.address.name), record.volume
+    forgotten = removal is not None and not removal.destroy and before.volume_id is None
+    kept = _is_protected(desired, record)
+    if not (destroy or forgotten or kept) and before.protected:
+        return _only_unprotected(record, "it is not declared any more")
     return VolumeDecision(
         name=record.address.name,
         record=record,
         after=None,
         reason=Reason.DESTROY if destroy else Reason.REMOVED,
-        kept_back=destroy and _is_protected(desired, record),
-        forgotten=removal is not None and not removal.destroy and record.volume.volume_id is None,
+        kept_back=destroy and kept,
+        forgotten=forgotten,
     )
 
 
@@ -458,7 +481,7 @@ def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) ->
     before, after = record.volume, decision.after
     if before.auto_cleanup_duration != after.auto_cleanup_duration:
         return False
-    if before.prevent_destroy and not after.prevent_destroy:
+    if _unprotects(before, after):
         return False
     # A volume that is attached until this plan is detached from now on.
     since = max(state.detached_since.get(decision.name, now), record.outputs.get(CLEANUP_SINCE) or 0.0)

@@ -56,7 +56,8 @@ PLANNING: dict[str, Code] = {
         "a volume or node with `prevent_destroy`, or in the project's `limits.protected`, would be deleted "
         "or replaced; volumes have it unless they say otherwise",
         "removing a volume's document while the volume exists",
-        "undo the change; or set `prevent_destroy: false`, apply, and plan again; for a volume whose "
+        "undo the change; or set `prevent_destroy: false`, or take the entry out of `limits.protected`, "
+        "apply, and plan again; for a volume whose "
         "document is gone, write `removed: [{from: volume/NAME, destroy: false}]` in the project "
         "document to keep its data, or `destroy: true` to delete it",
     ),
@@ -69,8 +70,9 @@ PLANNING: dict[str, Code] = {
     ),
     "protection-ends": Code(
         Chapter.PLANNING,
-        "a volume or node would be deleted or replaced, and this plan takes away its `prevent_destroy`; it "
-        "only does that, so that no single apply ends a protection and uses it; a warning",
+        "a volume or node would be deleted or replaced, and this plan takes away its `prevent_destroy`, or "
+        "records that `limits.protected` does not name it any more; it only does that, so that no single "
+        "apply ends a protection and uses it; a warning",
         "prevent_destroy: false  # and another `region`, in one change",
         "apply, then plan again: that plan shows what is lost; or undo the change",
     ),
