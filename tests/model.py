@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from declarative.apply.stops import gang_stops
 from declarative.model.blocks import Shape
-from declarative.model.inputs import data_of
+from declarative.model.inputs import COUNTED, data_of
 from declarative.model.resource import (
     LOCAL,
     Desired,
@@ -27,7 +27,7 @@ from declarative.model.resource import (
 )
 from declarative.model.schema import decode
 from declarative.model.spec import Backend, Fleet, Name, Project, Size, Task, Volume
-from declarative.model.state import CLEANUP_SINCE, NOTICED, Address, Record, State, rank_name
+from declarative.model.state import COUNTED_SINCE, NOTICED, Address, Record, State, rank_name
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory, effective
 from declarative.planner.make import make
@@ -401,7 +401,7 @@ class World:
         kind, before, after = action.address.kind, record.inputs, data_of(action.typed)
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
-            "node": {"tags", "prevent_destroy", "protected", "blocks", "host"},
+            "node": {"tags", "prevent_destroy", "protected", "idle_duration", "blocks", "host"},
             "volume": {"size", "tags", "prevent_destroy", "protected", "auto_cleanup_duration", "host"},
             "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
@@ -413,7 +413,7 @@ class World:
             must(action.address.name not in self._nodes_held(), "a busy node cannot be split anew")
         needs = record.needs if kind != "rank" else frozenset(action.holds)
         must(needs == record.needs, "an update changes what it holds")
-        dated = {CLEANUP_SINCE: self.now} if "auto_cleanup_duration" in off else {}
+        dated = {COUNTED_SINCE: self.now} if COUNTED.get(kind) in off else {}
         self.records[action.address] = replace(record, inputs=after, outputs={**record.outputs, **dated})
 
     def _delete(self, action: Action) -> None:

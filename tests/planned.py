@@ -43,12 +43,14 @@ def declared(
     tasks: Sequence[Words] = (),
     volumes: Sequence[Words] = (),
     catalog: Sequence[Words] = (H100,),
-    limits: Words | None = None,
     **more: Any,
 ) -> Desired:
-    """A project; `more` are fields of the backend, whose only region is `east` unless it says otherwise."""
+    """A project; `more` are `limits`, and fields of the backend, whose only region is `east` unless it says
+    otherwise.
+    """
+    limits = more.pop("limits", {})
     sky = {"name": "sky", "driver": "local", "regions": ["east"], "catalog": list(catalog), **more}
-    return project(backends=[sky], fleets=fleets, tasks=tasks, volumes=volumes, limits=limits or {})
+    return project(backends=[sky], fleets=fleets, tasks=tasks, volumes=volumes, limits=limits)
 
 
 def look(world: World, *args: Any, **kwargs: Any) -> Found:

@@ -23,7 +23,7 @@ from declarative.render.data import plan_json, to_json
 from tests.model import World, offers_of, project, set_limits
 from tests.strategies import BACKENDS, happen, pairs, words
 
-CLEANUP = "auto_cleanup_duration"
+LATER = {"prevent_destroy", "protected", "auto_cleanup_duration", "idle_duration"}
 SEEDS = st.integers(0, 1 << 16)
 SICK = sorted({*NodeState} - BOOTING - {NodeState.READY})
 LAW = settings(
@@ -51,7 +51,7 @@ def step(world, desired, rng=None, **options):
 
 def carried_on(world, desired, rng, plan):
     """The plan, or the one after it: what ends a protection, or begins to count, counts from its apply on."""
-    if plan is None or not any("prevent_destroy" in a.because or CLEANUP in a.because for a in plan.actions):
+    if plan is None or not any(LATER.intersection(a.because) for a in plan.actions):
         return plan
     return step(world, desired, rng)
 
@@ -413,7 +413,7 @@ def test_what_is_cleaned_up_is_there_for_tasks_alone(found, seed):
             event("cleaned up" if name in unused else "left alone")
             assert name not in made
             over = world.now - world.detached_since.get(name, world.now) >= want.cleanup
-            begun = CLEANUP in updated.get(name, ())
+            begun = "auto_cleanup_duration" in updated.get(name, ())
             assert not (begun and name in unused)
             assert name in waited or world.state().get("volume", name) is None or not over or begun
         assert name not in unused.keys() & attached

@@ -208,9 +208,9 @@ def test_a_gang_does_not_shrink_when_a_pinned_node_is_lost():
 
 def test_unknown_is_neither_ready_nor_empty():
     """A node whose readiness cannot be read gets no work, and it is not deleted as one that is idle."""
-    world = bring(World())
+    world = bring(World(), [{**GPU, "idle_duration": "0s"}])
     world.sick["gpu-1"] = NodeState.UNKNOWN
-    found = look(world, tasks=small(9))
+    found = look(world, [{**GPU, "idle_duration": "0s"}], tasks=small(9))
     assert {node for node, _ in places(found).values()} == {"gpu-0"}
     assert codes(refused(found))["node/gpu-1"] == "not-ready"
     found = look(world, [{**GPU, "nodes": "0..2", "idle_duration": "0s"}])

@@ -95,7 +95,7 @@ def test_marks_of_a_fleet_change_in_place(words, fields):
 @pytest.mark.parametrize(
     "words",
     [
-        {"idle_duration": "1h"},
+        {"idle_duration": "3d"},
         {"nodes": "0..9"},
         {"nodes": "2..9"},
         {"max_price": 9},
@@ -345,7 +345,7 @@ def test_a_broken_node_with_ranks_is_not_given_up_for_an_idle_one(state):
 def test_an_idle_node_that_can_do_no_work_goes_in_place_of_one_that_is_due():
     """One of three has to go after `idle_duration`: the one that is not ready, and no more than one."""
     fleet = {**FLEET, "nodes": "2..4", "idle_duration": "30m"}
-    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world = brought({**fleet, "nodes": 3}, tasks=())
     world.now += 1800
     world.idle_since["pair-0"] = world.now
     assert ids(world.plan(wanted(fleet, tasks=()))) == ["delete:node/pair-2"]
@@ -366,7 +366,7 @@ def test_no_node_is_due_once_those_that_are_idle_for_too_long_are_gone(least, go
     in its place, else it goes alone.
     """
     fleet = {**FLEET, "nodes": f"{least}..4", "idle_duration": "30m"}
-    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world = brought({**fleet, "nodes": 3}, tasks=())
     world.now += 1800
     for name in ("pair-0", "pair-1"):
         world.idle_since[name], world.sick[name] = world.now, NodeState.NOT_READY
@@ -387,7 +387,7 @@ def test_no_node_is_due_once_those_that_are_idle_for_too_long_are_gone(least, go
 )
 def test_idle_nodes_above_the_target_go_after_idle_duration(idle, wait, deleted):
     """The time counts from when they became idle; `off` keeps them; the target is kept in any case."""
-    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world = brought({**FLEET, "nodes": 3, "idle_duration": idle}, tasks=())
     world.now += wait
     plan = world.plan(wanted({**FLEET, "nodes": "1..4", "idle_duration": idle}, tasks=()))
     assert [str(a.address) for a in plan.actions] == deleted

@@ -254,6 +254,33 @@ def test_a_plan_that_ends_a_fleets_protection_deletes_no_node(way, guarded):
     assert "delete:node/pair-1" in ids(world.plan(free, requested=requested))
 
 
+@pytest.mark.parametrize("before", ["52w", "off", None], ids=str)
+@pytest.mark.parametrize("after", ["1h", None, "0s"], ids=str)
+def test_a_new_idle_duration_counts_from_its_apply(before, after):
+    """The node was idle for years, and is kept for as long as the fleet says now."""
+
+    def fleet(nodes, duration):
+        spare = {**PAIR, "nodes": nodes, "idle_duration": duration}
+        return declared(fleets=[{key: value for key, value in spare.items() if value is not None}])
+
+    world = brought(fleet("2..3", before))
+    lower = fleet("1..3", after)
+    plan = world.plan(lower)
+    if before == after:
+        assert ids(plan) == ["delete:node/pair-1"]
+        return
+    assert [(a.id, a.because) for a in plan.actions] == [
+        (f"update:node/pair-{number}", ("idle_duration",)) for number in range(2)
+    ]
+    world.apply(plan)
+    seconds = {"1h": 3600, None: 3 * 86400, "0s": 0}[after]
+    if seconds:
+        world.now += seconds - 1
+        assert ids(world.plan(lower)) == []
+        world.now += 1
+    assert ids(world.plan(lower)) == ["delete:node/pair-1"]
+
+
 # ------------------------------------------------------------------------------- by the installed command
 
 

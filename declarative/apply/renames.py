@@ -16,7 +16,7 @@ from declarative.model.blocks import Shape
 from declarative.model.inputs import zone_asked
 from declarative.model.resource import Offer, Taken
 from declarative.model.state import (
-    CLEANUP_SINCE,
+    COUNTED_SINCE,
     DRAINED,
     GIVEN_UP,
     GONE_SINCE,
@@ -94,7 +94,7 @@ def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
 
 def kept(outputs: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
     """New outputs of a thing, with what its backend does not know of it."""
-    ours = (MADE_AS, DRAINED, SILENT, GIVEN_UP, GONE_SINCE, CLEANUP_SINCE)
+    ours = (MADE_AS, DRAINED, SILENT, GIVEN_UP, GONE_SINCE, COUNTED_SINCE)
     return {**outputs, **({k: v for k, v in record.outputs.items() if k in ours} if record else {})}
 
 

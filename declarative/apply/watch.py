@@ -31,6 +31,7 @@ from declarative.model.state import (
     natural,
     rank_name,
     silent_since,
+    unused_since,
 )
 from declarative.model.status import RankState, RankStatus
 from declarative.planner.health import silence_text
@@ -78,11 +79,11 @@ class Idle:
         out: dict[str, float] = {}
         for name, fleet in self._fleets.items():
             wait = fleet.idle_duration.seconds
-            nodes = [r.address.name for r in state.of("node") if r.node.fleet == name]
+            nodes = {r.address.name: r for r in state.of("node") if r.node.fleet == name}
             if wait is None or fleet.nodes is None:
                 continue
-            free = state.idle_since.keys() & {*nodes} - held
-            idle = sorted((state.idle_since[n], natural(n), n) for n in free)
+            free = state.idle_since.keys() & nodes.keys() - held
+            idle = sorted((unused_since(nodes[n], state.idle_since[n]), natural(n), n) for n in free)
             spare = max(0, len(nodes) - fleet.nodes.target)
             out |= {n: since + wait for since, _, n in idle[:spare]}
         return out

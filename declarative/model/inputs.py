@@ -56,6 +56,8 @@ class NodeInputs(OfferInputs):
     protected: bool = False
     """The project's `limits.protected` names it, or its fleet."""
     reservation: str | None = None
+    idle_duration: str | None = None
+    """Its fleet's, if that is not the usual one."""
 
     @property
     def instance_id(self) -> str | None:
@@ -278,6 +280,10 @@ WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 _NAMED = ("backend", "fleet", "task", "node", "volume", "rank")
 """Names among the inputs."""
 _DURATIONS = ("max_duration", "stop_duration")
+COUNTED = {"node": "idle_duration", "volume": "auto_cleanup_duration"}
+"""Kind → the input after which it is deleted when nothing uses it. A new value counts from the apply that
+recorded it.
+"""
 
 
 @overload
@@ -304,6 +310,7 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
     match found:
         case NodeInputs():
             _check_shape(found.resources)
+            _notation(Duration, data, "idle_duration")
         case ReservationInputs():
             _check_blocks(found)
         case VolumeInputs():

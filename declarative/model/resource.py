@@ -17,7 +17,7 @@ from declarative.model.record import dataclass
 from declarative.model.schema.decode import encode
 from declarative.model.spec.amounts import Count, Duration, Memory
 from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
-from declarative.model.spec.fleet import Fleet
+from declarative.model.spec.fleet import USUAL_IDLE, Fleet
 from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
 from declarative.model.spec.task import Task
@@ -434,10 +434,12 @@ def _of_offer(fleet: Fleet, offer: Offer, backend: Backend | None) -> dict[str, 
 
 def fleet_marks(fleet: Fleet) -> dict[str, Any]:
     """The `NodeInputs` that are fields of the fleet and do not depend on the offer."""
+    usual = fleet.exists or fleet.idle_duration == USUAL_IDLE
     return {
         "placement": fleet.placement.value,
         "tags": dict(sorted(fleet.tags.items())),
         "env": dict(fleet.env),
         "prevent_destroy": fleet.prevent_destroy,
         "reservation": fleet.reservation,
+        "idle_duration": None if usual else str(fleet.idle_duration.plain()),
     }

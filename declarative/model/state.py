@@ -280,9 +280,9 @@ GONE_SINCE = "gone_since"
 """Among the outputs of a volume that is gone: since when that is known, seconds since the epoch by our clock;
 None or nothing for one that is there."""
 
-CLEANUP_SINCE = "cleanup_since"
-"""Among the outputs of a volume: when its present `auto_cleanup_duration` was recorded, seconds since the
-epoch by our clock. Nothing for one that was made with it."""
+COUNTED_SINCE = "cleanup_since"
+"""Among the outputs of a volume or node: when its present `auto_cleanup_duration` or `idle_duration` was
+recorded, seconds since the epoch by our clock. Nothing for one that was made with it."""
 
 MADE_AS = "made_as"
 """Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
@@ -332,6 +332,11 @@ def drain_of(record: Record) -> Drain | None:
         return None
     reason = found.get("reason")
     return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+
+
+def unused_since(record: Record, since: float) -> float:
+    """From when the time counts after which a volume or node is deleted that nothing uses `since` then."""
+    return max(since, float(record.outputs.get(COUNTED_SINCE) or 0.0))
 
 
 def is_stopped(ranks: Iterable[Record]) -> bool:

@@ -22,6 +22,7 @@ from declarative.model.state import (
     drain_of,
     natural,
     readiness_of,
+    unused_since,
 )
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.types import FleetRule
@@ -399,7 +400,7 @@ class Fleets:
         goes in place of one that can, however short it was idle: the next plan is to find none that is due.
         """
         wait = fleet.idle_duration.seconds
-        idle = [f for f in unused if f.idle and not f.unprotects]
+        idle = [f for f in unused if f.idle and not f.unprotects and "idle_duration" not in f.changed]
         due = [f for f in idle if wait is not None and self._idle_for(f) >= wait]
         may_go = [f for f in idle if f in due or f.usefulness < BOOTS]
         if not due or spare >= len(may_go):
@@ -424,8 +425,11 @@ class Fleets:
         return fleet.placement is Placement.CLUSTER and not staying
 
     def _idle_for(self, decision: NodeDecision) -> float:
-        """Seconds since its last rank ended; 0 for one whose ranks end by this plan."""
-        return self.now - self.state.idle_since.get(decision.node.name, self.now)
+        """Seconds since its last rank ended and its `idle_duration` was recorded; 0 for one whose ranks end
+        by this plan.
+        """
+        since = self.state.idle_since.get(decision.node.name, self.now)
+        return self.now - unused_since(decision.record, since)
 
     def _note(self, decision: NodeDecision, code: str, what: str, hint: str) -> None:
         address = decision.address

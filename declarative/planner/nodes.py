@@ -35,8 +35,8 @@ class NodeDecision:
     mended: tuple[str, ...] = ()
     """The fields that others changed and that are put back in place."""
     unprotects: bool = False
-    """It is recorded as protected, and nothing declared protects it any more: this plan records that, and does
-    not also delete it.
+    """It is recorded as protected, and nothing declared protects it any more: this plan records that, and
+    does not also delete it.
     """
     put_off: Reason | None = None
     """Why it would go, if this plan did not only end its protection."""

@@ -18,7 +18,7 @@ from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
-from declarative.model.state import CLEANUP_SINCE, Address, Record, State
+from declarative.model.state import Address, Record, State, unused_since
 from declarative.placement.types import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.inventory import Inventory
@@ -484,7 +484,7 @@ def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) ->
     if _unprotects(before, after):
         return False
     # A volume that is attached until this plan is detached from now on.
-    since = max(state.detached_since.get(decision.name, now), record.outputs.get(CLEANUP_SINCE) or 0.0)
+    since = unused_since(record, state.detached_since.get(decision.name, now))
     return now - since >= cleanup
 
 

@@ -224,6 +224,7 @@ class Outputs:
     started_at: float = 0.0
     stopped: bool = False
     silent_since: float | None = None
+    cleanup_since: float | None = None
     given_up: tuple[str, ...] | None = ()
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.state import CLEANUP_SINCE, Address, Intent, Record
+from declarative.model.inputs import COUNTED
+from declarative.model.state import COUNTED_SINCE, Address, Intent, Record
 from declarative.model.status import RankStatus
 from declarative.store import events, journal, rows, spending
 from declarative.store.database import Connection
@@ -120,7 +121,7 @@ def adopt(
 def _put(
     connection: Connection, made: Record, idle_since: float | None, now: float, started: float | None
 ) -> None:
-    if made.address.kind == rows.VOLUME and made.inputs.get("auto_cleanup_duration"):
+    if made.address.kind in COUNTED:
         made = _dated(connection, made, now)
     new = put_record(connection, made, {"detached_since": now} if made.address.kind == rows.VOLUME else {})
     if made.address.kind == rows.NODE:
@@ -135,12 +136,11 @@ def _put(
 
 
 def _dated(connection: Connection, made: Record, now: float) -> Record:
-    """The volume, with the time from which a new `auto_cleanup_duration` counts."""
-    have = rows.record(connection, made.address)
-    same = "auto_cleanup_duration"
+    """The volume or node, with the time from which a new duration counts."""
+    have, same = rows.record(connection, made.address), COUNTED[made.address.kind]
     if have is None or have.inputs.get(same) == made.inputs.get(same):
         return made
-    return replace(made, outputs={**made.outputs, CLEANUP_SINCE: now})
+    return replace(made, outputs={**made.outputs, COUNTED_SINCE: now})
 
 
 def remove(connection: Connection, address: Address, now: float) -> bool:

@@ -105,6 +105,9 @@ class Nodes:
         return {"min": self.min, "target": self.target, "max": self.max}
 
 
+USUAL_IDLE = IdleDuration(259200)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """A named group of nodes with the same shape rules, each split into equal blocks."""
@@ -151,7 +154,7 @@ class Fleet:
         InPlace(),
         Is(true_is_default=True),
         Doc("How long an idle node above the target is kept; `off` keeps it; default 3d."),
-    ] = IdleDuration(259200)
+    ] = USUAL_IDLE
     unreachable_duration: Annotated[
         IdleDuration,
         InPlace(),
