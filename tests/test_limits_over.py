@@ -2,17 +2,24 @@
 counts it, and the loop classes it by that.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
 from declarative.planner.permit import causes_of
 from declarative.planner.tasks import at
 from declarative.planner.types import Op
+from declarative.reconcile.permission import Backoff, choose
 from declarative.render.data import plan_json
+from declarative.render.html import plan_html
+from declarative.render.listings import approvals_json, approvals_text
+from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
+from declarative.store.loops import Approval
 from tests.model import NOW, World
 from tests.model import project as declared
 
@@ -46,6 +53,38 @@ def test_a_max_duration_below_the_time_already_run():
     assert "2 ranks stop: running now, stopped at once by what is declared now." in text(plan)
     assert plan_json(plan)["summary"]["stops"] == 2
     assert causes_of(plan, world.state()) == {"task/train": Cause.DELETE}
+
+
+def test_the_maps_say_which_ranks_stop():
+    world = running(max_duration="8h")
+    plan = world.plan(wanted(max_duration="1h"))
+    shown = text(plan)
+    assert re.search(r"pair-0 .* kept, 1 rank stops\n", shown)
+    assert re.search(r"train +0 +pair-0 .* kept, stops\n", shown)
+    assert "kept, 1 rank stops" in plan_html(plan)
+    assert "kept, stops" in plan_markdown(plan, 60_000)
+    assert "stops" not in text(running(max_duration="8h").plan(wanted(max_duration="3h")))
+
+
+def test_an_approval_says_which_actions_end_work():
+    """`approve` names more than the ids, and what was approved is done once."""
+    world = running(max_duration="8h")
+    desired = wanted(max_duration="1h")
+    plan = world.plan(desired)
+    known = {"now": world.now, "before": (), "backoff": Backoff(), "lacking": {}}
+    found = choose(plan, world.state(), desired, approvals=(), **known)
+    ((digest, steps),) = found.approvals.items()
+    assert steps == ("update:rank/train-0 (ends it)", "update:rank/train-1 (ends it)")
+    waits = Approval(digest=digest, steps=steps, since=NOW)
+    assert "  update:rank/train-0 (ends it)\n" in approvals_text([waits])
+    (shown,) = approvals_json([waits])["waiting"]
+    assert shown["actions"] == shown["ends"] == [a.id for a in plan.actions]
+    done = [
+        ActionResult(id=a.id, address=str(a.address), op=a.op.value, outcome=Outcome.DONE)
+        for a in plan.actions
+    ]
+    assert found.unused(done) == {}
+    assert found.unused(done[:1]) == found.approvals
 
 
 @pytest.mark.parametrize("limit", ["3h", "off", None])
@@ -92,6 +131,45 @@ def test_a_schedule_that_stops_what_it_started_is_a_schedule():
     assert plan.of(Op.DELETE, "rank")
     assert plan.stops == 0
     assert causes_of(plan, world.state(), over.asleep)["task/train"] is Cause.SCHEDULE
+
+
+@pytest.mark.parametrize(
+    "hours",
+    [
+        {"stop": "30 13 * * *"},
+        {"start": "0 20 * * *", "stop": "0 21 * * *"},
+        {"stop": "30 13 * * *", "timezone": "Europe/Berlin"},
+    ],
+)
+def test_changed_hours_that_end_a_run_are_a_deletion(hours):
+    """It was started by its schedule, and was to stop at 14:00. NOW is 13:46 UTC."""
+    world, before = World(), {"start": "0 13 * * *", "stop": "0 14 * * *"}
+    world.apply(world.plan(wanted(schedule=before)))
+    assert world.running()
+    changed = wanted(schedule={**before, **hours})
+    plan = world.plan(changed)
+    assert [a.ends for a in plan.of(Op.DELETE, "rank")] == [True, True]
+    assert plan.stops == 2
+    assert causes_of(plan, world.state(), changed.asleep)["task/train"] is Cause.DELETE
+
+
+def test_a_stop_that_is_added_to_a_schedule_is_a_deletion():
+    world, before = World(), {"start": "0 13 * * *"}
+    world.apply(world.plan(wanted(schedule=before)))
+    plan = world.plan(wanted(schedule={**before, "stop": "30 13 * * *"}))
+    assert [a.ends for a in plan.of(Op.DELETE, "rank")] == [True, True]
+
+
+def test_a_change_in_place_keeps_to_the_schedule_that_started_it():
+    """Other tags, and the run still belongs to its start, and is stopped as it was to be."""
+    on = {"schedule": {"start": "0 13 * * *", "stop": "0 14 * * *"}}
+    world = World()
+    world.apply(world.plan(wanted(**on)))
+    world.apply(world.plan(wanted(tags={"a": "b"}, **on)))
+    assert [r.rank.scheduled for r in world.of("rank")] == [NOW - 46 * 60 - 40] * 2
+    over = wanted(NOW + HOUR, tags={"a": "b"}, **on)
+    world.now += HOUR
+    assert causes_of(world.plan(over), world.state(), over.asleep)["task/train"] is Cause.SCHEDULE
 
 
 def test_a_retry_that_is_shorter_than_the_time_since_the_failure():

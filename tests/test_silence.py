@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from declarative.apply.backend_look import BackendLook, _go_by_the_record
+from declarative.apply.unreachable import note_silences
 from declarative.model.diagnostic import Severity
-from declarative.model.state import SILENT, Address, Record, State
-from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
+from declarative.model.state import SILENT, SILENT_LIMIT, Address, Record, State
+from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import lost_with, silence_text, silences
 from declarative.planner.inventory import Inventory, effective
+from declarative.store import open_store
 
 NOW = 10_000.0
 READY = Readiness(state=NodeState.READY, observed_at=NOW)
@@ -55,6 +57,44 @@ def test_it_begins_when_it_is_noticed_and_lasts_from_one_command_to_the_next():
     assert not new.given_up
     assert not known.given_up
     assert silence_text(known, NOW) == "has not answered for 1 min (timed out): it is given up in 9 min"
+
+
+def counted(limit, seconds, since):
+    """The silence of an hour, on whose limit another one was recorded."""
+    record = node(0, NOW - 3600)
+    outputs = {**record.outputs, SILENT_LIMIT: {"seconds": seconds, "since": since}}
+    (silence,) = found([replace(record, outputs=outputs), node(1)], [SILENCE, READY], {"gpu": limit}).values()
+    return silence
+
+
+@pytest.mark.parametrize("before", [7200.0, None])
+def test_a_shorter_limit_counts_from_its_apply(before):
+    """A node that is silent for longer is not given up at once."""
+    silence = counted(600.0, before, NOW - 3600)
+    assert (silence.until, silence.given_up) == (before and NOW + 3600, False)
+    assert (silence.limit, silence.counts_from) == (600.0, NOW), "what the apply records"
+    assert counted(600.0, 600.0, NOW - 599).until == NOW + 1
+    assert counted(600.0, 600.0, NOW - 600).given_up
+
+
+def test_a_longer_limit_holds_at_once():
+    silence = counted(7200.0, 600.0, NOW - 3600)
+    assert (silence.until, silence.given_up) == (NOW + 3600, False)
+    assert (silence.limit, silence.counts_from) == (7200.0, NOW - 3600)
+    assert counted(None, 600.0, NOW - 3600).until is None
+
+
+def test_the_limit_is_recorded_with_the_silence(tmp_path):
+    """And forgotten with it."""
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store, store.lock("apply") as writer:
+        writer.adopt(node(0))
+        for limit, at in ((7200.0, NOW), (600.0, NOW + 60)):
+            silent = {"gpu-0": Silence(since=NOW, until=None, limit=limit, counts_from=at)}
+            note_silences(writer, {"gpu-0": SILENCE}, silent)
+            outputs = writer.state().records[Address("node", "gpu-0")].outputs
+            assert outputs[SILENT_LIMIT] == {"seconds": limit, "since": at}
+        note_silences(writer, {"gpu-0": READY}, {})
+        assert writer.state().records[Address("node", "gpu-0")].outputs[SILENT_LIMIT] is None
 
 
 @pytest.mark.parametrize("other", [NodeState.UNKNOWN, NodeState.READY, NodeState.PROVISIONING])

@@ -22,6 +22,7 @@ from declarative.model.state import (
     GONE_SINCE,
     MADE_AS,
     SILENT,
+    SILENT_LIMIT,
     Address,
     Record,
     State,
@@ -94,7 +95,7 @@ def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
 
 def kept(outputs: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
     """New outputs of a thing, with what its backend does not know of it."""
-    ours = (MADE_AS, DRAINED, SILENT, GIVEN_UP, GONE_SINCE, COUNTED_SINCE)
+    ours = (MADE_AS, DRAINED, SILENT, SILENT_LIMIT, GIVEN_UP, GONE_SINCE, COUNTED_SINCE)
     return {**outputs, **({k: v for k, v in record.outputs.items() if k in ours} if record else {})}
 
 

@@ -17,6 +17,7 @@ from declarative.model.resource import LOCAL
 from declarative.model.state import (
     GIVEN_UP,
     SILENT,
+    SILENT_LIMIT,
     Address,
     Intent,
     Record,
@@ -135,10 +136,12 @@ def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Ma
     for record in state.of("node"):
         seen, silence = readiness.get(record.address.name), silent.get(record.address.name)
         since = silence.since if silence else None
+        limit = {"seconds": silence.limit, "since": silence.counts_from} if silence else None
         known = seen is not None and seen.state is not NodeState.UNKNOWN
-        if known and silent_since(record) != since:
+        if known and (silent_since(record), record.outputs.get(SILENT_LIMIT)) != (since, limit):
             of_cloud = since is None and not record.node.host and GIVEN_UP in record.outputs
-            notes[record.address] = {SILENT: since, **({GIVEN_UP: None} if of_cloud else {})}
+            more = {GIVEN_UP: None} if of_cloud else {}
+            notes[record.address] = {SILENT: since, SILENT_LIMIT: limit, **more}
     if notes:
         writer.note(notes)
 

@@ -193,6 +193,10 @@ class RankInputs:
     retries: RetrySeries | None = None
     scheduled: float | None = None
     """The start of its `schedule` that it belongs to, seconds since the epoch."""
+    scheduled_until: float | None = None
+    """When the `schedule` was to stop it, as of its start, seconds since the epoch; 0 for never, None if that
+    is not known.
+    """
     failed_on: tuple[NodeFailures, ...] = ()
     """The machines on which earlier attempts of its task failed, the last one last."""
 

@@ -163,6 +163,8 @@ class TaskWant:
     """Its `schedule` keeps it from running now."""
     started: float | None = None
     """When its `schedule` was last to start it, seconds since the epoch."""
+    stops: float = 0.0
+    """When its `schedule` stops it next, seconds since the epoch; 0 for never."""
     starts: str | None = None
     """When its `schedule` starts it next, for people."""
 

@@ -293,6 +293,10 @@ SILENT = "silent_since"
 """Among the outputs of a node: since when it does not answer, seconds since the epoch by our clock; None or
 nothing for one that does."""
 
+SILENT_LIMIT = "silent_limit"
+"""Among the outputs of a node that does not answer: the `seconds` of its `unreachable_duration` (None for
+never) as they were last applied, and `since` when they count, by our clock."""
+
 GIVEN_UP = "given_up"
 """Among the outputs of a host's node: the ids of attempts that count as lost since it did not answer. Each is
 there until the host was asked about it once more, and is stopped then if it runs."""

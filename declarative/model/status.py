@@ -123,6 +123,10 @@ class Silence:
     """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
     kept: str | None = None
     """Why it is not given up although it is time."""
+    limit: float | None = None
+    """The declared `unreachable_duration`, in seconds; None for never."""
+    counts_from: float | None = None
+    """From when that counts, if not from `since`: when a shorter one was first applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,13 @@ def _in_place(
     """
     before = record.rank
     after = decision.want.rank_inputs(rank) if rank < decision.want.spec.nodes else before
-    after = replace(after, retries=before.retries, failed_on=before.failed_on)
+    after = replace(
+        after,
+        retries=before.retries,
+        scheduled=before.scheduled,
+        scheduled_until=before.scheduled_until,
+        failed_on=before.failed_on,
+    )
     restart, in_place = changed_fields(before, after)
     if ALONE in record.outputs and not steps.state.has_ended(record.address.name):
         node = steps.state.node_of_rank(record.address.name)
@@ -349,13 +355,21 @@ def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
                 continue
             if decision is None:
                 asleep = f"task/{record.task}" in found.fleets.desired.asleep
-                # A schedule stops what it started. One that is added stops what it did not.
                 running = kind == "rank" and not steps.state.has_ended(record.address.name)
-                added = asleep and running and record.rank.scheduled is None
-                steps.delete(record, Reason.SCHEDULE if asleep else removed, ends=added)
+                ends = asleep and running and _is_early(record.rank, found.fleets.now)
+                steps.delete(record, Reason.SCHEDULE if asleep else removed, ends=ends)
             elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
                 steps.delete(record, reason, decision.because)
+
+
+def _is_early(rank: RankInputs, now: float) -> bool:
+    """Whether a schedule that was added, or whose hours changed, stops a rank. A schedule as it was at the
+    start stops what it started: that is no surprise.
+    """
+    if rank.scheduled is None or rank.scheduled_until is None:
+        return rank.scheduled is None
+    return rank.scheduled_until == 0 or now < rank.scheduled_until
 
 
 def _kept(steps: Steps, record: Record) -> bool:

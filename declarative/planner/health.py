@@ -20,7 +20,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import LeftOut
 from declarative.model.spec import RetryEvent
 from declarative.model.spec.schedule import Retry
-from declarative.model.state import Record, State, drain_of, natural, silent_since
+from declarative.model.state import SILENT_LIMIT, Record, State, drain_of, natural, silent_since
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
@@ -121,10 +121,23 @@ def silences(
 
 
 def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -> Silence:
-    """When a node stopped answering, and until when it is waited for."""
+    """When a node stopped answering, and until when it is waited for. A limit that became shorter since
+    counts from the apply that recorded it: what was recorded before holds in this one.
+    """
     known = silent_since(record)
     since = known if known is not None else min(now, seen.observed_at or now)
-    return Silence(since=since, until=None if limit is None else since + limit, why=seen.reason)
+    start, before = since, limit
+    if known is not None and (recorded := record.outputs.get(SILENT_LIMIT)):
+        start, before = max(since, recorded["since"]), recorded["seconds"]
+    silence = Silence(since=since, until=None, why=seen.reason, limit=limit, counts_from=start)
+    if limit is None:
+        return silence
+    if limit == before:
+        return replace(silence, until=start + limit)
+    if before is not None and before < limit:
+        return replace(silence, until=since + limit, counts_from=since)
+    until = None if before is None else start + before
+    return replace(silence, until=until, counts_from=now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,17 @@ class TaskDecision:
         found, started = self.want.rank_inputs(rank), self.want.started
         if self.series is None and started is None:
             return found
-        return replace(found, retries=self.series, scheduled=started, failed_on=self.failed_on)
+        until = None if started is None else self.want.stops
+        return replace(
+            found,
+            retries=self.series,
+            scheduled=started,
+            scheduled_until=until,
+            failed_on=self.failed_on,
+        )
 
 
-NOT_DECLARED = frozenset({RETRIES, SCHEDULED, FAILED_ON, SUMS})
+NOT_DECLARED = frozenset({RETRIES, SCHEDULED, "scheduled_until", FAILED_ON, SUMS})
 """Inputs of ranks that are no fields of their task."""
 
 
@@ -470,7 +477,11 @@ def at(desired: Desired, now: float) -> Desired:
     }
     tasks = {
         name: replace(
-            want, off=_is_off(schedule, now), started=schedule.started(now), starts=schedule.next_start(now)
+            want,
+            off=_is_off(schedule, now),
+            started=schedule.started(now),
+            stops=schedule.next_stop(now),
+            starts=schedule.next_start(now),
         )
         for name, want in desired.tasks.items()
         if (schedule := want.spec.schedule)

@@ -32,7 +32,7 @@ from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.render.approval import approval_of
 from declarative.store.journal import Permit
-from declarative.store.loops import Approval
+from declarative.store.loops import ENDS, Approval
 
 LOST, OVER = "lost", "over"
 """Notes of the loop beside the causes of permits: a group is gone and its action is held, and this has ended.
@@ -92,7 +92,7 @@ class AllowedPart:
     causes: Mapping[str, Cause]
     waits: tuple[Wait, ...] = ()
     approvals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Digest → the ids of the actions that wait for this approval."""
+    """Digest → the `steps` that wait for this approval."""
     lost: frozenset[str] = frozenset()
     """Held groups whose thing is gone."""
     noted: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +109,11 @@ class AllowedPart:
     def unused(self, results: Iterable[ActionResult]) -> dict[str, tuple[str, ...]]:
         """The approvals whose actions were not all done."""
         done = {result.id for result in results if result.outcome is Outcome.DONE}
-        return {digest: steps for digest, steps in self.approvals.items() if not done.issuperset(steps)}
+        return {
+            digest: steps
+            for digest, steps in self.approvals.items()
+            if not done.issuperset(step.removesuffix(ENDS) for step in steps)
+        }
 
     def still_lost(self, results: Iterable[ActionResult]) -> dict[str, str]:
         """Lost groups that could not be made anew; the next plan must not take them for new. See `noted`."""
@@ -225,7 +229,7 @@ def _waits(
 
 
 class _ApprovalGroup(NamedTuple):
-    """The groups that wait for one approval, and the ids of their actions."""
+    """The groups that wait for one approval, and its `Approval.steps`."""
 
     groups: frozenset[str]
     steps: tuple[str, ...]
@@ -237,7 +241,8 @@ def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _ApprovalGroup]:
     for members in components(plan, [h.group for h in held if h.approval]):
         actions = tuple(a for a in plan.actions if group_of(a) in members)
         part = replace(plan.only(actions), unplaced=Unplaced())
-        out[approval_of(part).digest] = _ApprovalGroup(members, tuple(a.id for a in actions))
+        steps = tuple(f"{a.id}{ENDS if a.ends else ''}" for a in actions)
+        out[approval_of(part).digest] = _ApprovalGroup(members, steps)
     return out
 
 

@@ -29,6 +29,7 @@ from declarative.render.plan import (
 )
 from declarative.render.plan_tables import (
     node_row,
+    notes_of_nodes,
     outcome_of_ranks,
     share,
     unplaced_lines,
@@ -151,17 +152,20 @@ def _blocks(plan: Plan) -> dict[str, Any]:
     for action in plan.actions:
         if action.address.kind == "node":
             ops.setdefault(action.address.name, set()).add(action.op)
-    touched = {r.node for r in plan.reservations if r.status.value != "kept" or r.restart} | ops.keys()
+    notes = notes_of_nodes(plan)
+    touched = {r.node for r in plan.reservations if r.status.value != "kept"} | notes.keys() | ops.keys()
     nodes = sorted(plan.preview.nodes, key=lambda node: node.name not in touched)
     most = len(touched) + MOST_UNCHANGED
     colors: dict[str, int] = {}
-    shown = [_node(node, ops.get(node.name, set()), colors) for node in nodes[:most]]
+    shown = [
+        _node(node, ops.get(node.name, set()), notes.get(node.name, ""), colors) for node in nodes[:most]
+    ]
     hidden = len(nodes) - most
     return {"nodes": shown, "hidden": f"{hidden} more nodes, unchanged" if hidden > 0 else ""}
 
 
-def _node(node: NodePreview, ops: set[Op], colors: dict[str, int]) -> dict[str, Any]:
-    row = node_row(node, ops, 0)
+def _node(node: NodePreview, ops: set[Op], ranks: str, colors: dict[str, int]) -> dict[str, Any]:
+    row = node_row(node, ops, ranks)
     return node_data(row, colors, warn=row.style == "red")
 
 

@@ -21,7 +21,7 @@ from declarative.render.text import Cell, Paint, clean, columns, money, seal, se
 from declarative.render.values import one_line, written
 from declarative.store.events import Event
 from declarative.store.journal import Operation
-from declarative.store.loops import Approval
+from declarative.store.loops import ENDS, Approval
 
 MOST = 30
 """How many rows are shown unless the user asks for all."""
@@ -287,7 +287,8 @@ def approvals_json(approvals: Sequence[Approval]) -> dict[str, Any]:
         "waiting": [
             {
                 "digest": a.digest,
-                "actions": list(a.steps),
+                "actions": [step.removesuffix(ENDS) for step in a.steps],
+                "ends": [step.removesuffix(ENDS) for step in a.steps if step.endswith(ENDS)],
                 "since": iso(a.since),
                 "approved_at": iso(a.approved_at),
                 "approved_by": a.actor,

@@ -32,6 +32,7 @@ from declarative.render.plan_tables import (
     headline,
     rank_lines,
     restart_text,
+    stop_text,
     together_alike,
     unplaced_lines,
 )
@@ -128,8 +129,9 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
             paint("yellow", f"{restart_text(plan.restarts)}: running now, stopped and started again.")
         )
     if plan.stops:
-        stop = f"{plural(plan.stops, 'rank')} {'stops' if plan.stops == 1 else 'stop'}"
-        lines.append(paint("yellow", f"{stop}: running now, stopped at once by what is declared now."))
+        lines.append(
+            paint("yellow", f"{stop_text(plan.stops)}: running now, stopped at once by what is declared now.")
+        )
     lines += _nothing_to_do(plan, paint)
     if plan.result not in ("none", "error") and (waiting := differing_text(plan)):
         lines.append(paint("yellow", f"{waiting}."))

@@ -50,7 +50,7 @@ def _action() -> Schema:
         forget=flag("Whether a delete only removes the record: the volume was adopted or is to be kept."),
         ends=flag(
             "Whether it ends work that goes on, though it replaces nothing: a `max_duration` or `retry` that "
-            "is over already, or a `schedule` that was added."
+            "is over already, or a `schedule` that was added or whose hours changed."
         ),
     )
 
@@ -231,7 +231,7 @@ def _counts() -> Schema:
         "Addresses by what happens to them; a replacement counts once, under `replace`.",
         **{name: whole() for name in ("create", "update", "delete", "replace")},
         restarts=whole("Ranks that run, and are stopped and started again."),
-        stops=whole("Ranks that run, and are stopped by a changed `max_duration` or an added `schedule`."),
+        stops=whole("Ranks that run, and are stopped by a changed `max_duration` or `schedule`."),
     )
 
 

@@ -223,11 +223,13 @@ STATUS = {
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The block map after the plan. Many unchanged nodes are shown only as a sum."""
     ops = _ops(plan, "node")
-    restarts = Counter(r.node for r in plan.reservations if r.restart)
+    notes = notes_of_nodes(plan)
     hidden = _unchanged_nodes(plan, ops.keys())
     names = {node.name for node in hidden}
     shown = [node for node in plan.preview.nodes if node.name not in names]
-    lines = map_lines([node_row(n, ops.get(n.name, set()), restarts[n.name]) for n in shown], paint, width)
+    lines = map_lines(
+        [node_row(n, ops.get(n.name, set()), notes.get(n.name, "")) for n in shown], paint, width
+    )
     if hidden:
         busy, total = blocks_in_use(hidden)
         lines.append(f"  … {len(hidden)} more nodes, unchanged, {busy}/{total} busy")
@@ -259,22 +261,36 @@ def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
     return ops
 
 
-def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
-    """A line of the block map: what happens to the node, and how many ranks on it restart."""
+def notes_of_nodes(plan: Plan) -> dict[str, str]:
+    """`, 2 ranks restart, 1 rank stops`, by node: ranks that run there, and do not run on."""
+    restarts = Counter(r.node for r in plan.reservations if r.restart)
+    stopped = stopped_ranks(plan)
+    stops = Counter(
+        r.node
+        for r in plan.reservations
+        if r.status is not ReservationStatus.RELEASED and _name(r) in stopped
+    )
+    again = {name: f", {restart_text(count)}" for name, count in restarts.items()}
+    return again | {name: f"{again.get(name, '')}, {stop_text(count)}" for name, count in stops.items()}
+
+
+def stopped_ranks(plan: Plan) -> frozenset[str]:
+    """The running ranks that a changed limit or schedule stops, by name."""
+    return frozenset(action.address.name for action in plan.actions if action.stops)
+
+
+def node_row(node: NodePreview, ops: set[Op], ranks: str = "") -> Row:
+    """A line of the block map: what happens to the node, and to `ranks` on it (`notes_of_nodes`)."""
     if node.status == "deleted":
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
         note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
-        note += _launch(node) + _restarts(restarts)
+        note += _launch(node) + ranks
         return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
     changed = "changed" if Op.UPDATE in ops else "kept"
-    note = (changed if node.state == "ready" else f"{changed}, {node.state}") + _restarts(restarts)
+    note = (changed if node.state == "ready" else f"{changed}, {node.state}") + ranks
     warn = None if note == "kept" else "yellow"
     return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
-
-
-def _restarts(count: int) -> str:
-    return f", {restart_text(count)}" if count else ""
 
 
 def _launch(node: NodePreview) -> str:
@@ -289,11 +305,13 @@ def _name(item: Reservation) -> str:
 
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What happens to each rank that holds or will hold blocks, by its name."""
-    ops = _ops(plan, "rank")
+    ops, stopped = _ops(plan, "rank"), stopped_ranks(plan)
     queued = {item.task for item in plan.preview.queued}
     out: dict[str, str] = {}
     for item in plan.reservations:
         what = _outcome(item, ops.get(_name(item), set()), queued)
+        if _name(item) in stopped and item.status is not ReservationStatus.RELEASED:
+            what = "stops"
         out[_name(item)] = f"{item.status.value}, {what}" if what else item.status.value
     return out
 
@@ -385,7 +403,7 @@ def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[
         Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
         Cell(volumes[0] if volumes else ""),
         Cell(share(item.price), right=True),
-        Cell(outcome, "yellow" if outcome == "kept, restarts" else STATUS[item.status]),
+        Cell(outcome, "yellow" if outcome in ("kept, restarts", "kept, stops") else STATUS[item.status]),
     ]
     none = Cell("")
     return [first, *([none, none, none, none, Cell(text), none, none] for text in volumes[1:])]
@@ -399,3 +417,8 @@ def _sum_row(task: str, price: str) -> list[Cell]:
 def restart_text(count: int) -> str:
     """`2 ranks restart`."""
     return f"{plural(count, 'rank')} {'restarts' if count == 1 else 'restart'}"
+
+
+def stop_text(count: int) -> str:
+    """`2 ranks stop`."""
+    return f"{plural(count, 'rank')} {'stops' if count == 1 else 'stop'}"

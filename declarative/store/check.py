@@ -213,6 +213,14 @@ class MadeAs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SilentLimit:
+    """The `unreachable_duration` of a silent node, as it was last applied."""
+
+    seconds: float | None
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
     """The outputs of any kind of thing. Times are seconds since the epoch."""
 
@@ -224,6 +232,7 @@ class Outputs:
     started_at: float = 0.0
     stopped: bool = False
     silent_since: float | None = None
+    silent_limit: SilentLimit | None = None
     cleanup_since: float | None = None
     given_up: tuple[str, ...] | None = ()
 

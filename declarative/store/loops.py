@@ -88,13 +88,17 @@ class Leader:
 # --------------------------------------------------------------------------------------- approvals
 
 
+ENDS = " (ends it)"
+"""At the end of a step that ends work and replaces nothing: people approve more than its id says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
     """Some actions that belong together. Times are seconds since the epoch."""
 
     digest: str
     steps: tuple[str, ...]
-    """The ids of the actions: `delete:node/gpu-1`."""
+    """The ids of the actions, `delete:node/gpu-1`, with `ENDS` where an action does that."""
     since: float
     approved_at: float | None = None
     actor: str | None = None

@@ -263,6 +263,11 @@ class Schedule:
         at = self.start.next(now, self.timezone)
         return f"{at:%Y-%m-%d %H:%M} {self.timezone}" if at else None
 
+    def next_stop(self, now: float) -> float:
+        """The first stop after `now`, seconds since the epoch; 0 if there is none."""
+        at = self.stop.next(now, self.timezone) if self.stop else None
+        return at.timestamp() if at else 0.0
+
     def on(self, now: float) -> bool:
         """Whether `now` is between a start and the next stop. A start and a stop at the same time count as a
         start.
