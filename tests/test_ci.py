@@ -88,6 +88,17 @@ def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
     assert "No changes" in job(declared, merged, "apply").stdout  # run again
 
 
+def test_a_refused_plan_has_no_digest_to_approve(hub, declared):
+    """Neither in its report nor among the outputs of the step."""
+    declared.apply()
+    declared.declare(fleet(nodes=3, resources={"cpu": 1}), {"type": "project", "limits": {"nodes": 2}})
+    job(declared, github(hub, declared), "plan", code=1)
+    output = (declared.path / ".output").read_text()
+    assert "result<<" in output
+    assert "digest<<" not in output
+    assert "sha256:" not in output + bodies(hub)[0]
+
+
 class Team:
     """A repository whose pull requests are planned and merged. Apply jobs run, fail or are dropped."""
 

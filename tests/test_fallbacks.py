@@ -13,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
+from declarative.model.resource import Offer
 from declarative.model.spec.reconcile import Limits
 from declarative.model.spec.values import FallbackPolicy
+from declarative.model.state import State
 from declarative.planner.assumptions import Facts
+from declarative.planner.inventory import Inventory
 from declarative.planner.limits import limited
+from declarative.planner.make import make
 from declarative.planner.saved import Saved, dump, load
 from declarative.planner.serves import (
     FallbackTerms,
@@ -40,7 +44,8 @@ from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
 from tests.market import Market, Site, no_room
-from tests.model import World
+from tests.model import NOW, World
+from tests.model import project as declared_plainly
 from tests.planned import H100, declared
 
 TINY = {"instance_type": "tiny", "cpu": 1, "memory": "1GB", "price": 0.01}
@@ -327,6 +332,35 @@ def test_what_nobody_knows_is_never_a_number():
     assert len(affordable(plan, 40.0)[0].ways) == len(fallback.ways)  # 10 more for each of four
     assert len(affordable(plan, 39.9)[0].ways) < len(fallback.ways)
     assert affordable(plan, -1.0) == ()
+
+
+def test_a_spot_fallback_costs_its_max_price_at_most():
+    """Nobody knows what a spot node costs: each ends before it costs more."""
+    spot = Offer(
+        backend="sky",
+        region="east",
+        zone="za",
+        instance_type="big",
+        shape=Shape(cpu=8, memory_mib=16384),
+        spot=True,
+        bids=True,
+        on_demand=36.05,
+    )
+    offers = (spot, replace(spot, zone="zb"))
+
+    def shown(**more):
+        words = {"name": "gpu", "nodes": 1, "spot_policy": "spot", **more}
+        desired = declared_plainly(backends=[{"name": "sky", "driver": "local"}], fleets=[words])
+        plan = make(desired, State(), Inventory(offers={"sky": offers}), NOW)
+        (fallback,) = plan_json(plan)["fallbacks"]
+        return fallback["hourly_at_most"], plan_text(plan, color=False, width=200)
+
+    most, text = shown(max_price=40)
+    assert most == 40.0
+    assert "if sold out: zb, at most 40.00" in text
+    most, text = shown()
+    assert most is None
+    assert "at an unknown price" in text
 
 
 def test_the_digest_covers_them():

@@ -264,6 +264,8 @@ def test_no_command_makes_an_empty_one(lived: Project):
 def test_a_request_makes_one_and_its_task_goes_on(lived: Project):
     done = lived.apply("--replace", "volume/data")
     assert "requested with `--replace`; it is gone, and an empty one is made" in done.out
+    assert "volume/data: it is gone, its record is removed" in done.err + done.out
+    assert "stays as it is" not in done.err + done.out
     until(lambda: lines(lived.data("data") / "results"))
     lived.run("stop", "train")
     lived.run("state", "check")

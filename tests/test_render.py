@@ -1116,11 +1116,11 @@ def test_progress_as_plain_lines():
 
 
 def test_what_ends_nothing_is_not_said_to_stop_it():
-    """Deletes of ranks that had ended, and of volumes that were adopted."""
+    """Deletes of ranks that had ended, of volumes that were adopted, and of records of what is gone."""
     stream = io.StringIO()
-    ids = ["delete:rank/a-0", "delete:rank/b-0", "delete:volume/x", "delete:volume/y"]
+    ids = ["delete:rank/a-0", "delete:rank/b-0", "delete:volume/x", "delete:volume/y", "delete:volume/z"]
     with Progress(stream, "plain", 0) as progress:
-        progress.expect(4, [ids[0], ids[2]])
+        progress.expect(5, [ids[0], ids[2], ids[4]], gone=[ids[4]])
         for one in ids:
             progress.begin(one)
             progress.end(result(one))
@@ -1133,6 +1133,8 @@ def test_what_ends_nothing_is_not_said_to_stop_it():
         "volume/x: released, it stays as it is",
         "volume/y: deleting…",
         "volume/y: deleted",
+        "volume/z: it is gone, removing its record…",
+        "volume/z: it is gone, its record is removed",
     ]
 
 
@@ -1517,3 +1519,11 @@ def test_safety_holds_for_any_text(evil):
     for text in everything(evil):
         assert not unsafe(text)
         text.encode()
+
+
+def test_the_heading_of_a_report_says_what_waits_though_nothing_changes():
+    gone = Diagnostic(code="volume-gone", summary="gone", address="volume/data", severity=Severity.WARNING)
+    plan = replace(create_plan(), actions=(), diagnostics=(gone,))
+    said = "nothing is changed, but 1 volume is gone"
+    assert f": {said}\n" in plan_markdown(plan, 60_000)
+    assert f"Plan: {said}" in plan_html(plan)

@@ -63,9 +63,9 @@ def ci_command() -> None:
 def comment(report: Path, data: Path | None, name: str, request: int | None) -> int:
     """Put a Markdown REPORT of a plan on the pull request, in place of the one that is there.
 
-    In GitHub Actions it goes into the job's summary too; errors and warnings become annotations, and `digest`
-    and `result` outputs of the step. A job without the right to comment, such as one for a fork's pull
-    request, gets a warning and goes on.
+    In GitHub Actions it goes into the job's summary too; errors and warnings become annotations, and `result`
+    and, of a plan without errors, `digest` outputs of the step. A job without the right to comment, such as
+    one for a fork's pull request, gets a warning and goes on.
     """
     body = _body(report, name)
     if data is not None:
@@ -246,7 +246,9 @@ def _annotate(plan: Mapping[str, Any]) -> None:
     if not output:
         return
     end = uuid.uuid4().hex  # nobody can write what ends a value
-    for key in ("digest", "result"):
+    # A plan with errors approves nothing: a later step has nothing to hand to somebody.
+    keys = ("result",) if plan.get("result") == "error" else ("digest", "result")
+    for key in keys:
         _append(output, f"{key}<<{end}\n{clean(plan.get(key))}\n{end}\n")
     sys.stdout.flush()
     for line in list(_annotations(plan["diagnostics"]))[:MOST_ANNOTATIONS]:

@@ -370,7 +370,8 @@ class Run(RunOutput):
         state = writer.state()
         listener = self.listener()
         ids = [action.id for action in plan.actions]
-        listener.expect(len(ids), _only_records(plan, state), ids)
+        gone = [action.id for action in plan.actions if action.of_gone]
+        listener.expect(len(ids), _only_records(plan, state), ids, gone)
         tools = Tools(
             writer=writer,
             backends=self.session.backends(self.desired, state),

@@ -143,11 +143,14 @@ def stand_ins(plan: Plan) -> Iterator[StandIn]:
             first = {_place(way[number].offer): way[number].offer for way in reversed(fallback.ways)}
             offers = tuple(first[place] for place in spares if planned is None or place != _place(planned))
             if offers:
+                own = prices.get(names[0])
+                # Nobody may know what a spot node costs. What stands in for it may have a limit all the same.
+                bounds = [*([] if own is None else [own]), *map(_bound, offers)]
                 yield StandIn(
                     names=names,
                     planned=planned,
                     offers=offers,
-                    at_most=_highest([prices.get(names[0]), *map(_bound, offers)]),
+                    at_most=_highest(bounds),
                     together=fallback.together,
                 )
 

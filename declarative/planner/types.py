@@ -124,6 +124,11 @@ class Action:
         """Whether a delete only forgets: an adopted thing, or one to be kept, stays as it is."""
         return self.op is Op.DELETE and (self.forget or adopted(self.before) is not None)
 
+    @property
+    def of_gone(self) -> bool:
+        """Whether it deletes the record of a thing that is gone, of which a new one is made."""
+        return self.forget and self.reason is not Reason.REMOVED
+
 
 class ReservationStatus(StrEnum):
     """Whether a rank's blocks are taken by this plan, were held before, or are given back."""

@@ -288,7 +288,7 @@ def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
 
 def _left(action: Action) -> str:
     """The note that a thing stays when its record is deleted, because it was adopted or is to be kept."""
-    if action.forget and action.reason is not Reason.REMOVED:
+    if action.of_gone:
         return "; it is gone, and an empty one is made"
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"

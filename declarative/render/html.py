@@ -34,7 +34,7 @@ from declarative.render.plan_tables import (
     share,
     unplaced_lines,
 )
-from declarative.render.status import health_lines
+from declarative.render.status import health_lines, nothing_text
 from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
 from declarative.render.web import node_data, rendered
 
@@ -88,7 +88,7 @@ def _title(plan: Plan) -> str:
     lacking = (
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
-    changes = ", ".join(text for text in (counts, lacking) if text) or "no changes"
+    changes = ", ".join(text for text in (counts, lacking) if text) or nothing_text(plan)
     if waiting := len(addresses(plan.observed.differences)):
         changes += f", {plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
     if not plan.shown:

@@ -51,7 +51,7 @@ from declarative.render.plan_tables import (
     together_alike,
     unplaced_lines,
 )
-from declarative.render.status import health_lines
+from declarative.render.status import health_lines, nothing_text
 from declarative.render.text import Paint, clean, host_lists, money, plural
 
 HEAD = "<!-- fleetform plan -->"
@@ -147,7 +147,7 @@ def _title(plan: Plan) -> str:
         texts.append(f"{plural(refused, 'task')} cannot be placed")
     waiting = len(addresses(plan.observed.differences))
     differ = f"{plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
-    changes = ", ".join([*(texts or ["no changes"]), *([differ] if waiting else [])])
+    changes = ", ".join([*(texts or [nothing_text(plan)]), *([differ] if waiting else [])])
     return f"refused: {changes}" if plan.refused else changes
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from types import TracebackType
@@ -231,10 +231,12 @@ PLAIN_VERBS = {
     "update": ("updating", "updated"),
     "delete": ("deleting", "deleted"),
 }
+GONE = "gone"
 RECORD_VERBS = {
     "delete:rank": ("had ended, removing its record", "had ended, its record is removed"),
     **dict.fromkeys(("delete:volume", "delete:node"), ("releasing it", "released, it stays as it is")),
     **dict.fromkeys(("create:volume", "create:node"), ("adopting it", "adopted, it stays as it is")),
+    GONE: ("it is gone, removing its record", "it is gone, its record is removed"),
 }
 """Verbs for deletes that only remove a record, and for creates that only add one."""
 MOST_NAMED = 4
@@ -243,15 +245,15 @@ SAY_SECONDS = 1.0
 """Actions that took more seconds than this show their duration."""
 
 
-def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
+def verbs(id: str, *, record: str | None = None) -> tuple[str, str, str]:
     """The address in an action's id (`create:volume/data-0`), and what is done to it, in the present and in
     the past.
 
-    With `record` only its record is added or removed.
+    With `record`, a key of `RECORD_VERBS`, only its record is added or removed.
     """
     op, _, address = id.partition(":")
     kind = address.partition("/")[0]
-    verbs = RECORD_VERBS.get(f"{op}:{kind}") if record else None
+    verbs = RECORD_VERBS.get(record) if record else None
     doing, did = verbs or VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
     return clean(address), clean(doing), clean(did)
 
@@ -296,7 +298,7 @@ class AlikeActions:
         return f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
 
 
-def alike_actions(ids: Iterable[str], records: Collection[str]) -> dict[str, AlikeActions]:
+def alike_actions(ids: Iterable[str], records: Mapping[str, str]) -> dict[str, AlikeActions]:
     """The id of each action that shares its lines → those that it shares them with.
 
     Names that differ in numbers alone are alike. Other names are so if they are many of one kind.
@@ -304,7 +306,7 @@ def alike_actions(ids: Iterable[str], records: Collection[str]) -> dict[str, Ali
     by_name: dict[tuple[str, str, str], list[str]] = {}
     for action in ids:
         op_and_kind, _, name = action.partition("/")
-        did = verbs(action, record=action in records)[2]
+        did = verbs(action, record=records.get(action))[2]
         by_name.setdefault((op_and_kind, did, numberless(name)), []).append(action)
     groups: dict[tuple[str, str, str], list[str]] = {}
     for key, alike in by_name.items():
@@ -337,7 +339,7 @@ class Progress:
         self._started: dict[str, float] = {}
         self._ended = 0
         self._live: Live | None = None
-        self._records: frozenset[str] = frozenset()
+        self._records: Mapping[str, str] = {}
         self._alike: dict[str, AlikeActions] = {}
         """See `alike_actions`."""
         self._held: list[str] | None = None
@@ -353,15 +355,21 @@ class Progress:
             if self._live:
                 self._live.stop()
 
-    def expect(self, more: int, records: Iterable[str] = (), ids: Iterable[str] = ()) -> None:
+    def expect(
+        self,
+        more: int,
+        records: Iterable[str] = (),
+        ids: Iterable[str] = (),
+        gone: Iterable[str] = (),
+    ) -> None:
         """Expect so many further actions. Of `ids`, if they are given, those that are alike share lines.
 
         `records` are the ids of actions on records alone: deletes of ended ranks or of adopted things, and
-        creates that adopt.
+        creates that adopt. Those that are `gone` among them delete the record of a thing that is not there.
         """
         with self._lock:
             self.total = self._ended + more
-            self._records = frozenset(records)
+            self._records = {one: one.partition("/")[0] for one in records} | dict.fromkeys(gone, GONE)
             self._alike = alike_actions(ids, self._records) if self.mode == "plain" else {}
 
     @contextmanager
@@ -379,7 +387,7 @@ class Progress:
 
     def begin(self, id: str) -> None:
         """Report that an action starts."""
-        address, doing, _ = verbs(id, record=id in self._records)
+        address, doing, _ = verbs(id, record=self._records.get(id))
         with self._lock:
             self._started[id] = self._clock()
             self.total = max(self.total, self._ended + len(self._started))  # some actions are in no plan
@@ -451,7 +459,7 @@ class Progress:
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
         """The text for an action that ended after so many seconds, and its colour."""
-        address, _, did = verbs(result.id, record=result.id in self._records)
+        address, _, did = verbs(result.id, record=self._records.get(result.id))
         took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
         if result.outcome == "done":
             note = f" {sentence(result.note)}" if result.note else ""

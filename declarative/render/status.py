@@ -13,7 +13,7 @@ from declarative.model.record import dataclass
 from declarative.model.status import NodeState, Silence
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.shares import largest
-from declarative.planner.types import Drift
+from declarative.planner.types import Drift, Plan
 from declarative.render.data import iso
 from declarative.render.text import (
     Cell,
@@ -68,6 +68,11 @@ def unwell(items: Sequence[Health]) -> str:
         if count := counts[state]:
             words.append(f"{plural(count, what)} {one if count == 1 else many}")
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def nothing_text(plan: Plan) -> str:
+    """The heading of a plan that changes nothing, with what waits for somebody all the same."""
+    return f"nothing is changed, but {unwell(plan.health)}" if plan.health else "no changes"
 
 
 CELLS = 4

@@ -202,6 +202,11 @@ class Notify:
         if self.format is HookFormat.SLACK and self.secret is not None:
             hint = "remove it: the URL that Slack gave you is the secret"
             raise BadValueError("bad-value", "Slack takes no `secret`", hint, ("secret",))
+        if self.secret is not None and f"{self.secret.rpartition('_')[0]}_URL" != self.url:
+            summary = "the variables of `url` and `secret` are not named alike"
+            hint = "a secret goes only to the URL that the operator paired it with: `NOTIFY_OPS_SECRET` goes "
+            hint += "with `NOTIFY_OPS_URL`"
+            raise BadValueError("bad-credential", summary, hint, ("secret",))
 
     def wants(self, type: str) -> bool:
         """Whether it gets events of that type."""
