@@ -15,6 +15,7 @@ PLAN = [
     "environment",
     "state",
     "commit",
+    "changed",
     "lineage",
     "serial",
     "result",

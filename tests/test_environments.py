@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from declarative.cli.actor import is_changed
 from tests.cli import Project, fleet, on_terminal
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "environments"
@@ -347,3 +351,150 @@ def test_a_states_secrets_are_in_no_plan(project: Project, form: str) -> None:
     done = project.run("plan", "--state", url, "--format", form, code=1)
     assert "hunter" not in done.out + done.err
     assert form == "text" or "postgresql://127.0.0.1:1/lab" in done.out
+
+
+# ------------------------------------------------------------------------------- whether files are changed
+
+
+def git(where: Path, *words: str) -> None:
+    names = ("-c", "user.name=octo", "-c", "user.email=octo@example.com", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *names, *words], cwd=where, check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Two projects, committed; the second commit is of the other one."""
+    top = tmp_path / "repository"
+    for name in ("lab", "prod"):
+        (top / name / "fleets").mkdir(parents=True)
+        (top / name / "main.yaml").write_text("{type: project, name: lab}\n")
+        (top / name / "fleets/gpu.yaml").write_text("{type: fleet, name: gpu, nodes: 1}\n")
+    git(top, "init", "-q")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "one")
+    (top / "lab/fleets/gpu.yaml").write_text("{type: fleet, name: gpu, nodes: 2}\n")
+    git(top, "commit", "-qam", "two")
+    return top
+
+
+def same_time(top: Path) -> None:
+    """Another text of the same size, written at the time at which git wrote its index."""
+    file = top / "prod/fleets/gpu.yaml"
+    before = file.stat().st_mtime_ns
+    file.write_text(file.read_text().replace("1", "7"))
+    for path in (file, top / ".git/index"):
+        os.utime(path, ns=(before, before))
+
+
+def edited(top: Path) -> None:
+    (top / "prod/fleets/gpu.yaml").write_text("{type: fleet, name: gpu, nodes: 9}\n")
+
+
+def staged(top: Path) -> None:
+    edited(top)
+    git(top, "add", "prod")
+
+
+def staged_and_new(top: Path) -> None:
+    (top / "prod/fleets/more.yaml").write_text("{type: fleet, name: more, nodes: 9}\n")
+    git(top, "add", "prod")
+
+
+def deleted(top: Path) -> None:
+    (top / "prod/fleets/gpu.yaml").unlink()
+
+
+def staged_and_deleted(top: Path) -> None:
+    git(top, "rm", "-q", "prod/fleets/gpu.yaml")
+
+
+CHANGES = [edited, same_time, deleted, staged, staged_and_new, staged_and_deleted]
+
+
+def committed_alone(top: Path) -> None:
+    edited(top)
+    git(top, "commit", "-qm", "three", "prod/fleets/gpu.yaml")
+
+
+def branched(top: Path) -> None:
+    git(top, "checkout", "-qb", "side", "HEAD~1")
+    (top / "prod/main.yaml").write_text("{type: project, name: side}\n")
+    git(top, "commit", "-qam", "three")
+
+
+def merged(top: Path) -> None:
+    branched(top)
+    git(top, "merge", "-q", "--no-edit", "main")
+
+
+def rebased(top: Path) -> None:
+    branched(top)
+    git(top, "rebase", "-q", "main")
+
+
+def touched(top: Path) -> None:
+    os.utime(top / "prod/main.yaml")
+
+
+def other(top: Path) -> None:
+    (top / "lab/main.yaml").write_text("{type: project, name: another}\n")
+    git(top, "add", "lab")
+
+
+def packed(top: Path) -> None:
+    git(top, "checkout", "-q", "HEAD~1")
+    git(top, "gc", "-q")
+
+
+def undone(top: Path) -> None:
+    staged(top)
+    git(top, "reset", "-q", "--hard")
+
+
+def described(top: Path) -> None:
+    (top / "prod/README.md").write_text("x")
+
+
+SAME = [committed_alone, merged, rebased, touched, other, packed, undone, described]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_document_is_not_of_the_commit(checkout: Path, what: Callable[[Path], None]):
+    """Also in a clone; the other project of the repository is as it was committed."""
+    git(checkout, "clone", "-q", ".", "../clone")
+    clone = checkout.parent / "clone"
+    assert not is_changed(clone / "prod")
+    what(clone)
+    assert is_changed(clone / "prod")
+    assert not is_changed(clone / "lab")
+
+
+@pytest.mark.parametrize("how", SAME)
+def test_what_is_as_committed_is_not_changed(checkout: Path, how: Callable[[Path], None]):
+    assert not is_changed(checkout / "prod")
+    how(checkout)
+    assert not is_changed(checkout / "prod")
+
+
+def test_the_first_line_says_that_files_are_changed(checkout: Path):
+    """And nothing is run to find that out: not even git, which runs what a repository configures."""
+    prod = Project(checkout / "prod")
+    git(checkout, "config", "core.fsmonitor", "touch ran")
+    assert "+ changes" not in prod.run("plan", "--offline", env={"PATH": ""}).out
+    assert prod.plan()["changed"] is False
+    edited(checkout)
+    (line,) = [
+        text for text in prod.run("plan", "--offline", env={"PATH": ""}).out.splitlines() if "commit" in text
+    ]
+    assert line.endswith(" + changes")
+    assert prod.plan()["changed"] is True
+    assert not list(checkout.rglob("ran"))
+
+
+def test_an_index_of_another_form_says_nothing(checkout: Path):
+    edited(checkout)
+    index = checkout / ".git/index"
+    whole = index.read_bytes()
+    for text in (b"", whole[:40], b"DIRC\0\0\0\4" + whole[8:], b"x" * 100):
+        index.write_bytes(text)
+        assert not is_changed(checkout / "prod")

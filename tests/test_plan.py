@@ -1124,6 +1124,7 @@ def test_the_shape_of_actions():
         "environment",
         "state",
         "commit",
+        "changed",
         "lineage",
         "serial",
         "result",

@@ -623,9 +623,9 @@ def test_map_of_many_blocks_stays_on_one_line():
 # ------------------------------------------------------------------------------------------ plan JSON
 
 PLAN_KEYS = (
-    "format_version project environment state commit lineage serial result digest parts moved selection "
-    "refresh_only actions reservations fallbacks unplaced remedies queued health drift differences losses "
-    "cost summary diagnostics"
+    "format_version project environment state commit changed lineage serial result digest parts moved "
+    "selection refresh_only actions reservations fallbacks unplaced remedies queued health drift "
+    "differences losses cost summary diagnostics"
 )
 UNPLACED_KEYS = "task code summary proved hint starts changes ranks before after"
 ACTION_KEYS = "id op address reason because before after needs forget ends"

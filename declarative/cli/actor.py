@@ -1,14 +1,21 @@
-"""The user of a command, and the project's commit, for the journal."""
+"""The user of a command, and the project's commit, for the journal; and whether its documents differ from it.
+
+All of it is read from git's own files: a stranger's repository may configure commands that git itself runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import pwd
 import re
+import stat
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from declarative.store.journal import Who
@@ -24,6 +31,7 @@ COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "BUILDKITE_COMM
 """Variables by which CI systems say who started a job, and at which commit."""
 
 LONGEST = 100
+DOCUMENTS = (".yaml", ".yml")
 MOST_BYTES = 4 << 20
 """Bytes that are read of a file of git."""
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -51,17 +59,124 @@ def _actor(environ: Mapping[str, str]) -> str:
 def _checked_out(directory: Path) -> str | None:
     """The commit of the working tree that the project is in, as git's own files say."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
-        here = directory.resolve()
-        git = next((p / ".git" for p in (here, *here.parents) if (p / ".git").exists()), None)
+        git = _git_of(directory.resolve())
         if git is None:
             return None
-        if git.is_file():  # a linked working tree
-            git = git.parent / _text(git).removeprefix("gitdir:").strip()
         head = _text(git / "HEAD").strip()
         if not head.startswith("ref:"):
             return head if _COMMIT.fullmatch(head) else None
         return _of_branch(git, head.removeprefix("ref:").strip())
     return None
+
+
+def _git_of(here: Path) -> Path | None:
+    """Git's folder for the working tree that a folder is in; None outside of any."""
+    git = next((p / ".git" for p in (here, *here.parents) if (p / ".git").exists()), None)
+    if git is not None and git.is_file():  # a linked working tree
+        return git.parent / _text(git).removeprefix("gitdir:").strip()
+    return git
+
+
+def is_changed(directory: Path) -> bool:
+    """Whether a tracked document below the folder differs from what git's index has of it, is deleted, or is
+    staged. False if that cannot be told: outside of git, or if its index has another form.
+    """
+    with contextlib.suppress(OSError, ValueError, RuntimeError, struct.error):
+        here = directory.resolve()
+        git = _git_of(here)
+        if git is None:
+            return False
+        top = next(p for p in (here, *here.parents) if (p / ".git").exists())
+        below = "" if here == top else f"{here.relative_to(top).as_posix()}/"
+        seen = (git / "index").stat()
+        documents, staged = _index(git / "index", below, (seen.st_mtime_ns, seen.st_size))
+        return staged or any(_differs(top / name, item, seen.st_mtime_ns) for name, item in documents)
+    return False
+
+
+class _Tracked(NamedTuple):
+    """A document in git's index: its time and size when it was last compared, and the digest of its blob."""
+
+    mtime: int
+    """In nanoseconds, as all times of files here."""
+    size: int
+    blob: bytes
+
+
+@functools.lru_cache(maxsize=16)
+def _index(file: Path, below: str, mark: tuple[int, int]) -> tuple[tuple[tuple[str, _Tracked], ...], bool]:
+    """The tracked documents below a folder, by path, and whether something is staged there. `mark` changes
+    when the file does. ValueError for a form that is not read here.
+    """
+    with file.open("rb") as stream:
+        data = stream.read(MOST_BYTES)
+    signature, version, count = struct.unpack_from(">4sII", data)
+    if signature != b"DIRC" or version not in (2, 3) or mark[1] > MOST_BYTES:
+        raise ValueError(file)
+    found: list[tuple[str, _Tracked]] = []
+    at, staged = 12, False
+    for _ in range(count):
+        seconds, part, size, blob, flags = struct.unpack_from(">8xII20xI20sH", data, at)
+        start = at + 62 + (2 if flags & 0x4000 else 0)
+        end = data.index(b"\0", start)
+        name = data[start:end].decode(errors="replace")
+        at += (end - at + 8) // 8 * 8
+        if name.startswith(below) and name.endswith(DOCUMENTS) and ".." not in name.split("/"):
+            staged = staged or bool(flags & 0x3000)  # a merge that is not finished
+            found.append((name, _Tracked(seconds * 10**9 + part, size, blob)))
+    return tuple(found), staged or _has_staged(data[at:-20], below)
+
+
+def _has_staged(extensions: bytes, below: str) -> bool:
+    """Whether git has not written the tree of a folder yet: something in it was staged, and not committed."""
+    at = 0
+    while at + 8 <= len(extensions):
+        name, size = struct.unpack_from(">4sI", extensions, at)
+        if name == b"TREE":
+            return not _is_written(extensions[at + 8 : at + 8 + size], below.rstrip("/"))
+        at += 8 + size
+    return False
+
+
+def _is_written(trees: bytes, folder: str) -> bool:
+    """Whether the tree of a folder is written, by the index's own list of trees, from the top down."""
+    at = 0
+    open_: list[tuple[str, int]] = []
+    """The folders above, each with how many of its own are still to come."""
+    while at < len(trees):
+        end = trees.index(b"\0", at)
+        line = trees.index(b"\n", end)
+        entries, children = map(int, trees[end + 1 : line].split())
+        while open_ and open_[-1][1] == 0:
+            open_.pop()
+        if open_:
+            parent, more = open_.pop()
+            open_.append((parent, more - 1))
+            path = f"{parent}/{trees[at:end].decode(errors='replace')}".lstrip("/")
+        else:
+            path = ""
+        if path == folder:
+            return entries >= 0
+        open_.append((path, children))
+        at = line + 1 + (20 if entries >= 0 else 0)
+    return True
+
+
+def _differs(path: Path, known: _Tracked, compared: int) -> bool:
+    """Whether a document is not as the index has it. A file of the time when git wrote the index may have
+    been changed since without a trace.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return True
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        return False
+    if found.st_size == known.size and found.st_mtime_ns == known.mtime < compared:
+        return False
+    data = path.read_bytes()
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    return blob.digest() != known.blob
 
 
 def _of_branch(git: Path, branch: str) -> str | None:

@@ -208,7 +208,7 @@ class Session:
 
     def origin(self, desired: Desired | None) -> Origin:
         """Which project this run is of: for the first line of plans, and for questions."""
-        from declarative.cli.actor import who
+        from declarative.cli.actor import is_changed, who
         from declarative.planner.types import Origin
 
         here = self.directory.resolve()
@@ -218,6 +218,7 @@ class Session:
             environment=None if here == top else here.relative_to(top).as_posix(),
             state=_without_secrets(self.state.url(desired)),
             commit=who(self.directory).revision,
+            changed=is_changed(self.directory),
         )
 
     def _declared_name(self) -> str | None:

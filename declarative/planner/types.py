@@ -313,6 +313,8 @@ class Origin:
     """Where its state is. It holds no password."""
     commit: str | None = None
     """The commit that is checked out; None if it is unknown."""
+    changed: bool = False
+    """Documents of the project are not as in that commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

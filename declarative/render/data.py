@@ -140,13 +140,14 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def origin_json(origin: Origin) -> dict[str, str | None]:
+def origin_json(origin: Origin) -> dict[str, str | bool | None]:
     """Which project a plan or a run is of."""
     return {
         "project": origin.project,
         "environment": origin.environment,
         "state": origin.state,
         "commit": origin.commit,
+        "changed": origin.changed,
     }
 
 

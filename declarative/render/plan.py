@@ -100,8 +100,9 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
 
 
 def origin_text(origin: Origin) -> str:
-    """`Project lab-prod, state postgresql://…, commit 1a2b3c4d5e6f`; empty if nothing is known."""
-    commit = origin.commit and origin.commit[:COMMIT_DIGITS]
+    """`Project lab-prod, state postgresql://…, commit 1a2b3c4d5e6f + changes`; empty if nothing is known."""
+    changes = " + changes" if origin.changed else ""
+    commit = origin.commit and origin.commit[:COMMIT_DIGITS] + changes
     named = {"project": origin.project, "state": origin.state, "commit": commit}
     text = ", ".join(f"{what} {clean(value)}" for what, value in named.items() if value)
     return text[:1].upper() + text[1:]

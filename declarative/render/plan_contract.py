@@ -245,6 +245,7 @@ def plan_schema() -> Schema:
         environment=or_null(text("The project's folder in its repository."), "at the top, or without one"),
         state=or_null(text("Where the state is."), "in files of earlier builds"),
         commit=or_null(text("The commit that is checked out."), "if it is unknown"),
+        changed=flag("Whether documents of the project are not as in that commit, as far as that is known."),
         lineage=LINEAGE,
         serial=SERIAL,
         result=one_of(
