@@ -281,3 +281,26 @@ def test_one_that_is_given_up_is_forgotten(lived: Project, destroy: bool):
     lived.apply()
     lived.no_changes()
     assert "volume/data" not in lived.run("state", "list").out
+
+
+@pytest.mark.slow
+def test_several_hold_nothing_else_up(tmp_path: Path):
+    """Neither an `apply` nor the loop stops for them, and what is new is made. `destroy` asks before it forgets
+    them.
+    """
+    project = Project(tmp_path)
+    try:
+        project.declare(fleet(nodes=1), volume(count=2))
+        project.apply()
+        shutil.rmtree(project.local / "volumes")
+        refused = project.run("destroy", "--auto-approve", code=1)
+        assert "error[vanished]: 2 things are gone at once: volume/data-0, volume/data-1" in refused.err
+        project.declare(fleet(nodes=2), volume(count=2))
+        project.run("reconcile", "--once")
+        assert len(project.status()["nodes"]) == 2
+        project.declare(fleet(nodes=3), volume(count=2))
+        project.apply(code=None)
+        assert len(project.status()["nodes"]) == 3
+        assert {v["state"] for v in project.status()["volumes"]} == {"gone"}
+    finally:
+        project.clean_up()

@@ -18,7 +18,7 @@ from declarative.model.state import DRAINED, Address, Intent
 from declarative.model.status import NodeState, RankState, RankStatus, Silence
 from declarative.placement.refusals import Refusals
 from declarative.placement.search import Search
-from declarative.planner.inventory import Inventory
+from declarative.planner.inventory import Inventory, vanished
 from declarative.planner.make import make
 from declarative.planner.types import Op, Reason
 from declarative.render.data import plan_json, to_json
@@ -872,6 +872,23 @@ def test_several_things_gone_at_once_are_named():
     assert world.plan(wanted()).observed.vanished == ("node/pair-0", "node/pair-1")
     world.gone = {Address("node", "pair-0")}
     assert world.plan(wanted()).observed.vanished == ()
+
+
+def test_volumes_that_are_gone_do_not_count_among_several():
+    """None of them is made anew by itself. A node would be; a place in doubt counts; `destroy`, which forgets
+    them, asks.
+    """
+    asked = project(fleets=[FLEET], volumes=[FREE])
+    world = World()
+    world.apply(world.plan(asked))
+    disks = {Address("volume", "data-0"), Address("volume", "data-1")}
+    world.gone |= disks
+    assert world.plan(asked).observed.vanished == ()
+    assert world.plan(project(), destroy=True).observed.vanished == ("volume/data-0", "volume/data-1")
+    world.gone.add(Address("node", "pair-0"))
+    assert set(world.plan(asked).observed.vanished) == {"node/pair-0", "volume/data-0", "volume/data-1"}
+    doubtful = replace(world.inventory(asked), gone=frozenset(disks), unsure=frozenset(disks))
+    assert vanished(world.state(), doubtful) == tuple(sorted(disks))
 
 
 def test_a_node_without_an_observation_is_unknown():

@@ -66,9 +66,9 @@ class VanishedError(StateError):
         super().__init__("vanished", summary, hint)
 
 
-def check_vanished(state: State, seen: Seen) -> None:
-    """`VanishedError` if several nodes and volumes are gone, or any in doubt, that nobody was deleting."""
-    several = vanished(state, seen.inventory)
+def check_vanished(state: State, seen: Seen, *, destroy: bool = False) -> None:
+    """`VanishedError` if several things are gone, or any in doubt, that nobody was deleting: see `vanished`."""
+    several = vanished(state, seen.inventory, destroy=destroy)
     if several:
         raise VanishedError(several)
 

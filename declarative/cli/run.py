@@ -187,7 +187,7 @@ class Run(RunOutput):
         from declarative.apply.settle import check_vanished
 
         if not self.options["accept_vanished"]:
-            check_vanished(state, seen)
+            check_vanished(state, seen, destroy=self.doing == "destroy")
 
     def _renamed(self, renames: Declared) -> tuple[Backends, State]:
         """The backends and the state under the new names, which are recorded once the plan is approved."""

@@ -189,9 +189,12 @@ def differences(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
     return tuple(d for d in inventory.drift if d.change != "orphan" or not kept(d.address))
 
 
-def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
+def vanished(recorded: State, inventory: Inventory, *, destroy: bool = False) -> tuple[Address, ...]:
     """Missing nodes and volumes that nobody was deleting: several of one backend at once, or any if nothing
     shows that the right place was asked.
+
+    If the right place was asked, volumes alone do not count: none that is gone is made anew by itself,
+    however many they are. They do if the command would `destroy` them, that is, forget them.
 
     This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
     for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
@@ -207,7 +210,8 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
     doubtful: list[Address] = []
     for found in by_backend.values():
-        if len(found) > 1 or inventory.unsure & {*found}:
+        matters = destroy or any(address.kind == "node" for address in found)
+        if (matters and len(found) > 1) or inventory.unsure & {*found}:
             doubtful += found
     return tuple(doubtful)
 
