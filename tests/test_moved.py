@@ -229,3 +229,79 @@ def test_many_renames_cost_as_much_as_one_each(monkeypatch):
         return calls
 
     assert looks(60) <= 2 * looks(30)
+
+
+# ------------------------------------------------------------------------------- entries that name nothing
+
+
+def unknown(project: Project, *documents: Any, code: int | None = None) -> list[tuple[str, str, int]]:
+    """The warnings `unknown-address` of a plan: which entry, the hint, and the line."""
+    project.declare(*documents)
+    found = project.run("plan", "--json", code=code).json["diagnostics"]
+    return [
+        (d["summary"].partition(",")[0], d["hint"], d["line"])
+        for d in found
+        if d["code"] == "unknown-address"
+    ]
+
+
+def test_a_typo_in_moved_is_noticed(project):
+    project.declare(volume("data"), fleet("rack"))
+    project.apply()
+    wrong = moved(("volume/dtaa", "volume/store"), ("fleet/other", "fleet/stack"))
+    found = unknown(project, wrong, volume("store"), fleet("stack"))
+    assert [(what, hint) for what, hint, _ in found] == [
+        ("`moved` names `volume/dtaa`", "did you mean `volume/data`?"),
+        ("`moved` names `fleet/other`", "recorded, and declared no more: fleet/rack"),
+    ]
+    assert all(line for _, _, line in found)
+    right = moved(("volume/data", "volume/store"), ("fleet/rack", "fleet/stack"))
+    assert unknown(project, right, volume("store"), fleet("stack")) == []
+    project.apply()
+    assert unknown(project, right, volume("store"), fleet("stack")) == []
+
+
+def test_entries_that_were_carried_out_may_stay(project):
+    """After a chain of renames, in a new state, and after what was renamed is gone."""
+    chain = moved(("volume/data", "volume/store"), ("volume/store", "volume/sets"))
+    for documents in (
+        (chain, volume("sets")),
+        (moved(("fleet/rack", "fleet/stack")), fleet("stack", nodes="0..2"), volume("sets")),
+        ({"type": "project", "removed": [{"from": "volume/data", "destroy": True}]}, volume("sets")),
+    ):
+        assert unknown(project, *documents) == []
+        project.apply()
+        assert unknown(project, *documents) == []
+
+
+def test_a_typo_in_removed_is_noticed(project):
+    project.declare(volume("data", count=2), volume("rest"))
+    project.apply()
+    wrong = {"type": "project", "removed": [{"from": "volume/dta", "destroy": False}]}
+    found = unknown(project, wrong, volume("rest"))
+    assert [(what, hint) for what, hint, _ in found] == [
+        ("`removed` names `volume/dta`", "did you mean `volume/data`?")
+    ]
+    right = {"type": "project", "removed": [{"from": "volume/data", "destroy": False}]}
+    assert unknown(project, right, volume("rest")) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("volume/dtaa", "did you mean `volume/data`?"),
+        ("fleet/prod-*", "correct the entry, or remove it; `fleetform state list` shows what is recorded"),
+        ("node/big-0", "did you mean `node/gpu-0`?"),
+    ],
+)
+def test_a_pattern_of_protected_that_matches_nothing_is_noticed(project, pattern, hint):
+    here = (volume("data", count=2), fleet("gpu"))
+    matching = ["volume/data", "volume/data-1", "volume/*", "fleet/g*", "node/gpu-*", "node/gpu-7", "node/*"]
+    limits = {"type": "project", "limits": {"protected": [*matching, pattern]}}
+    project.declare(*here)
+    project.apply()
+    ((what, found, line),) = unknown(project, limits, *here)
+    assert (what, line > 0) == (f"`limits.protected` names `{pattern}`", True)
+    assert found == hint or pattern.startswith("node/")
+    project.declare(limits, volume("data", count=2))
+    assert "unknown-address" in project.run("plan", code=1).err

@@ -26,7 +26,7 @@ from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
 from declarative.planner.offers import short, unknown_regions
 from declarative.planner.preview import cost, node_previews, reservations, suggestions
-from declarative.planner.renamed import looks_renamed
+from declarative.planner.renamed import looks_renamed, naming_nothing
 from declarative.planner.tasks import Course, end_of, gang_state, judge
 from declarative.planner.types import (
     Action,
@@ -101,7 +101,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *located(inventory.diagnostics, desired.places),
         *errors,
         *_remarks(desired, found, inventory),
-        *(() if destroy else looks_renamed(desired, state)),
+        *(() if destroy else (*looks_renamed(desired, state), *naming_nothing(desired, recorded))),
     ]
     once = _once(asked, found)
     plan = Plan(

@@ -1,6 +1,8 @@
 """Names in the declaration that were probably changed: what is deleted under one name and made under another
 would have been kept by a `moved` entry.
 
+It also warns of entries that name nothing: a typo in `moved`, `removed` or `limits.protected`.
+
 A plan warns of a pair if nothing else looks like either of its sides. Where the deletion is refused or waits,
 a wider guess counts: what may take the place of the old thing is not made without a person.
 """
@@ -8,11 +10,12 @@ a wider guess counts: what may take the place of the old thing is not made witho
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic, Severity, and_more, suggest
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.resource import Desired, fleet_marks
 from declarative.model.schema import in_place
@@ -20,7 +23,7 @@ from declarative.model.spec import Fleet
 from declarative.model.state import State
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.nodes import offer_of
-from declarative.planner.partial import group_of
+from declarative.planner.partial import group_of, names_of
 from declarative.planner.tasks import changed_fields
 from declarative.planner.types import Action, Op, Plan, finding
 from declarative.planner.volumes import keeps
@@ -50,6 +53,75 @@ def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
                     "`project` document: then it is kept",
                     severity=Severity.WARNING,
                 )
+
+
+def naming_nothing(desired: Desired, state: State) -> Iterator[Diagnostic]:
+    """Warnings about entries of the `project` document that name nothing declared or recorded, and were
+    probably mistyped. `state` is what is recorded, under the names that `moved` gives.
+
+    People keep entries that were carried out: those get no warning, nor does one of which nothing shows that
+    it was meant for something that is there.
+    """
+    project = desired.project
+    if not (project.moved or project.removed or project.limits.protected):
+        return
+    declared = {f"fleet/{name}" for name in desired.fleets} | {f"task/{name}" for name in desired.tasks}
+    for name, want in desired.volumes.items():
+        declared |= {f"volume/{name}", want.declared_by}
+    recorded = {name for record in state.records.values() for name in names_of(record)}
+    removed = {f"volume/{entry.volume}" for entry in project.removed}
+    left = sorted(a for a in recorded - declared - removed if a.rpartition("-")[0] not in removed)
+    yield from _moved_nothing(desired, recorded, declared, left)
+    for index, entry in enumerate(project.removed):
+        address = f"volume/{entry.volume}"
+        near = suggest(address, [name for name in left if name.startswith("volume/")])
+        if near and address not in recorded | declared:
+            yield _names_nothing(desired, f"removed.{index}", address, near)
+    yield from _protected_nothing(desired, recorded | declared)
+
+
+def _moved_nothing(
+    desired: Desired, recorded: set[str], declared: set[str], left: Sequence[str]
+) -> Iterator[Diagnostic]:
+    """The warnings about `moved`. `left` are recorded and declared no more: entries may mean them."""
+    follow = {move.source: move.target for move in desired.project.moved}
+    for index, move in enumerate(desired.project.moved):
+        kind, way = move.source.partition("/")[0], [move.source]
+        while way[-1] in follow and len(way) <= len(follow):
+            way.append(follow[way[-1]])
+        if move.source in declared or not recorded.isdisjoint(way):
+            continue
+        meant = [address for address in left if address.startswith(f"{kind}/")]
+        # Fleets and tasks come and go: without nodes or ranks, nothing is recorded of them.
+        near = suggest(move.source, meant or (recorded if kind == "volume" else ()))
+        if meant or near:
+            others = f"recorded, and declared no more: {and_more(meant, MOST_NAMED)}" if meant else ""
+            yield _names_nothing(desired, f"moved.{index}", move.source, near or others)
+
+
+def _protected_nothing(desired: Desired, known: set[str]) -> Iterator[Diagnostic]:
+    """The warnings about patterns of `limits.protected`. Nodes that are yet to be launched count."""
+    names = {name for name in known if not name.startswith("task/")}
+    nodes = {f"node/{name}-0" for name in desired.fleets}
+    for index, pattern in enumerate(desired.project.limits.protected):
+        base, _, number = pattern.rpartition("-")
+        any_node = f"{base}-0" if number.isdecimal() else pattern
+        matches = any(fnmatchcase(name, pattern) for name in names)
+        if not matches and not any(fnmatchcase(name, any_node) for name in nodes):
+            near = suggest(pattern, names)
+            yield _names_nothing(desired, f"limits.protected.{index}", pattern, near)
+
+
+def _names_nothing(desired: Desired, place: str, address: str, hint: str | None) -> Diagnostic:
+    """The warning about the entry at a place such as `moved.0`."""
+    field = place.rpartition(".")[0]
+    return Diagnostic(
+        code="unknown-address",
+        summary=f"`{field}` names `{address}`, and nothing of that name is recorded or declared",
+        hint=hint or "correct the entry, or remove it; `fleetform state list` shows what is recorded",
+        span=desired.places.get(place),
+        severity=Severity.WARNING,
+    )
 
 
 def owner_of(action: Action) -> str:

@@ -87,10 +87,10 @@ def load(
         find_project(raw, findings, known=document)
     entries = decode_all(raw, scope, findings)
     desired = assemble(entries, project, scope, findings)
-    check_removed(project, desired, findings)
+    removed = check_removed(project, desired, findings)
     moved = check_moved(project, desired, findings)
     left = skipped(documents, files.hidden_documents(), findings)
-    places = ChainMap(moved, limit_places(project), cast("dict[str, Span]", desired.places))
+    places = ChainMap(moved, removed, limit_places(project), cast("dict[str, Span]", desired.places))
     desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":
         where = {entry.address: entry.document for entry in entries}

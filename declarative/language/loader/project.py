@@ -156,10 +156,11 @@ def name_of(project: ProjectFile, scope: TemplateScope) -> str | None:
     return part.name if part else None
 
 
-def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> None:
-    """Report `removed` entries for things that are still declared."""
+def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
+    """Report `removed` entries for things that are still declared. Returns the place of each entry."""
+    places: dict[str, Span] = {}
     if project.document is None:
-        return
+        return places
     declared: dict[str, VolumeWant] = {}
     for name, want in sorted(desired.volumes.items()):
         declared.setdefault(name, want)
@@ -167,15 +168,17 @@ def check_removed(project: ProjectFile, desired: Desired, findings: Findings) ->
         if number.isdecimal() and want.declared_by != f"volume/{name}":
             declared.setdefault(base, want)
     for index, item in enumerate(project.spec.removed):
+        span = places[f"removed.{index}"] = shown_span(project.document, ("removed", index, "from"))
         if item.volume in declared:
             want = declared[item.volume]
             findings.add(
                 "still-declared",
                 f"`removed` names `volume/{item.volume}`, and {want.declared_by} declares volume/{want.name}",
                 f"remove this entry, or what declares it in {want.declared_by}",
-                span=shown_span(project.document, ("removed", index, "from")),
+                span=span,
                 address=f"volume/{want.name}",
             )
+    return places
 
 
 def limit_places(project: ProjectFile) -> dict[str, Span]:

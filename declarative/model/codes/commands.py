@@ -13,7 +13,8 @@ COMMAND: dict[str, Code] = {
     ),
     "unknown-address": Code(
         Chapter.COMMAND,
-        "nothing has that address",
+        "nothing has that address; a warning for an entry of `moved`, `removed` or `limits.protected` that "
+        "names nothing, and was probably mistyped",
         "`fleetform state show node/gpu-9`",
         "`fleetform state list` shows what is recorded",
     ),

@@ -159,7 +159,8 @@ PLANNING: dict[str, Code] = {
         "which project they are",
         "the file of the state was deleted, or another folder has it",
         "`fleetform state restore` brings the state back, `--state URL` names another one; `state adopt` "
-        "records things again (docs/state.md, A lost state); `apply --new-state` makes new ones",
+        "records things again (docs/state.md, A lost state); `apply --new-state` makes new ones, once, also "
+        "for a loop",
     ),
     "missing-env": Code(
         Chapter.PLANNING,
