@@ -391,14 +391,15 @@ def test_a_lost_state_launches_nothing_a_second_time(project, ec2):
         kept = there(project, ec2.port)
         state = project.path / ".fleetform"
         state.rename(project.path / "lost")
-        for command in (["plan"], ["apply", "--auto-approve"], ["plan", "--out", "p.plan"]):
+        once = ["reconcile", "--once"]
+        for command in (["plan"], ["apply", "--auto-approve"], ["plan", "--out", "p.plan"], once):
             done = project.run(*command, code=1, env=ENV)
             said = " ".join((done.out + done.err).split())
             assert "error[another-state]" in said
             for made in ("node/gpu-0", "volume/data"):
                 assert f"{made} ({kept[made]}, lineage" in said
-            for way in ("`fleetform state restore`", "`fleetform state adopt`", "`--new-state`"):
-                assert way in said
+            for way in ("state restore", "state adopt", "apply --new-state"):
+                assert f"`fleetform {way}`" in said
         assert project.plan(env=ENV, code=1)["result"] == "error"
         other = {"type": "project", "name": "other"}
         project.declare(other, backend(ec2.port), gpu, disk)

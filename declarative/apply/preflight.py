@@ -26,7 +26,7 @@ MOST_NAMED = 5
 WAYS_OUT = (
     "if the state was lost: `fleetform state restore`, or `--state URL` if it is elsewhere; without a "
     "backup, `fleetform state adopt` records them, as docs/state.md says (A lost state); to make new ones "
-    "beside them: `--new-state`"
+    "beside them: `fleetform apply --new-state`, once; a loop goes on after that"
 )
 """What the user may do about things of another state."""
 PATIENCE = Policy(deadline=5.0, longest=2.0)
