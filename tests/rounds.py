@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from declarative.cli.rounds import Rounds
 from declarative.cli.session import Allowed, Session
+from declarative.model.resource import Desired
+from declarative.planner.inventory import effective
+from declarative.planner.limits import limited
+from declarative.reconcile.permission import AllowedPart, Backoff, choose
 from declarative.reconcile.round import Round, Stop
 from declarative.render.views import StatusView
+from declarative.store.journal import Permit
+from declarative.store.loops import Approval
+from tests.model import World
 
 OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}
+
+
+def chosen(
+    world: World,
+    desired: Desired,
+    approved: Iterable[str] = (),
+    *,
+    before: Iterable[Permit] = (),
+    backoff: Backoff | None = None,
+    lacking: Mapping[str, str] | None = None,
+) -> AllowedPart:
+    """What a round does in a world in memory, once these digests are `approved`."""
+    return choose(
+        limited(world.plan(desired), desired),
+        effective(world.state(), world.inventory(desired)),
+        desired,
+        now=world.now,
+        approvals=[Approval(digest=d, steps=(), since=0.0, approved_at=0.0) for d in approved],
+        before=before,
+        backoff=backoff or Backoff(),
+        lacking=lacking or {},
+    )
 
 
 class Clock:

@@ -285,8 +285,8 @@ def test_one_that_is_given_up_is_forgotten(lived: Project, destroy: bool):
 
 @pytest.mark.slow
 def test_several_hold_nothing_else_up(tmp_path: Path):
-    """Neither an `apply` nor the loop stops for them, and what is new is made. `destroy` asks before it forgets
-    them.
+    """Neither an `apply` nor the loop stops for them, and what is new is made. `destroy` asks before it
+    forgets them.
     """
     project = Project(tmp_path)
     try:

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.status import NodeState, RankState
-from declarative.planner.inventory import effective
 from declarative.planner.types import Op
-from declarative.reconcile.permission import Backoff, choose
-from declarative.store.loops import Approval
 from tests.cli import Project, fleet, hold, lines, task, until
 from tests.model import World
 from tests.model import project as declared
-from tests.rounds import Clock, Here
+from tests.rounds import Clock, Here, chosen
 
 PAIR = {"name": "pair", "nodes": 2, "resources": {"cpu": 2}}
 DATA = {"name": "data", "size": "2GB"}
@@ -43,21 +40,6 @@ def brought(*args, end=RankState.SUCCEEDED, **kwargs):
         world.end(name, end)
     world.settle()
     return world
-
-
-def chosen(world, desired, approved=()):
-    """What a round does."""
-    approvals = [Approval(digest=d, steps=(), since=0.0, approved_at=0.0) for d in approved]
-    return choose(
-        world.plan(desired),
-        effective(world.state(), world.inventory(desired)),
-        desired,
-        now=world.now,
-        approvals=approvals,
-        before=(),
-        backoff=Backoff(),
-        lacking={},
-    )
 
 
 def made(found):

@@ -67,7 +67,7 @@ class VanishedError(StateError):
 
 
 def check_vanished(state: State, seen: Seen, *, destroy: bool = False) -> None:
-    """`VanishedError` if several things are gone, or any in doubt, that nobody was deleting: see `vanished`."""
+    """`VanishedError` if several things are gone, or any in doubt: see `vanished`."""
     several = vanished(state, seen.inventory, destroy=destroy)
     if several:
         raise VanishedError(several)

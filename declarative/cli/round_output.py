@@ -70,7 +70,7 @@ class RoundOutput:
                 more = {"digest": wait.digest, "hint": wait.hint}
                 run.event({**data, **{key: value for key, value in more.items() if value}})
             elif not wait.address.startswith("backend/"):  # the plan has a warning about it
-                steps = f": {wait.steps}" if wait.steps else ""
+                steps = f"; {wait.steps}" if wait.steps else ""
                 _say(f"{wait.address} ({wait.action}) {wait.why}{steps}")
 
     def returned(self, run: Run, away: set[str]) -> None:

@@ -48,6 +48,8 @@ SOON = 2.0
 class RoundRun(Run):
     """One round."""
 
+    AGAIN = "the loop tries again by itself"
+
     def __init__(self, rounds: Rounds, desired: Desired, options: Mapping[str, Any]) -> None:
         super().__init__(rounds.session, desired, "reconcile", options)
         self.rounds = rounds

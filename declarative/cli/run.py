@@ -43,6 +43,9 @@ MOST_DIFFERENCES = 100
 class Run(RunOutput):
     """One apply or destroy. `desired` is what shall be there: for `destroy`, nothing."""
 
+    AGAIN = "the next `fleetform apply` tries again"
+    """Who starts a task whose start failed."""
+
     def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
         super().__init__(session, doing, as_json=options["as_json"])
         self.desired = desired
@@ -293,6 +296,7 @@ class Run(RunOutput):
         self.done = not interrupted
         if not interrupted:
             self._note_retries(plan, results)
+            self._note_unstarted(plan, results, writer)
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
         self.report(results, self._result(plan, code))
         for task, why in held.items():
@@ -313,6 +317,20 @@ class Run(RunOutput):
     def _note_waiting(self, plan: Plan, writer: Writer) -> None:
         """Write down why tasks have no place, for `status`."""
         writer.note_waiting({r.task: f"has no place: {r.summary}" for r in plan.unplaced.refusals})
+
+    def _note_unstarted(self, plan: Plan, results: Sequence[ActionResult], writer: Writer) -> None:
+        """Write down what failed of the starts of tasks, for `status`."""
+        from declarative.apply.retry_schedule import broken_starts
+
+        failed = {r.id: f"{r.op} {r.address}: {r.error}" for r in results if r.outcome == "failed"}
+        why: dict[str, str] = {}
+        for task, missed in broken_starts(plan, results).items() if failed else ():
+            causes = [failed[a.id] for a in plan.actions if a.id in missed and a.id in failed]
+            if causes:
+                follows = self.options.get("wait") and task in {*self.lacking, *self.unstarted}
+                again = "`apply --wait` tries again" if follows else self.AGAIN
+                why[task] = f"its start failed: {causes[0]}; {again}"
+        writer.note_waiting(why)
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""

@@ -289,7 +289,7 @@ def _not_needed(
             spare[node.fleet] -= 1
             user = held[users[group]]
             why = f"is for {user.group}, which {user.why}"
-            out[group] = Held(group=group, cause=Cause.CREATE, why=why, until=user.until)
+            out[group] = Held(group=group, cause=Cause.CREATE, why=why, until=user.until, hint=user.hint)
     return out
 
 
@@ -313,7 +313,12 @@ def _not_allowed(group: str, cause: Cause, rules: Reconcile) -> Held:
     if rules.waits(cause):
         return Held(group=group, cause=cause, why="waits for approval", approval=True)
     why = f"is left to people: `{cause.value}` is neither in `allow` nor in `approve`"
-    return Held(group=group, cause=cause, why=why)
+    return Held(group=group, cause=cause, why=why, hint=by_hand(group))
+
+
+def by_hand(group: str) -> str:
+    """The command with which a person does it now."""
+    return f"to do it now: `fleetform apply --target {group}`"
 
 
 def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str, str]]:
@@ -330,24 +335,30 @@ def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterat
             continue
         group, name = group_of(action), action.address.name
         if state.strays.get(name):
-            yield group, "has ranks that are not recorded", ""
+            ranks = (who.removeprefix("rank/") for who in state.strays[name].values() if "rank/" in who)
+            tasks = sorted({rank.rpartition("-")[0] for rank in ranks})
+            ends = "to end them: " + " and ".join(f"`fleetform stop {task}`" for task in tasks)
+            yield group, "has ranks that are not recorded", ends if tasks else ""
         seen = state.readiness.get(name)
         if causes[group] is not Cause.REPLACE_LOST and (seen is None or seen.state in UNFIT):
-            yield group, "does not answer, so it may be busy", ""
+            hint = f"it is deleted once it answers; {by_hand(group)}"
+            yield group, "does not answer, so it may be busy", hint
 
 
 def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
     """The wait of a group that was tried, or made anew, too often."""
     until, why = given.later.get(group, (given.now, ""))
     if until > given.now:
-        return Held(group=group, cause=cause, why=why, until=until)
+        return Held(group=group, cause=cause, why=why, until=until, hint=by_hand(group))
     if cause is Cause.REPLACE_LOST and group.startswith("node/"):
         times = sorted(d.at for d in given.before if (d.group, d.cause) == (group, cause))
         times = [at for at in times if at > given.now - DAY]
         most = given.rules.replacements_per_day
         if len(times) >= most:
             again = times[-most] + DAY if most else None
-            return Held(group=group, cause=cause, why=f"was replaced {most} times in a day", until=again)
+            why = f"was replaced {most} times in a day"
+            hint = f"raise `replacements_per_day`; {by_hand(group)}"
+            return Held(group=group, cause=cause, why=why, until=again, hint=hint)
     return None
 
 
@@ -384,7 +395,7 @@ def _over_budget(
         weight = _weight(group, part, state) if mine else 0
         full = [s for s in mine if not s.has_room(weight)]
         if full:
-            out[group] = Held(group=group, cause=causes[group], why=full[0].why)
+            out[group] = Held(group=group, cause=causes[group], why=full[0].why, hint=by_hand(group))
         else:
             for spending in mine:
                 spending.used += weight
@@ -413,7 +424,8 @@ def _over_limit(
         key=lambda kept: over_limit(without(part, state, held(kept)), desired) is not None,
     )
     why = f"would go beyond `limits`: {found.summary}"
-    return {group: Held(group=group, cause=causes[group], why=why) for group in sorted(held(most))}
+    hint = found.hint or ""
+    return {group: Held(group=group, cause=causes[group], why=why, hint=hint) for group in sorted(held(most))}
 
 
 def _used(budget: Budget, given: Circumstances) -> int:

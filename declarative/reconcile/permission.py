@@ -40,6 +40,10 @@ Without the note, the next plan would take a gone thing for a new one.
 """
 
 
+ENVIRONMENT = "set it in the environment of the loop, and start the loop again"
+"""What to do about a variable that is not set."""
+
+
 class Backoff:
     """The delays of failed groups: each failure makes the next longer. They are not saved: a new process
     tries at once.
@@ -163,7 +167,7 @@ def choose(
     return AllowedPart(
         plan=_without_errors(found, short),
         causes=found.causes,
-        waits=_waits(found.held, digests, short, gone),
+        waits=_waits(found.held, digests, lacking, short, gone),
         approvals={digest: together.steps for digest, together in waiting.items()},
         lost=still,
         noted=_noted(lost, still, now),
@@ -207,6 +211,7 @@ def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dic
 def _waits(
     held: Iterable[Held],
     digests: Mapping[str, str],
+    lacking: Collection[str],
     short: Iterable[Diagnostic],
     gone: Iterable[Diagnostic],
 ) -> tuple[Wait, ...]:
@@ -218,14 +223,14 @@ def _waits(
             why=one.why,
             digest=digests.get(one.group) if one.approval else None,
             until=None if one.until == math.inf else one.until,
-            hint=one.hint,
+            hint=ENVIRONMENT if one.group in lacking else one.hint,
         )
         for one in held
     )
-    lacking = (Wait(address=d.address or "", action=Cause.CREATE.value, why=d.summary) for d in short)
+    few = (Wait(address=d.address or "", action="create", why=d.summary, hint=d.hint or "") for d in short)
     why = "is gone, and an empty one is made only by `fleetform apply --replace`"
-    lost = (Wait(address=d.address or "", action=Cause.REPLACE_LOST.value, why=why) for d in gone)
-    return (*found, *lacking, *lost)
+    lost = (Wait(address=d.address or "", action="replace-lost", why=why, hint=d.hint or "") for d in gone)
+    return (*found, *few, *lost)
 
 
 class _ApprovalGroup(NamedTuple):

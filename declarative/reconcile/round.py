@@ -53,7 +53,8 @@ def left_alone(found: Absence) -> Wait:
 def unplaced(plan: Plan | None) -> Iterator[Wait]:
     """The tasks of a plan that have no place."""
     for refusal in plan.unplaced.refusals if plan else ():
-        yield Wait(address=f"task/{refusal.task}", action="create", why=f"has no place: {refusal.summary}")
+        why, hint = f"has no place: {refusal.summary}", refusal.hint or ""
+        yield Wait(address=f"task/{refusal.task}", action="create", why=why, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
