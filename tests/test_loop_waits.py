@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -128,8 +129,7 @@ def test_whatever_waits_says_what_a_person_can_do(
 def test_the_output_has_the_steps(capsys):
     wait = Wait(address="node/pair-0", action="idle", why="waits for a budget", hint="to do it now: `x`")
     both = replace(wait, address="node/pair-1", digest="sha256:00")
-    run = type("Run", (), {"as_json": False})
-    RoundOutput(None).waits(run, (wait, both))
+    RoundOutput(Mock()).waits(Mock(as_json=False), (wait, both))
     first, second = capsys.readouterr().err.splitlines()
     assert first == "node/pair-0 (idle) waits for a budget; to do it now: `x`"
     assert second.endswith("now: `x`; to do it all the same: `fleetform approve sha256:00`")

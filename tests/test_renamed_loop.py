@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.model.inputs import RankInputs
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.status import NodeState, RankState
 from declarative.planner.types import Op
@@ -142,6 +143,21 @@ def runs():
     return world
 
 
+@pytest.mark.parametrize("words", [{}, FREE])
+def test_none_is_made_while_a_rank_keeps_the_old_one_without_a_deletion(words):
+    """Its task has no other place, so that only a later plan deletes the old volume. Were the new one made
+    now, the task would run on it then.
+    """
+    world = brought(({**DATA, **words},), end=None)
+    after = wanted(({**DATA, **words, "name": "store"},), ({**LEARN, "resources": {"cpu": "64.."}},))
+    assert [a.id for a in world.plan(after).actions] == ["create:volume/store"]
+    found = chosen(world, after)
+    assert made(found) == set()
+    wait = wait_of(found, "volume/store")
+    assert wait.why == "takes the place of volume/data, which stays as long as it is used"
+    assert wait.hint.startswith(entry("volume/data", "volume/store"))
+
+
 def test_a_renamed_task_does_not_run_twice():
     world = runs()
     after = wanted((), ({**TRAIN, "mounts": {}, "name": "learn"},))
@@ -205,7 +221,8 @@ def test_no_round_makes_an_empty_volume_while_one_like_it_is_to_go(before, after
     found = chosen(world, desired)
     volumes = {a.address.name for a in found.plan.actions if (a.op, a.address.kind) == (Op.CREATE, "volume")}
     assert volumes == (set() if old else new)
-    mounts = {n for a in found.plan.of(Op.CREATE, "rank") for ns in a.after.volumes.values() for n in ns}
+    ranks = [a.typed for a in found.plan.of(Op.CREATE, "rank")]
+    mounts = {n for r in ranks if isinstance(r, RankInputs) for names in r.volumes.values() for n in names}
     assert mounts.isdisjoint(new) or not old
 
 

@@ -229,18 +229,38 @@ def _in_place(plan: Plan, state: State, held: Mapping[str, Held], given: Circums
     """The creations in the place of something whose deletion is held, as after a rename without `moved`: an
     empty volume, a task that would run twice, a fleet that would be paid for twice.
     """
-    kept: dict[str, Held] = {}
-    for action in plan.actions:
-        if action.op is Op.DELETE and not action.forgets and (one := held.get(group_of(action))):
-            kept.setdefault(owner_of(action), one)
-    made = {group_of(a): owner_of(a) for a in plan.actions if a.op is Op.CREATE} if kept else {}
+    made = {group_of(a): owner_of(a) for a in plan.actions if a.op is Op.CREATE}
+    kept = _kept(plan, state, held, given.desired) if made and given.desired else {}
     made = {group: owner for group, owner in made.items() if group not in held and owner not in kept}
-    found = successors(given.desired, state, kept.keys()) if made and given.desired else {}
+    found = successors(given.desired, state, kept.keys()) if made and kept and given.desired else {}
     out: dict[str, Held] = {}
     for group, owner in made.items():
         olds = found.get(owner, ())
         if olds and not (group in given.approved and all(kept[old].approval for old in olds)):
             out[group] = _replacing(group, owner, olds, kept)
+    return out
+
+
+def _kept(plan: Plan, state: State, held: Mapping[str, Held], desired: Desired) -> dict[str, Held]:
+    """What is not deleted now, by `owner_of`, and why: its deletion is held; or it is declared no more, and
+    in use, so that only a later plan deletes it.
+    """
+    out: dict[str, Held] = {}
+    goes: set[str] = set()
+    for action in plan.actions:
+        if action.op is Op.DELETE:
+            one = None if action.forgets else held.get(group_of(action))
+            goes.add(owner_of(action))
+            if one:
+                out.setdefault(owner_of(action), one)
+    why = "stays as long as it is used"
+    for record in (*state.of("volume"), *state.of("node")):
+        if record.address.kind == "volume":
+            owner, there = str(record.address), record.address.name in desired.volumes
+        else:
+            owner, there = f"fleet/{record.node.fleet}", record.node.fleet in desired.fleets
+        if not there and owner not in goes:
+            out.setdefault(owner, Held(group=str(record.address), cause=Cause.DELETE, why=why))
     return out
 
 
