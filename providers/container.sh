@@ -1,7 +1,7 @@
 # Runs a rank's script in a container of podman or docker. This is the host's side, a part of what the runner
-# launches; `gate.sh` and these precede it, and calls of its functions follow:
+# launches; `gpus.sh`, `gate.sh` and these precede it, and calls of its functions follow:
 #   image, pulled, name   the image, its name for a pull, and the name of the container
-#   gpus, cpus, memory    numbers of its GPUs and CPUs, and MiB; empty: none, all, and no limit
+#   gpus, cpus, memory    its GPUs (see `gpus.sh`), numbers of its CPUs, and MiB; empty: none, all, and no limit
 #   mounted               the paths of its volumes, as the runner writes them
 #   needed                the limits without which it must not run: of the words cpuset and memory
 #   sent                  a function that prints the script for the shell in the container

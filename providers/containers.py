@@ -22,6 +22,7 @@ RUNTIMES = ("podman", "docker")
 """In the order in which they are tried."""
 LACKING = {
     "no-runtime": "its host has neither podman nor docker that its user can use",
+    "gpus": "its host does not have all GPUs now that are recorded of it; the log names the missing one",
     "no-gpus": "its host has no GPUs to give to a container",
     "no-limits": "its host's containers cannot be limited as `isolation: hard` asks",
     "no-image": "its image could not be pulled; the log says why",
@@ -57,7 +58,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a rank runs in. `cpus` and `gpus` are numbers of the host's; no CPUs means all, no GPUs none."""
+    """What a rank runs in. `cpus` are the host's, `gpus` see `gpus.sh`; no CPUs means all, no GPUs none."""
 
     image: str
     name: str
@@ -68,7 +69,7 @@ class Container:
     """The host's folder by which it reaches its siblings, if it exists when the container starts."""
     cpus: tuple[int, ...] = ()
     memory_mib: int | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
     privileged: bool = False
     own: bool = False
     """Whether it runs the image's own program, with the image's own arguments."""
@@ -100,7 +101,7 @@ def _variables(container: Container, volumes: Sequence[str]) -> dict[str, str]:
         "name": container.name,
         "cpus": ",".join(map(str, container.cpus)),
         "memory": str(container.memory_mib or ""),
-        "gpus": ",".join(map(str, container.gpus)),
+        "gpus": " ".join(container.gpus),
         "needed": " ".join(name for name, limit in needed.items() if limit and container.hard),
         "mounted": mounted(volumes),
         "outside": text("outside.sh"),
@@ -124,10 +125,12 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
     variables = _variables(container, volumes)
     lines = [
         *(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
-        f"sent() {{ printf %s {shlex.quote(inside)}; }}",
+        f"sent() {{ exports; printf %s {shlex.quote(inside)}; }}",
         *_login(container),
+        text("gpus.sh"),
         text("gate.sh"),
         text("container.sh"),
+        f"devices {shlex.join(container.gpus)}",
         *(f"{command} || exit" for command in begin),
         "choose",
         "fetch",
@@ -138,7 +141,7 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         *_optional("limited memory", memory_flags(container)),
         # Pinned memory of GPUs and network cards; an ordinary user may not raise it.
         """case $runtime-$(id -u) in docker-* | podman-0) set -- "$@" --ulimit memlock=-1:-1 ;; esac""",
-        *_gpu_cases(container.gpus),
+        *([GPU_FLAGS] if container.gpus else []),
         f"first={shlex.quote(_FIRST)}",
         *(("made_for", _RUN_OWN) if container.own else ('run "$@" "$found" -c "$first"',)),
     ]
@@ -191,29 +194,34 @@ def memory_flags(container: Container) -> tuple[str, ...]:
     return ("--memory", f"{container.memory_mib}m") if container.memory_mib else ()
 
 
-def gpu_flags(runtime: str, vendor: str, gpus: Sequence[int]) -> tuple[str, ...]:
-    """The flags that give a runtime GPUs, by the host's numbers. Either runtime fails if it cannot do that.
+GPU_FLAGS = """\
+case $runtime-$vendor in
+docker-nvidia) set -- "$@" --gpus "\\"device=$named\\"" ;;
+podman-nvidia)
+  for gpu in $(echo "$named" | tr , ' '); do set -- "$@" --device "nvidia.com/gpu=$gpu"; done
+  set -- "$@" --env NVIDIA_VISIBLE_DEVICES=void
+  ;;
+*-amd) set -- "$@" --device /dev/kfd --device /dev/dri ;;
+esac
+if [ -d /dev/infiniband ]; then set -- "$@" --device /dev/infiniband; fi"""
+"""Shell for the flags that give a runtime the GPUs that `devices` of `gpus.sh` has `named`. Either runtime
+fails if it cannot do that.
 
-    Never podman's `--gpus`, which some versions accept and ignore. A container gets all of AMD's GPUs: only
-    ROCm knows which device has which number. `CUDA_VISIBLE_DEVICES` says which are the rank's.
+Never podman's `--gpus`, which some versions accept and ignore; docker reads it as CSV, so it is quoted.
+Beside podman, an old hook might give all. A container gets all of AMD's GPUs: only ROCm knows which device
+has which number, and `ROCR_VISIBLE_DEVICES` says which are the rank's. Without the cards by which GPUs of
+several nodes talk, NCCL would fall back to something slow.
+"""
+
+
+def recounted(count: int, *, privileged: bool = False) -> str:
+    """Shell for the container, which counts its NVIDIA GPUs from 0. AMD's keep their numbers, MIG instances
+    are known by UUID, and a privileged container that sees more than its own counts as its host.
     """
-    if not gpus:
-        return ()
-    if vendor == "amd":
-        return ("--device", "/dev/kfd", "--device", "/dev/dri")
-    if runtime == "docker":
-        return ("--gpus", f'"device={",".join(map(str, gpus))}"')  # docker reads it as CSV: quoted
-    given = tuple(flag for gpu in gpus for flag in ("--device", f"nvidia.com/gpu={gpu}"))
-    return (*given, "--env", "NVIDIA_VISIBLE_DEVICES=void")  # else an old hook beside it might give all
-
-
-def recounted(gpus: Sequence[int], *, privileged: bool = False) -> str:
-    """Shell for the container, which counts NVIDIA's GPUs from 0. AMD's keep their numbers, and so do those
-    of a privileged container that sees more than its own.
-    """
-    own = ",".join(map(str, range(len(gpus))))
-    more = f'[ "$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -gt {len(gpus)} ] || ' if privileged else ""
-    return f"[ -e /dev/kfd ] || {more}CUDA_VISIBLE_DEVICES={own}"
+    own = ",".join(map(str, range(count)))
+    more = f'[ "$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -gt {count} ] || ' if privileged else ""
+    anew = f"[ -e /dev/kfd ] || {more}CUDA_VISIBLE_DEVICES={own}"
+    return f"case $CUDA_VISIBLE_DEVICES in MIG*) ;; *) {anew} ;; esac"
 
 
 def mounted(paths: Sequence[str]) -> str:
@@ -231,19 +239,6 @@ def _bind(bind: Mount) -> str:
 
 def _optional(test: str, more: Sequence[str]) -> list[str]:
     return [f'if {test}; then set -- "$@" {shlex.join(more)}; fi'] if more else []
-
-
-def _gpu_cases(gpus: Sequence[int]) -> list[str]:
-    if not gpus:
-        return []
-    cases = [
-        f'{runtime}-{vendor}) set -- "$@" {shlex.join(gpu_flags(runtime, vendor, gpus))} ;;'
-        for runtime in RUNTIMES
-        for vendor in ("nvidia", "amd")
-    ]
-    # The cards by which GPUs of several nodes talk; without them NCCL would fall back to something slow.
-    fast = 'if [ -d /dev/infiniband ]; then set -- "$@" --device /dev/infiniband; fi'
-    return ["case $runtime-$vendor in", *cases, "esac", fast]
 
 
 @cache

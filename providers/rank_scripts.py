@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from declarative.model.inputs import GPUS_VARIABLE, HOSTFILE_VARIABLES, VOLUME_VARIABLE
+from declarative.model.inputs import GPU_VARIABLES, HOSTFILE_VARIABLES, VOLUME_VARIABLE
 from declarative.provider import Launch, PermanentError, PermanentKind
 from providers import containers, runner
 from providers.containers import text
@@ -53,7 +53,8 @@ def prepared(
     *,
     must: bool = False,
     meets: bool = False,
-    devices: bool = False,
+    devices: Sequence[str] = (),
+    given: bool = False,
 ) -> runner.Launch:
     """What the runner of a node launches.
 
@@ -64,7 +65,8 @@ def prepared(
         volumes: The declared path of each volume, and the folder on the host that holds its data.
         must: The rank does not start if the host cannot show it a volume at the declared path.
         meets: If it knows its siblings, its programs can reach theirs (`meet` in `peers.sh`).
-        devices: The process that runs it on the node says which GPUs it sees.
+        devices: The UUIDs of the node's GPUs, as `launch.gpus` counts them; none if they are unknown.
+        given: The process that runs it on the node says which GPUs it sees.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"
@@ -72,7 +74,8 @@ def prepared(
     cpus = wrapped(launch.cpus, usable) if usable else ()
     meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
     try:
-        script = _script(node, launch, cpus, volumes, meets=meets, devices=devices)
+        gpus = None if given else tuple(_device(devices, gpu) for gpu in launch.gpus)
+        script = _script(node, launch, cpus, volumes, meets=meets, gpus=gpus)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     plain = runner.Launch(
@@ -85,7 +88,7 @@ def prepared(
         near=launch.near,
         gate_seconds=launch.gate_seconds,
         unused=launch.unused,
-        gpus=launch.gpus,
+        gpus=gpus or (),
     )
     # A container has limits and mounts of its own.
     return plain if launch.image is not None else _bare(plain, launch, volumes, must=must)
@@ -102,6 +105,11 @@ def _bare(plain: runner.Launch, launch: Launch, volumes: Mapping[str, str], *, m
     return replace(plain, binds=tuple(sorted(every, key=lambda bind: bind[1])))  # `/a` before `/a/b`
 
 
+def _device(devices: Sequence[str], gpu: int) -> str:
+    """The UUID of a node's GPU, or its number where nothing is recorded."""
+    return devices[gpu] if gpu < len(devices) else str(gpu)
+
+
 def _script(
     node: str,
     launch: Launch,
@@ -109,12 +117,10 @@ def _script(
     volumes: Mapping[str, str],
     *,
     meets: bool,
-    devices: bool,
+    gpus: tuple[str, ...] | None,
 ) -> str:
     """The shell script of a launch; `ValueError` if there can be none."""
     env = _environment(launch, cpus, volumes)
-    if devices:
-        del env[GPUS_VARIABLE]
     own = f"{node}/work/{launch.attempt}"
     begin = [f"mkdir -p {shlex.quote(own)}"]
     if launch.hostfile is not None:
@@ -135,18 +141,26 @@ def _script(
         if launch.gate_seconds is not None:
             # Before the rank's own variables: its PATH may lead elsewhere.
             script = f"{text('gate.sh')}behind || exit 75\n{script}"
+        if gpus is not None:
+            script = f'{text("gpus.sh")}devices {shlex.join(gpus)}\neval "$(exports)"\n{script}'
         return before + script
     if not (launch.commands or launch.working_dir):
         go = "true"  # the image's own program begins where the image says
     if launch.gpus:
-        go = f"{go} && {{ {containers.recounted(launch.gpus, privileged=launch.privileged)}; }}"
+        go = f"{go} && {{ {containers.recounted(len(launch.gpus), privileged=launch.privileged)}; }}"
     inside = runner.script((go, *commands, *(() if launch.commands else (containers.OWN,))), env, "")
-    container = _container(node, launch, cpus, volumes, meets=meets)
+    container = _container(node, launch, cpus, gpus or (), volumes, meets=meets)
     return before + containers.script(container, begin, sorted(volumes), inside)
 
 
 def _container(
-    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool
+    node: str,
+    launch: Launch,
+    cpus: Sequence[int],
+    gpus: tuple[str, ...],
+    volumes: Mapping[str, str],
+    *,
+    meets: bool,
 ) -> containers.Container:
     """What a rank with an image runs in."""
     own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
@@ -168,7 +182,7 @@ def _container(
         peers=_peers_folder(node, launch) if meets else None,
         cpus=tuple(cpus),
         memory_mib=launch.memory_mib,
-        gpus=launch.gpus,
+        gpus=gpus,
         privileged=launch.privileged,
         login=launch.login,
         own=not launch.commands,
@@ -204,18 +218,17 @@ def _working_folder(own: str, shared: str, launch: Launch, volumes: Mapping[str,
 
 
 def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]) -> dict[str, str]:
-    """The rank's variables: the declared ones, its volumes' real folders, its CPUs and its GPUs."""
-    env = dict(launch.env)
-    for name, value in launch.env.items():
+    """The rank's variables: the declared ones, its volumes' real folders and its CPUs. The declaration
+    cannot change those of its GPUs, which the host sets: see `gpus.sh`.
+    """
+    env = {name: value for name, value in launch.env.items() if name not in GPU_VARIABLES}
+    for name, value in env.items():
         # A container has its volumes at the declared paths.
         if launch.image is None and name.startswith(VOLUME_VARIABLE) and value in volumes:
             env[name] = volumes[value]
     if cpus:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             env.setdefault(name, str(len(cpus)))
-    # The declaration cannot change it: these are the GPUs of the rank's blocks. AMD's HIP reads it as well;
-    # with `ROCR_VISIBLE_DEVICES` beside it, the numbers would be counted twice.
-    env[GPUS_VARIABLE] = ",".join(map(str, launch.gpus))
     return env
 
 

@@ -64,7 +64,8 @@ class Launch:
     `limit_seconds` count from there. After `alone_seconds` in which its host was cut off from us, from its
     gateway and from the addresses that are `near`, it is stopped: see `alone` in runner.sh.
     `unused` is percent and seconds: it is stopped once one of the `gpus` was used less for so long, by every
-    sample; without `gpus` those that its environment names.
+    sample; without `gpus` those that its environment names. `gpus` are UUIDs, or numbers where none are
+    known.
     """
 
     attempt_id: str
@@ -80,7 +81,7 @@ class Launch:
     alone_seconds: int | None = None
     near: tuple[str, ...] = ()
     unused: tuple[int, int] | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,8 @@ class Attempt:
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that the task sees. `confined` is how it
     is held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
-    if nobody asked for that, or if an older runner started it. `used` is index and percent of GPUs that
-    `Launch.unused` has sampled.
+    if nobody asked for that, or if an older runner started it. `used` is number, UUID (empty if unknown) and
+    percent of GPUs that `Launch.unused` has sampled.
     """
 
     attempt_id: str
@@ -111,7 +112,7 @@ class Attempt:
     confined: str | None = None
     means: str | None = None
     memory_bytes: int | None = None
-    used: tuple[tuple[int, int], ...] = ()
+    used: tuple[tuple[int, str, int], ...] = ()
 
 
 class RunnerError(Exception):
@@ -240,7 +241,7 @@ def options_of(launch: Launch) -> list[str]:
         ("--gate", launch.gate_seconds),
         ("--alone", launch.alone_seconds),
         ("--unused", "{}:{}".format(*launch.unused) if launch.unused else ""),
-        ("--gpus", ",".join(map(str, launch.gpus)) if launch.unused else ""),
+        ("--gpus", ",".join(launch.gpus) if launch.unused else ""),
         ("--near", ",".join(launch.near) if launch.alone_seconds is not None else ""),
     ):
         if value not in {None, ""}:
@@ -342,8 +343,14 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
         confined=_given(bytes.decode, level),
         means=_given(bytes.decode, means),
         memory_bytes=_given(int, memory),
-        used=tuple((int(gpu), int(percent)) for gpu, _, percent in (each.partition(b"=") for each in used)),
+        used=tuple(map(_used, used)),
     )
+
+
+def _used(sampled: bytes) -> tuple[int, str, int]:
+    gpu, _, percent = sampled.partition(b"=")
+    number, _, uuid = gpu.partition(b":")
+    return int(number), uuid.decode(), int(percent)
 
 
 def _given(read: Callable[[bytes], T], field: bytes) -> T | None:

@@ -28,7 +28,7 @@
 # none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds
 # of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. CONFINED:
 # LEVEL:MEANS:MEMORY, how it is limited to --cpus and --memory: hard (by the kernel; --hard demands it), soft, none. USED:
-# INDEX=PERCENT of each GPU, commas between them, as --unused sampled them last. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+# NUMBER:UUID=PERCENT of each GPU (no `:UUID` if unknown), commas between them, as --unused sampled them last. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
 # An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
 # ctl (why and when it ends), lock (held to change these), run (locked by the supervisor as long as the run lasts),
@@ -352,35 +352,48 @@ answers() { # ADDRESS: by ping, or by a port that is open or refused
   case $said in *refused*) ;; *) return 1 ;; esac
 }
 # unused PERCENT SECONDS GPUS: ends a run once one of its GPUs was used by less than PERCENT for so long, by each
-# of twenty samples or more. What cannot be read counts as used, and so does the time before a gate opens.
+# of twenty samples or more. What cannot be read counts as used, and so does the time before a gate opens. GPUS are
+# UUIDs, or numbers where none are known, commas between them.
 unused() {
   longest=$((100 * $2)) every=$((5 * $2))
   [ "$every" -ge 20 ] || every=20
   [ "$every" -le 3000 ] || every=3000
   gpus=$(printf %s "$3" | tr , ' ') told=''
   uptime
-  for gpu in $gpus; do eval "used_$gpu=$now"; done
+  i=0
+  for gpu in $gpus; do i=$((i + 1)) && eval "used_$i=$now"; done
   while live; do
     rest "$every"
-    used=''
+    used='' i=0
     said=$(usage) || said=''
     uptime
     for gpu in $gpus; do
-      percent=$(printf '%s\n' "$said" | sed -n "s/^$gpu \([0-9][0-9]*\)\$/\1/p" | head -n 1)
-      if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$gpu=$now"; fi
-      eval "since=\$used_$gpu"
+      i=$((i + 1))
+      sampled=$(printf '%s\n' "$said" | while read -r number uuid percent; do
+        case $gpu in "$number" | "$uuid") echo "$number $uuid $percent" && break ;; esac
+      done)
+      percent=${sampled##* }
+      case $percent in *[!0-9]*) percent='' ;; esac
+      if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$i=$now"; fi
+      eval "since=\$used_$i"
       if [ $((now - since)) -ge "$longest" ]; then end unused "$grace" && return; fi
-      [ -z "$percent" ] || used=$used${used:+,}$gpu=$percent
+      [ -z "$percent" ] || used=$used${used:+,}$(printf %s "${sampled% *}" | sed 's/ -$//' | tr ' ' :)=$percent
     done
     { [ "$used" = "$told" ] || put used "$used"; } 2>/dev/null
     told=$used
   done
 }
-usage() { # a line INDEX PERCENT for each GPU
+usage() { # a line NUMBER UUID PERCENT for each GPU; `-` for no UUID
   if command -v nvidia-smi >/dev/null; then
-    timeout -k 1 10 nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits | tr -d ' %' | tr , ' '
+    timeout -k 1 10 nvidia-smi --query-gpu=index,uuid,utilization.gpu --format=csv,noheader,nounits |
+      tr -d ' %' | tr , ' '
   else
-    timeout -k 1 10 rocm-smi --showuse --csv | sed -n 's/^card\([0-9]*\),\([0-9]*\).*/\1 \2/p'
+    ids=$(timeout -k 1 10 rocm-smi --showuniqueid --csv | sed -n 's/^card\([0-9]*\),\(0x[0-9A-Fa-f]*\).*/\1 \2/p')
+    timeout -k 1 10 rocm-smi --showuse --csv | sed -n 's/^card\([0-9]*\),\([0-9]*\).*/\1 \2/p' |
+      while read -r number percent; do
+        uuid=$(printf '%s\n' "$ids" | sed -n "s/^$number //p")
+        echo "$number ${uuid:--} $percent"
+      done
   fi
 } 2>/dev/null
 watch() { # NUMBER: enforces the limit; there is a new watcher for each new limit, and the old ones give up
@@ -511,7 +524,7 @@ supervise() {
   [ "$limit" = - ] || [ "$gate" ] || setsid -f sh "$self" _watch "$id" 0 8>&-
   [ "$alone" = - ] || setsid -f sh "$self" _alone "$id" "$alone" "$near" 8>&-
   case $unused/$gpus in
-  /* | */ | */*[!0-9,]*) ;;
+  /* | */ | *[!0-9A-Za-z,:/._-]*) ;;
   *) setsid -f sh "$self" _unused "$id" "${unused%:*}" "${unused#*:}" "$gpus" 8>&- ;;
   esac
   # In the foreground: the shell would have `&` ignore SIGINT, and so the task.

@@ -557,5 +557,5 @@ def test_a_privileged_container_is_asked_for_when_it_is_declared(tmp_path, monke
 
 def test_gpus_are_counted_anew_only_where_no_others_are_seen():
     """A privileged container may see all of its host's, whose numbers then hold."""
-    assert containers.recounted((2, 3)) == "[ -e /dev/kfd ] || CUDA_VISIBLE_DEVICES=0,1"
-    assert "-gt 2 ] || CUDA_VISIBLE_DEVICES=0,1" in containers.recounted((2, 3), privileged=True)
+    assert "[ -e /dev/kfd ] || CUDA_VISIBLE_DEVICES=0,1 " in containers.recounted(2)
+    assert "-gt 2 ] || CUDA_VISIBLE_DEVICES=0,1 " in containers.recounted(2, privileged=True)

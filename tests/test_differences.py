@@ -22,7 +22,7 @@ from declarative.model.spec.hosts import HostFields, SshConfig
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.differences import OF_NO_NODE
-from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host
+from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, shaping
 from declarative.planner.inventory import PartitionNode
 from declarative.planner.make import make, refreshed
 from declarative.planner.types import Difference, Plan
@@ -138,6 +138,8 @@ FLEETS: dict[str, tuple[Words, Words]] = {
     "ssh_config.hosts.internal_ip": (RACK, host(internal_ip="10.0.0.4")),
     "ssh_config.hosts.blocks": (RACK, host(blocks=4)),
     "ssh_config.hosts.resources": (RACK, host(resources={"cpu": 2, "memory": "4GB"})),
+    "ssh_config.hosts.gpus": (RACK, host(gpus=["A6000"])),
+    "ssh_config.hosts.trust": (RACK, host(trust=True)),
     "ssh_config.hosts.topology": (RACK, host(topology={"rack": "r1"})),
     "ssh_config.user": (RACK, config(user="you")),
     "ssh_config.port": (RACK, config(port=2222)),
@@ -158,9 +160,9 @@ def planned(world: World, desired: Desired, **options: Any) -> Plan:
     """The plan when all hosts and partitions were looked at."""
     shape = Shape(cpu=4, memory_mib=8192, disk_mib=1000)
     seen = world.inventory(desired)
-    known = {r.address.name: r.node.host.get("resources") for r in world.of("node")}
+    known = {r.address.name: shaping(r.node.host) for r in world.of("node")}
     hosts = [h for h in hosts_of(desired, world.state()) if not h.whole]
-    due = [h for h in hosts if (h.declared or None) != known.get(h.name, ...)]
+    due = [h for h in hosts if shaping(h.fields) != known.get(h.name)]
     offers = {h.backend: (offer_of_host(h, replace(shape, **h.declared)),) for h in due if h.backend == "ssh"}
     existing: dict[str, tuple[PartitionNode, ...]] = {}
     for fleet in desired.fleets.values():

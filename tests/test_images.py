@@ -61,32 +61,10 @@ def test_what_no_registry_is_named_for_is_docker_hubs(name, whole):
     assert containers.qualified(name) == whole
 
 
-@pytest.mark.parametrize(
-    ("runtime", "vendor", "gpus", "flags"),
-    [
-        ("docker", "nvidia", (2, 3), ("--gpus", '"device=2,3"')),
-        (
-            "podman",
-            "nvidia",
-            (2, 3),
-            (
-                *("--device", "nvidia.com/gpu=2", "--device", "nvidia.com/gpu=3"),
-                *("--env", "NVIDIA_VISIBLE_DEVICES=void"),
-            ),
-        ),
-        ("docker", "amd", (1,), ("--device", "/dev/kfd", "--device", "/dev/dri")),
-        ("podman", "amd", (1,), ("--device", "/dev/kfd", "--device", "/dev/dri")),
-        ("docker", "nvidia", (), ()),
-    ],
-)
-def test_gpus_are_given_by_the_hosts_numbers(runtime, vendor, gpus, flags):
-    assert containers.gpu_flags(runtime, vendor, gpus) == flags
-
-
 def test_a_rank_without_gpus_gets_none():
     """Whatever its image asks for: NVIDIA's own have `NVIDIA_VISIBLE_DEVICES=all`."""
     assert "NVIDIA_VISIBLE_DEVICES=void" in containers.flags(Container(image="a", name="n"))
-    assert "NVIDIA_VISIBLE_DEVICES=void" not in containers.flags(Container(image="a", name="n", gpus=(0,)))
+    assert "NVIDIA_VISIBLE_DEVICES=void" not in containers.flags(Container(image="a", name="n", gpus=("0",)))
 
 
 @pytest.mark.parametrize(

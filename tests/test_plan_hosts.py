@@ -14,7 +14,14 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.resource import Desired, LeftOut
 from declarative.model.state import DRAINED, Address
 from declarative.model.status import NodeState, RankState
-from declarative.planner.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
+from declarative.planner.hosts import (
+    declared_shape,
+    hosts_of,
+    hosts_of_plan,
+    offer_of_host,
+    reached_by,
+    shaping,
+)
 from declarative.planner.make import make
 from declarative.planner.types import Plan
 from declarative.render.data import plan_json
@@ -42,8 +49,8 @@ def plan(world: World, desired: Desired, *, off: Sequence[str] = (), **options: 
     silent = [
         LeftOut(host=h, reason="unreachable: off", shape=declared_shape(h)) for h in hosts if h.key in off
     ]
-    recorded = {r.address.name: (r.inputs.get("host") or {}).get("resources", {}) for r in world.of("node")}
-    due = [h for h in found if recorded.get(h.name) != h.declared]
+    recorded = {r.address.name: shaping(r.inputs.get("host") or {}) for r in world.of("node")}
+    due = [h for h in found if recorded.get(h.name) != shaping(h.fields)]
     offers = [offer_of_host(h, replace(SHAPE, **h.declared)) for h in due]
     seen = world.inventory(desired)
     seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)}, left_out=tuple(silent))
@@ -227,6 +234,46 @@ def test_another_declared_shape_makes_an_idle_node_anew_under_its_name():
     assert world.of("node")[0].inputs["resources"]["cpu"] == 8
     # One that does not answer now stays as it is, and as it was declared.
     assert ids(plan(world, declared(rack("a", "b")), off=["a"])) == []
+
+
+def test_another_choice_of_gpus_makes_an_idle_node_anew_and_trust_changes_in_place():
+    world = World()
+    bring(world, declared(rack("a", "b")))
+    chosen = {"hostname": "a", "gpus": ["A6000"]}
+    assert ids(bring(world, declared(rack(chosen, "b")))) == ["delete:node/rack-0", "create:node/rack-0"]
+    assert world.of("node")[0].inputs["host"]["gpus"] == ["A6000"]
+    assert ids(bring(world, declared(rack({**chosen, "trust": True}, "b")))) == ["update:node/rack-0"]
+    assert world.of("node")[0].inputs["host"]["trust"] is True
+
+
+@pytest.mark.parametrize(("had", "has", "made"), [(0, 2, True), (2, 4, True), (2, 2, True), (2, 1, False)])
+def test_a_host_with_other_gpus_than_are_recorded_is_made_anew_once_it_is_idle(had, has, made):
+    """As after its driver came, or a card was replaced. One with fewer stays, and takes no work."""
+
+    def there(gpus: int, desired: Desired, **options: Any) -> Plan:
+        [host] = hosts_of(desired, world.state())
+        offer = offer_of_host(host, replace(SHAPE, gpus=gpus))
+        seen = world.inventory(desired)
+        state = NodeState.READY if has > had else NodeState.NOT_READY
+        ready = {n: replace(r, reshaped=True, state=state) for n, r in seen.readiness.items()}
+        seen = replace(seen, readiness=ready, offers={**seen.offers, "ssh": (offer,)})
+        return make(desired, world.state(), seen, world.now, **options)
+
+    world = World()
+    fleet = rack("a", blocks=1)
+    world.apply(there(had, declared(fleet)), random.Random(1))
+    anew = ["delete:node/rack-0", "create:node/rack-0"]
+    found = there(has, declared(fleet))
+    assert ids(found) == (anew if made else [])
+    if made:
+        assert isinstance(found.actions[1].after, NodeInputs)
+        assert found.actions[1].after.resources.gpus == has
+    world.apply(there(had, declared(fleet, tasks=[HOLD])), random.Random(1))
+    busy = there(has, declared(fleet, tasks=[HOLD]))
+    assert ids(busy) == []
+    if made:
+        [note] = [d for d in busy.diagnostics if d.code == "node-mismatch"]
+        assert f"its host has {has} GPUs now, not the {had} that are recorded of it" in note.summary
 
 
 def test_another_environment_makes_nodes_anew_from_what_is_recorded():

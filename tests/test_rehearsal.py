@@ -96,7 +96,7 @@ def test_a_tool_that_fails_tells_nothing(tool):
 def test_a_loop_tells_how_gpus_are_used(tmp_path, tool):
     """Of tasks with a `utilization_policy`, as their ranks sample it, and as long as they run."""
     tool(
-        "case $* in *utilization*) echo '0, 37'; echo '1, 90' ;; *)",
+        "case $* in *utilization*) echo '0, GPU-0, 37'; echo '1, GPU-1, 90' ;; *)",
         *(f"echo '{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0'" for i in range(2)),
         "esac",
     )
@@ -112,7 +112,7 @@ def test_a_loop_tells_how_gpus_are_used(tmp_path, tool):
         here.step()
         until(lambda: (found := here.step(1)).gpus and found)
         metrics.observe(here.step(1))
-        assert b'fleetform_gpu_utilization_ratio{gpu="0",node="gpu-0"} 0.37\n' in metrics.text()
+        assert b'fleetform_gpu_utilization_ratio{gpu="0",node="gpu-0",uuid="GPU-0"} 0.37\n' in metrics.text()
         project.run("stop", "train")
         metrics.observe(here.step(1))
         assert b"fleetform_gpu_utilization_ratio{" not in metrics.text()

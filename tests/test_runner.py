@@ -1281,6 +1281,9 @@ def test_many_starts_of_one_writer_at_once(host):
 # ------------------------------------------------------------------------------------- GPUs that do nothing
 
 
+GPUS = ("GPU-a", "GPU-b")
+
+
 class Gpus:
     """An `nvidia-smi` that prints a text, and keeps count of how often it was asked. There is no GPU here."""
 
@@ -1308,44 +1311,57 @@ def gpus(tmp_path, monkeypatch) -> Gpus:
 
 
 def test_a_gpu_that_is_not_used_ends_the_run(host, gpus):
-    gpus.say("0, 90\n1, 3\n2, 0\n")
-    host.start("exec sleep 1000", unused=(10, 1), gpus=(0, 1))
+    gpus.say("0, GPU-a, 90\n1, GPU-b, 3\n2, GPU-c, 0\n")
+    host.start("exec sleep 1000", unused=(10, 1), gpus=GPUS)
     attempt = host.ended()
     assert (attempt.state, attempt.reason) == (AttemptState.EXITED, "unused")
-    assert "--query-gpu=index,utilization.gpu" in gpus.asked.read_text()
+    assert "--query-gpu=index,uuid,utilization.gpu" in gpus.asked.read_text()
 
 
-@pytest.mark.parametrize("text", ["0, 10\n1, 100\n", "0, [N/A]\n10, 0\n", "NVIDIA-SMI has failed\n"])
+@pytest.mark.parametrize(
+    "text", ["0, GPU-a, 10\n1, GPU-b, 100\n", "0, GPU-a, [N/A]\n10, GPU-c, 0\n", "NVIDIA-SMI has failed\n"]
+)
 def test_a_gpu_that_is_used_or_cannot_be_read_ends_nothing(host, gpus, text):
     gpus.say(text)
-    host.start("exec sleep 1000", unused=(10, 1), gpus=(0, 1))
+    host.start("exec sleep 1000", unused=(10, 1), gpus=GPUS)
     gpus.sampled(8)
     assert host.poll().state is AttemptState.RUNNING
 
 
 def test_how_gpus_are_used_is_told_as_long_as_the_run_lasts(host, gpus):
     """Only those of the run; values that cannot be read are left out."""
-    gpus.say("0, 90\n1, 35\n2, 5\n")
-    host.start("exec sleep 1000", unused=(10, 6), gpus=(0, 1))
-    until(lambda: host.poll().used == ((0, 90), (1, 35)))
-    gpus.say("0, [N/A]\n1, 100\n")
-    until(lambda: host.poll().used == ((1, 100),))
+    gpus.say("0, GPU-a, 90\n1, GPU-b, 35\n2, GPU-c, 5\n")
+    host.start("exec sleep 1000", unused=(10, 6), gpus=GPUS)
+    until(lambda: host.poll().used == ((0, "GPU-a", 90), (1, "GPU-b", 35)))
+    gpus.say("0, GPU-a, [N/A]\n1, GPU-b, 100\n")
+    until(lambda: host.poll().used == ((1, "GPU-b", 100),))
     gpus.say("NVIDIA-SMI has failed\n")
     until(lambda: host.poll().used == ())
-    gpus.say("0, 90\n")
-    until(lambda: host.poll().used == ((0, 90),))
+    gpus.say("0, GPU-a, 90\n")
+    until(lambda: host.poll().used == ((0, "GPU-a", 90),))
     host.runner.stop(host.poll().attempt_id, 1)
     assert host.poll().used == ()
 
 
+def test_a_gpu_is_watched_by_its_uuid_whatever_its_number(host, gpus):
+    """A card was put in before it: the one that has its number now is not the rank's."""
+    gpus.say("0, GPU-new, 0\n1, GPU-a, 90\n2, GPU-b, 40\n")
+    host.start("exec sleep 1000", unused=(10, 1), gpus=GPUS)
+    until(lambda: host.poll().used == ((1, "GPU-a", 90), (2, "GPU-b", 40)))
+    gpus.sampled(8)
+    assert host.poll().state is AttemptState.RUNNING
+    gpus.say("0, GPU-new, 90\n1, GPU-a, 0\n2, GPU-b, 40\n")
+    assert host.ended().reason == "unused"
+
+
 def test_the_window_begins_anew_whenever_a_gpu_is_used(host, gpus):
-    gpus.say("0, 0\n")
-    host.start("exec sleep 1000", unused=(10, 6), gpus=(0,))
+    gpus.say("0, GPU-a, 0\n")
+    host.start("exec sleep 1000", unused=(10, 6), gpus=("0",))
     for _ in range(3):
         gpus.sampled(10)
-        gpus.say("0, 50\n")
+        gpus.say("0, GPU-a, 50\n")
         gpus.sampled(2)
-        gpus.say("0, 0\n")
+        gpus.say("0, GPU-a, 0\n")
     assert host.poll().state is AttemptState.RUNNING
     assert host.ended().reason == "unused"
 
@@ -1353,6 +1369,6 @@ def test_the_window_begins_anew_whenever_a_gpu_is_used(host, gpus):
 def test_the_gpus_of_the_environment_are_meant_where_none_is_named(host, gpus, monkeypatch):
     """As within a step of Slurm."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    gpus.say("0, 90\n3, 0\n")
+    gpus.say("0, GPU-a, 90\n3, GPU-d, 0\n")
     host.start("exec sleep 1000", unused=(10, 1))
     assert host.ended().reason == "unused"

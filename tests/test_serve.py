@@ -408,7 +408,7 @@ def test_promtool_accepts_the_metrics_whatever_the_names_are(site):
     fleets = tuple(FleetView(name=text, nodes=1, total=2, busy=0) for text in HOSTILE)
     server = site(Recorded(view=view(nodes=nodes, fleets=fleets)), interval=30.0)
     errors = tuple(Diagnostic(code=text, summary="x") for text in HOSTILE)
-    server.metrics.observe(done(errors=errors, gpus={(text, 0): 37 for text in HOSTILE}))
+    server.metrics.observe(done(errors=errors, gpus={(text, 0, text): 37 for text in HOSTILE}))
     text = get(server, "/metrics")[2]
     command = [str(PROMTOOL), "check", "metrics"]
     checked = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

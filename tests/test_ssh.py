@@ -397,7 +397,7 @@ def test_what_a_hostile_host_says_is_its_own_fault(name, text):
     """Its look ends at once with facts that can be recorded, or with a reason why it is not ready."""
     said = "\n".join(("FLEETFORM-PROBE", *answer(**{name: text}), "FLEETFORM-END", "")).encode()
     host: Any = SimpleNamespace(host="h", run=lambda *_: Finished(0, said, b""))
-    found = probe.look(host, None, {})
+    found = probe.look(host, None, probe.Declared())
     if found.facts is None:
         assert found.readiness.state is NodeState.NOT_READY
         assert "where" in (found.readiness.reason or "")
@@ -456,7 +456,7 @@ def test_a_visit_that_is_cut_off_is_no_answer(left):
         return Finished(0, "".join(lines[:left] if left < 9 else whole[:left]).encode(), b"")
 
     host: Any = SimpleNamespace(host="h", run=run, fence=lambda: None)
-    found = probe.visit(host, None, "o", "gpu-0", declared={}, recorded=None, attempts=dict)
+    found = probe.visit(host, None, "o", probe.Declared(node="gpu-0"), attempts=dict)
     assert found.readiness.state is NodeState.UNREACHABLE
     assert found.things is None
     assert found.attempts is None

@@ -152,15 +152,16 @@ def host_offers(
     *,
     gone: Collection[Address],
     recovered: Collection[Address],
+    reshaped: Collection[str] = (),
     known: Mapping[str, Sequence[Offer]],
     offline: bool,
     patience: float = PATIENT,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
     """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are the backends'
-    offers: they give the shape of an instance's type.
+    offers: they give the shape of an instance's type. `reshaped`: see `Readiness`, by the nodes' names.
     """
-    named = (h for h in hosts if not of_partition(h))
-    due = [h for h in named if _due(h, state, gone=gone, recovered=recovered)]
+    named = [h for h in hosts if not of_partition(h)]
+    due = [h for h in named if h.name in reshaped or _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     by_backend = dict(_by_backend(due))

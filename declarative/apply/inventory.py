@@ -140,6 +140,7 @@ def _offered(
         backends,
         gone={*found.compared.gone, *found.compared.altered},
         recovered=found.recovered.keys(),
+        reshaped=[name for name, readiness in found.readiness.items() if readiness.reshaped],
         known=known,
         offline=offline,
         patience=patience,

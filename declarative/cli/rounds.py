@@ -59,7 +59,7 @@ class RoundRun(Run):
         self.choice: AllowedPart | None = None
         self.after: State | None = None
         """The state as the round leaves it."""
-        self.gpus: dict[tuple[str, int], int] = {}
+        self.gpus: dict[tuple[str, int, str], int] = {}
         """See `Round.gpus`."""
         self._before: State | None = None
         """The state as the round found it."""
@@ -143,10 +143,10 @@ class RoundRun(Run):
         places = {r.address.name: r.reservation.node for r in state.of("reservation")}
         ranks = seen.inventory.ranks.items()
         self.gpus = {
-            (places[name], gpu): percent
+            (places[name], gpu, uuid): percent
             for name, status in ranks
             if name in places
-            for gpu, percent in status.gpus
+            for gpu, uuid, percent in status.gpus
         }
         super().check_vanished(state, seen)
 

@@ -215,8 +215,8 @@ VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
 HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
 """Set for a rank that knows its siblings."""
-GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-"""Set for every rank; empty without GPUs."""
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
+"""Set for every rank, the last one where GPUs are AMD's; the lists are empty without GPUs."""
 
 
 def knows_siblings(asked: RankInputs | Task) -> bool:
@@ -247,7 +247,7 @@ def always_set(*, siblings: bool) -> frozenset[str]:
     volumes come on top.
     """
     names = gang_variables("", 0, 1, [("", 0)] if siblings else [])
-    return frozenset((*names, GPUS_VARIABLE, *(HOSTFILE_VARIABLES if siblings else ())))
+    return frozenset((*names, *GPU_VARIABLES, *(HOSTFILE_VARIABLES if siblings else ())))
 
 
 T = TypeVar("T")

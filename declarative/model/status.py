@@ -59,9 +59,9 @@ class RankStatus:
     mounted: tuple[str, ...] = ()
     confinement: str | None = None
     """How it is confined to its blocks: `hard`, `soft` or `none`, and by what means; None if unknown."""
-    gpus: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Index and use in percent of its GPUs, if its `utilization_policy` samples them. It is not recorded, and
-    does not count as a change of the rank.
+    gpus: tuple[tuple[int, str, int], ...] = field(default=(), compare=False)
+    """Index, UUID (empty if unknown) and use in percent of its GPUs, if its `utilization_policy` samples
+    them. It is not recorded, and does not count as a change of the rank.
     """
 
     def recorded(self) -> dict[str, Any]:
@@ -105,6 +105,8 @@ class Readiness:
     """What its host supports of `HARD` and `RUNTIMES` (or `ANY_RUNTIME`); None if nothing is known."""
     no_key: bool = False
     """The caller lacks the key that logs in: nothing is known of the node itself."""
+    reshaped: bool = False
+    """Its host has other GPUs than are recorded of it: it is looked at as if it were new."""
     down: bool = False
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
 

@@ -27,7 +27,7 @@ from declarative.model.state import (
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.types import FleetRule
 from declarative.planner.health import BOOTS, unfit
-from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, unseen
+from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, shaping, unseen
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import allowed_backends, fleet_offers, limits, unsplittable
 from declarative.planner.nodes import NodeDecision, least_useful_first, node_of, offer_of
@@ -202,7 +202,7 @@ class Fleets:
         marks, host = fleet_marks(fleet), decision.host
         # A host's declared shape changes together with its node. If the host was seen not to have that shape,
         # nothing changes: the change would fail.
-        if host and decision.declared == host.declared and _key(host) not in self.left_out:
+        if host and decision.declared == shaping(host.fields) and _key(host) not in self.left_out:
             marks["host"] = dict(host.fields)
         node = decision.record.node
         guarded = node.instance_id is None and self.desired.is_guarded(decision.address, node)
@@ -222,15 +222,24 @@ class Fleets:
         off = self._off(decision, fleet)
         if off:
             return _Misfit(Reason.MISMATCH, off, f"it does not keep the fleet's `{off}` any more")
+        offer = self._found_of(decision) if decision.node.readiness.reshaped else None
+        if offer and offer.shape.gpus >= decision.node.shape.gpus:  # with fewer, a person decides
+            has, recorded = offer.shape.gpus, decision.node.shape.gpus
+            why = f"its host has {has} GPUs now, not the {recorded} that are recorded of it"
+            return _Misfit(Reason.MISMATCH, "ssh_config", why)
         altered = self.inventory.altered.get(decision.record.address, {})
         other = min(altered.keys() - {TAGS, ANOTHERS, IMAGE}, default=None)
         return _Misfit(Reason.DRIFT, other, f"somebody else changed its `{other}`") if other else None
+
+    def _found_of(self, decision: NodeDecision) -> Offer | None:
+        """The host of a node as it was looked at now; None if it was not, or is not ready."""
+        return self.found.get(_key(decision.host)) if decision.host else None
 
     def _off(self, decision: NodeDecision, fleet: Fleet) -> str | None:
         """The limit that a node does not keep. For a host, only its declared shape may differ."""
         host = decision.host
         if host is not None:
-            anew = decision.declared != host.declared and _key(host) in self.found
+            anew = decision.declared != shaping(host.fields) and _key(host) in self.found
             return "ssh_config" if anew else None
         most = decision.record.node.max_price
         if most is not None and fleet.max_price is not None and most > fleet.max_price:

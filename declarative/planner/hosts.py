@@ -30,8 +30,15 @@ ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
 """The keys of addresses: in the record of a host, and in the outputs of a node."""
 OF_JOBS = ("partition", "constraint", "account", "qos", "reservation")
 """The recorded fields of a partition's node: jobs are submitted with them."""
-OF_NODES = ("internal_ip", "network", "resources")
+SHAPING = ("resources", "gpus")
+"""The fields of a host that say which part of it its node is."""
+OF_NODES = ("internal_ip", "network", "trust", *SHAPING)
 """The fields of a host that do not say how it is reached."""
+
+
+def shaping(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is declared of the shape of a host, in its recorded fields."""
+    return {key: fields[key] for key in SHAPING if fields.get(key)}
 
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
@@ -140,6 +147,8 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
         "internal_ip": host.internal_ip,
         "network": config.network,
         "resources": _numbers(host.resources),
+        "gpus": list(host.gpus),
+        "trust": host.trust,
     }
     return {key: value for key, value in found.items() if value}
 

@@ -13,7 +13,7 @@ from declarative.model.state import Record, drain_of, natural
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.types import Node
 from declarative.planner.health import usefulness
-from declarative.planner.hosts import offer_of_host
+from declarative.planner.hosts import offer_of_host, shaping
 from declarative.planner.types import Reason
 
 
@@ -109,8 +109,8 @@ class NodeDecision:
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """The declared shape of its host when it was made."""
-        return self.record.node.host.get("resources") or {}
+        """What was declared of its host's shape when it was made."""
+        return shaping(self.record.node.host)
 
     def offer_again(self) -> Offer | None:
         """Its host, as it was when it became a node; None without a host."""

@@ -90,8 +90,10 @@ class Round:
     """The commit of the project's files, if known."""
     in_force: str | None = None
     """The commit that the loop goes by: an earlier one, while the files have errors."""
-    gpus: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Node and index → use in percent, for the GPUs that a task's `utilization_policy` samples."""
+    gpus: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
+    """Node, index and UUID (empty if unknown) → use in percent, for the GPUs that a task's
+    `utilization_policy` samples.
+    """
 
     @property
     def well(self) -> bool:

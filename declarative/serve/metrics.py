@@ -195,7 +195,7 @@ class _Rounds:
         self._held = gauge("lease_held", "1 if this controller leads.")
         self._epoch = gauge("lease_epoch", "The number of the writer; it grows from leader to leader.")
         self._gpus = gauge(
-            "gpu_utilization_ratio", "Use of GPUs that a utilization_policy samples.", "node", "gpu"
+            "gpu_utilization_ratio", "Use of GPUs that a utilization_policy samples.", "node", "gpu", "uuid"
         )
         self._commit = gauge("commit_info", "1 for the commit of the project that is in force.", "commit")
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
@@ -210,8 +210,8 @@ class _Rounds:
         if not done.held:
             return
         self._gpus.clear()
-        for (node, gpu), percent in done.gpus.items():
-            self._gpus.labels(_valid(node), gpu).set(percent / 100)
+        for (node, gpu, uuid), percent in done.gpus.items():
+            self._gpus.labels(_valid(node), gpu, _valid(uuid)).set(percent / 100)
         self._duration.observe(done.duration)
         if done.well:
             self._success.set(done.at + done.duration)

@@ -66,7 +66,7 @@ def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             env.setdefault(name, str(len(launch.cpus)))
     bare = replace(launch, env=env, cpus=(), gpus=(), memory_mib=None, gate_seconds=None, alone_seconds=None)
-    plain = prepared(inside, (), bare, volumes, devices=bool(launch.gpus))
+    plain = prepared(inside, (), bare, volumes, given=bool(launch.gpus))
     cpus = min(len(launch.cpus) or shape.cpu, shape.cpu)
     memory = launch.memory_mib or shape.memory_mib * cpus // max(1, shape.cpu)
     gpus = f"{shape.gpu_name}:{len(launch.gpus)}" if shape.gpu_name else str(len(launch.gpus))

@@ -1,4 +1,4 @@
-"""GPUs as the tool of their vendor reports them. Pure.
+"""GPUs as the tool of their vendor reports them, and which of them are a node's. Pure.
 
 The tests use the documented output of the tools; nothing was tried on hardware.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from declarative.model.record import dataclass
 
@@ -20,24 +22,44 @@ SOLD_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 14
 """Sizes that GPUs are sold and asked for by; a driver reports up to a tenth less."""
 
 _MAKERS = frozenset(("nvidia", "amd", "instinct", "tesla", "quadro", "geforce", "radeon", "graphics", "pro"))
+_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,60}")
 _EDITIONS = frozenset(("ada", "ti", "super", "max-q", "blackwell"))
+
+
+_UNKNOWN = frozenset(("[n/a]", "n/a", "[not supported]", "not supported"))
+"""What a tool says of a value that the GPU does not have, as one that shares the host's memory."""
+_MIG = re.compile(r"MIG (\S+)\s+Device\s+(\d{1,3}): \(UUID: (MIG-[A-Za-z0-9/-]{1,100})\)")
+_MIG_MEMORY = re.compile(r"\.(\d{1,4})gb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of a host."""
+    """One GPU of a host, or one MIG instance of a GPU."""
 
     index: int
+    """Of the GPU, in the order of PCI addresses."""
     name: str
-    """As declarations write it: `H100`, `RTX4090`, `MI300X`."""
-    memory_mib: int
+    """As declarations write it: `H100`, `RTX4090`, `MI300X`, `A100-3g.20gb` for a MIG instance."""
+    memory_mib: int | None
+    """None if it has none of its own."""
     used_mib: int = 0
     uuid: str | None = None
     vendor: str = "nvidia"
+    instance: int = 0
+    """The number of a MIG instance within its GPU."""
+
+    @property
+    def id(self) -> str:
+        """What is recorded of it: the UUID, which stays with it, or where the tool tells none, the index."""
+        return self.uuid or str(self.index)
 
 
 class BrokenGpuError(ValueError):
-    """The tool answered, but not with a list of GPUs that work."""
+    """The tool answered, but not with a list of GPUs that all work; `working` are those that do."""
+
+    def __init__(self, text: str, working: Sequence[Gpu] = ()) -> None:
+        super().__init__(text)
+        self.working = tuple(working)
 
 
 def model(reported: str) -> str:
@@ -63,40 +85,93 @@ def memory(mib: int) -> int:
     return mib
 
 
-def nvidia(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
-    """The GPUs in the output of `nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used`."""
-    _check_code("nvidia-smi", rows, code)
-    found = []
+def nvidia(rows: Sequence[str], code: int, instances: Sequence[str] = ()) -> tuple[Gpu, ...]:
+    """The GPUs in the output of `nvidia-smi`, queried for index, UUID, name, memory.total, memory.used and
+    mig.mode.current, which older drivers do not know. A GPU that is in MIG mode counts as its instances,
+    which `instances` lists, the output of `nvidia-smi -L`.
+    """
+    sliced = _instances(instances)
+    found: list[Gpu] = []
+    faults: list[tuple[BrokenGpuError, str]] = []
     for row in filter(None, map(str.strip, rows)):
         if row.lower().startswith("no devices"):
             continue
-        cells = [cell.strip() for cell in row.split(",")]
-        index, uuid, name, total, used = cells if len(cells) == 5 else [""] * 5
-        mib = _number("nvidia-smi", total, row)
-        spent = int(used) if _counts(used) else 0
-        number = _number("nvidia-smi", index, row)
-        found.append(Gpu(index=number, uuid=uuid, name=model(name), memory_mib=memory(mib), used_mib=spent))
-    return tuple(sorted(found, key=lambda gpu: gpu.index))
+        try:
+            gpu = _nvidia(row)
+        except BrokenGpuError as error:
+            faults.append((error, row))
+            continue
+        mig = row.rpartition(",")[2].strip().lower() == "enabled"
+        found += _slices(gpu, sliced.get(gpu.index, ())) if mig else [gpu]
+    found.sort(key=lambda gpu: (gpu.index, gpu.instance))
+    _check("nvidia-smi", faults, code, found)
+    return tuple(found)
+
+
+def _nvidia(row: str) -> Gpu:
+    cells = [cell.strip() for cell in row.split(",")]
+    index, uuid, name, total, used = cells[:5] if len(cells) in (5, 6) else [""] * 5
+    return Gpu(
+        index=_number("nvidia-smi", index, row),
+        uuid=uuid if _UUID.fullmatch(uuid) else None,
+        name=model(name),
+        memory_mib=None if total.lower() in _UNKNOWN else memory(_number("nvidia-smi", total, row)),
+        used_mib=int(used) if _counts(used) else 0,
+    )
+
+
+def _instances(rows: Sequence[str]) -> dict[int, list[tuple[str, int, str]]]:
+    """Index of a GPU → profile, number and UUID of each of its MIG instances."""
+    found: dict[int, list[tuple[str, int, str]]] = {}
+    index = -1
+    for row in map(str.strip, rows):
+        if gpu := re.match(r"GPU (\d{1,4}): ", row):
+            index = int(gpu[1])
+        elif mig := _MIG.fullmatch(row):
+            found.setdefault(index, []).append((mig[1], int(mig[2]), mig[3]))
+    return found
+
+
+def _slices(gpu: Gpu, instances: Iterable[tuple[str, int, str]]) -> list[Gpu]:
+    out = []
+    for profile, number, uuid in instances:
+        size = _MIG_MEMORY.search(profile)
+        mib = int(size[1]) * 1024 if size else None
+        out.append(
+            Gpu(index=gpu.index, name=f"{gpu.name}-{profile}", memory_mib=mib, uuid=uuid, instance=number)
+        )
+    return out
 
 
 def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
-    """The GPUs in the output of `rocm-smi --showproductname --showmeminfo vram --csv`."""
-    _check_code("rocm-smi", rows, code)
-    found = []
+    """The GPUs in the output of `rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv`."""
+    found: list[Gpu] = []
+    faults = []
     for row in _table(rows):
-        device = row.get("device") or ""
-        if not device.startswith("card"):
-            continue
-        line = ",".join(map(str, row.values()))
-        mib = _number("rocm-smi", row.get("VRAM Total Memory (B)") or "", line) // MEBIBYTE
-        used = row.get("VRAM Total Used Memory (B)") or ""
-        spent = int(used) // MEBIBYTE if _counts(used) else 0
-        number = _number("rocm-smi", device.removeprefix("card"), line)
-        name = next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")
-        found.append(
-            Gpu(index=number, name=model(name), memory_mib=memory(mib), used_mib=spent, vendor="amd")
-        )
-    return tuple(sorted(found, key=lambda gpu: gpu.index))
+        if (row.get("device") or "").startswith("card"):
+            try:
+                found.append(_rocm(row))
+            except BrokenGpuError as error:
+                faults.append((error, str(error)))
+    found.sort(key=lambda gpu: gpu.index)
+    if not found and not faults and code:
+        faults = [(BrokenGpuError(""), next(filter(None, map(str.strip, rows)), ""))]
+    _check("rocm-smi", faults, code, found)
+    return tuple(found)
+
+
+def _rocm(row: Mapping[str, str]) -> Gpu:
+    line = ",".join(map(str, row.values()))
+    used, unique = row.get("VRAM Total Used Memory (B)") or "", (row.get("Unique ID") or "").strip()
+    mib = _number("rocm-smi", row.get("VRAM Total Memory (B)") or "", line) // MEBIBYTE
+    return Gpu(
+        index=_number("rocm-smi", (row.get("device") or "").removeprefix("card"), line),
+        name=model(next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")),
+        memory_mib=memory(mib),
+        used_mib=int(used) // MEBIBYTE if _counts(used) else 0,
+        uuid=unique if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", unique) else None,
+        vendor="amd",
+    )
 
 
 def _table(rows: Sequence[str]) -> list[dict[str, str]]:
@@ -118,9 +193,76 @@ def _counts(cell: str) -> bool:
     return cell.isascii() and cell.isdecimal() and len(cell) <= MOST_DIGITS
 
 
-def _check_code(tool: str, rows: Sequence[str], code: int) -> None:
+def _check(
+    tool: str, faults: Sequence[tuple[BrokenGpuError, str]], code: int, working: Sequence[Gpu]
+) -> None:
+    """`BrokenGpuError` for rows that are no GPU that works, and for an exit code; it names the first row."""
     if code in {124, 137}:
-        raise BrokenGpuError(f"{tool} gave no answer within 10 s")
+        raise BrokenGpuError(f"{tool} gave no answer within 10 s", working)
+    error, row = faults[0] if faults else (None, "")
     if code:
-        line = next((row.strip() for row in rows if row.strip()), "")
-        raise BrokenGpuError(f"{tool} gave exit code {code}" + (f": {line[:LONGEST]}" if line else ""))
+        text = f"{tool} gave exit code {code}" + (f": {row[:LONGEST]}" if row else "")
+        raise BrokenGpuError(text, working)
+    if error:
+        raise BrokenGpuError(str(error), working)
+
+
+# ------------------------------------------------------------------------------------- a node's GPUs
+
+
+def chosen(there: Sequence[Gpu], choice: Sequence[int | str], declared: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """The GPUs of a host that its node has, in the order of its blocks.
+
+    Args:
+        there: All of the host.
+        choice: The indexes, UUIDs and models of the host's `gpus`; empty: all of them.
+        declared: Fields of `Shape` that were declared of it: of those with that model, memory and vendor it
+            has as many.
+    """
+    found = [gpu for gpu in there if not choice or any(_is(gpu, one) for one in choice)]
+    if "gpus" not in declared:
+        return tuple(found)
+    name, vendor, memory_mib = (declared.get(f"gpu_{key}") for key in ("name", "vendor", "memory_mib"))
+    alike = [
+        gpu
+        for gpu in found
+        if (not name or alike_models(gpu.name, name))
+        and (not vendor or gpu.vendor == vendor)
+        and (not memory_mib or gpu.memory_mib is None or gpu.memory_mib >= memory_mib)
+    ]
+    return tuple(alike[: declared["gpus"]])
+
+
+def absent(there: Sequence[Gpu], choice: Sequence[int | str]) -> list[str]:
+    """The parts of a choice that name no GPU of the host."""
+    return [str(one) for one in choice if not any(_is(gpu, one) for gpu in there)]
+
+
+def _is(gpu: Gpu, one: int | str) -> bool:
+    """Whether an index, a UUID (or its beginning, as CUDA takes it) or a model means this GPU."""
+    if isinstance(one, int):
+        return gpu.index == one
+    if is_model(one):
+        return alike_models(gpu.name, one)
+    return gpu.uuid is not None and gpu.uuid.lower().startswith(one.lower())
+
+
+def is_model(one: int | str) -> bool:
+    """Whether a part of a choice is neither an index nor a UUID."""
+    return isinstance(one, str) and not one.lower().startswith(("gpu-", "mig-", "0x"))
+
+
+def alike_models(one: str, other: str) -> bool:
+    """Whether two ways to write a model mean the same: `RTX 6000 Ada`, `RTX6000-Ada`; `RTXA6000`, `A6000`."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(name: str) -> str:
+    text = re.sub(r"[^a-z0-9.]", "", " ".join(w for w in name.lower().split() if w not in _MAKERS))
+    return re.sub(r"^rtx(?=[a-z]\d)", "", text)
+
+
+def listing(there: Sequence[Gpu]) -> str:
+    """`2 A6000, 1 T400`; `none`."""
+    counts = Counter(gpu.name for gpu in there)
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"

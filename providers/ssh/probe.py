@@ -1,17 +1,20 @@
 """Looks at a host: what it has, whether it may take work, what runs there, and whether it reaches another.
 
-A look is one round trip; see `probe.sh` and `visit.sh`. A declared field counts more than a reported one.
+A look is one round trip; see `probe.sh` and `visit.sh`. A declared field counts more than a reported one, and
+a host that has less than is declared of it is not ready, unless it is trusted.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape
+from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
 from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
@@ -30,6 +33,8 @@ T = TypeVar("T")
 SECONDS = 40.0
 """Seconds for the whole look; a GPU tool may take 10 of them."""
 MEBIBYTE = 1024 * 1024
+MOST_NAMED = 8
+"""So many GPUs are named one by one."""
 LEAST_FREE_MIB = 32
 LEAST_FILES = 1000
 LEAST_MEMORY_MIB = 64
@@ -40,6 +45,8 @@ LAST_SECOND = 1e11
 """A clock that shows more counts as unknown, as one that shows no number."""
 TOLERANCE = 0.95
 """Kernels keep a little memory back, and not always the same."""
+SOLD = 0.85
+"""Of memory and disks that are declared as sold: firmware, kernels and filesystems take their part."""
 READS = 'eval "$(cat)"'
 """A shell that reads all of a script before it begins: it is too long for a command line."""
 REACH_SECONDS = 5
@@ -67,6 +74,7 @@ class Facts:
     disk_free_mib: int
     files_free: int | None
     gpus: tuple[gpus.Gpu, ...]
+    """All that work."""
     gpu_fault: str | None
     tools: frozenset[str]
     can: frozenset[str]
@@ -84,17 +92,52 @@ class Facts:
 
     @property
     def shape(self) -> Shape:
-        """Its shape. GPUs of several kinds have no common name, and the memory of the smallest counts."""
-        names = {gpu.name for gpu in self.gpus}
-        return Shape(
-            cpu=len(self.cpus),
-            memory_mib=self.memory_mib,
-            gpus=len(self.gpus),
-            gpu_name=names.pop() if len(names) == 1 else None,
-            gpu_memory_mib=min((gpu.memory_mib for gpu in self.gpus), default=None),
-            disk_mib=self.disk_mib,
-            gpu_vendor=self.gpus[0].vendor if self.gpus else None,
-        )
+        """Its shape, with all its GPUs."""
+        plain = Shape(cpu=len(self.cpus), memory_mib=self.memory_mib, disk_mib=self.disk_mib)
+        return replace(plain, **_of_gpus(self.gpus))
+
+
+def _of_gpus(found: Sequence[gpus.Gpu]) -> dict[str, Any]:
+    """The fields of a shape with these GPUs. Of several models the name lists all (`A6000+T400`), so that
+    nobody gets one for the other, and the memory of the smallest counts.
+    """
+    names = sorted({gpu.name for gpu in found})
+    known = [gpu.memory_mib for gpu in found if gpu.memory_mib is not None]
+    return {
+        "gpus": len(found),
+        "gpu_name": "+".join(names) or None,
+        "gpu_memory_mib": min(known, default=None) if len(known) == len(found) else None,
+        "gpu_vendor": found[0].vendor if found else None,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What is declared of a host, and recorded of its node."""
+
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Shape`."""
+    choice: tuple[int | str, ...] = ()
+    """Its `gpus`: indexes, UUIDs and models. Empty: all."""
+    trusted: bool = False
+    """What is declared counts without being there."""
+    recorded: Shape | None = None
+    """The shape with which its node was made: it must still have as much."""
+    devices: tuple[str, ...] = ()
+    """`Gpu.id` of the GPUs that are recorded of the node."""
+    node: str | None = None
+    """The id of the node that it must be."""
+
+    def gpus_of(self, facts: Facts) -> tuple[gpus.Gpu, ...]:
+        """The GPUs that its node has."""
+        return gpus.chosen(facts.gpus, self.choice, self.resources)
+
+    def shape_of(self, facts: Facts) -> Shape:
+        """Its shape; a declared field counts instead of a reported one."""
+        shape = replace(facts.shape, **_of_gpus(self.gpus_of(facts)))
+        if shape.gpus != self.resources.get("gpus", shape.gpus):  # what is reported is of other GPUs
+            shape = replace(shape, gpu_name=None, gpu_memory_mib=None, gpu_vendor=None)
+        return replace(shape, **self.resources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,33 +153,16 @@ class Look:
 # -------------------------------------------------------------------------------------------- looks
 
 
-def look(
-    transport: SshTransport,
-    root: str | None,
-    declared: Mapping[str, Any],
-    recorded: Shape | None = None,
-    node: str | None = None,
-) -> Look:
-    """Look at a host, whose state folder is `root` if it is not the usual one.
-
-    Args:
-        transport: The way to the host.
-        root: Its state folder.
-        declared: Fields of `Shape` that were declared of it.
-        recorded: The shape with which its node was made: it must still have as much.
-        node: The id of the node that it must be.
-    """
-    return _judged(lambda: probe(transport, root, node), declared, recorded, node)
+def look(transport: SshTransport, root: str | None, declared: Declared) -> Look:
+    """Look at a host, whose state folder is `root` if it is not the usual one."""
+    return _judged(lambda: probe(transport, root, declared.node), declared)
 
 
 def visit(
     transport: SshTransport,
     root: str | None,
     owner: str,
-    node: str,
-    *,
-    declared: Mapping[str, Any],
-    recorded: Shape | None,
+    declared: Declared,
     attempts: Callable[[], Mapping[str, RankStatus]],
 ) -> Visit:
     """Look at the host of a node (see `look`), and list in the same round trip what `owner` has there.
@@ -148,10 +174,10 @@ def visit(
 
     def read() -> Facts:
         asked_at = time.time()
-        parts[:] = _visited(transport, root, owner, node)
+        parts[:] = _visited(transport, root, owner, declared.node or "")
         return _facts_in(checked(parts[0], f"a script on {transport.host}"), asked_at)
 
-    found = _judged(read, declared, recorded, node)
+    found = _judged(read, declared)
     if not found.facts:
         return Visit(readiness=found.readiness)
     cpus = found.facts.cpus
@@ -198,10 +224,8 @@ def _if_readable(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _judged(
-    read: Callable[[], Facts], declared: Mapping[str, Any], recorded: Shape | None, node: str | None
-) -> Look:
-    """The result of a look whose facts `read` gives; the other arguments are those of `look`."""
+def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
+    """The result of a look whose facts `read` gives."""
     try:
         try:
             facts = read()
@@ -210,14 +234,17 @@ def _judged(
             facts = read()
     except (ProviderError, RunnerError, ConnectionLost) as error:
         return Look(readiness=unanswered(error))
-    reasons = _unfit(facts, declared, recorded, node)
-    state = NodeState.NOT_READY if reasons else NodeState.READY
-    reason = "; ".join(reasons or _remarks(facts)) or None
-    shape = facts.shape
-    if "gpus" in declared:  # GPUs are declared as a whole: a reported name is that of other GPUs
-        shape = replace(shape, gpu_name=None, gpu_memory_mib=None, gpu_vendor=None)
-    readiness = Readiness(state=state, reason=reason, observed_at=time.time(), can=facts.can)
-    return Look(readiness=readiness, facts=facts, shape=replace(shape, **declared))
+    reasons, gone = _unfit(facts, declared), _gone(facts, declared)
+    reshaped = not reasons and (gone is not None or _outgrown(facts, declared))
+    reasons += [gone] if gone else []
+    readiness = Readiness(
+        state=NodeState.NOT_READY if reasons else NodeState.READY,
+        reason="; ".join(reasons or _remarks(facts, declared)) or None,
+        observed_at=time.time(),
+        can=facts.can,
+        reshaped=reshaped,
+    )
+    return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts))
 
 
 def unanswered(error: Exception) -> Readiness:
@@ -288,30 +315,60 @@ def parse(lines: list[str], now: float) -> Facts:
 
 
 def _gpus(one: Mapping[str, str], many: Mapping[str, list[str]]) -> tuple[tuple[gpus.Gpu, ...], str | None]:
-    """The GPUs, or none and why they are not known."""
+    """The GPUs that work, and why there may be more that do not."""
     try:
         if "nvidia_code" in one:
-            return gpus.nvidia(many.get("nvidia", []), scripts.number(one["nvidia_code"])), None
+            rows, code = many.get("nvidia", []), scripts.number(one["nvidia_code"])
+            return gpus.nvidia(rows, code, many.get("instance", [])), None
         if "rocm_code" in one:
             return gpus.rocm(many.get("rocm", []), scripts.number(one["rocm_code"])), None
     except gpus.BrokenGpuError as error:
-        return (), str(error)
+        return error.working, str(error)
     return (), f"it has {one['device']}, but no nvidia-smi" if "device" in one else None
 
 
-def _unfit(facts: Facts, declared: Mapping[str, Any], recorded: Shape | None, node: str | None) -> list[str]:
+def _unfit(facts: Facts, declared: Declared) -> list[str]:
     """Why a host may not take work."""
     reasons = []
-    if node and facts.claim != node:
+    if declared.node and facts.claim != declared.node:
         reasons.append("it is not this node any more: its claim is gone or another's")
     if missing := [tool for tool in TOOLS if tool not in facts.tools]:
         reasons.append(f"not installed: {', '.join(missing)}")
     reasons += [facts.state_fault] if facts.state_fault else _full_disk(facts)
     if facts.memory_free_mib < LEAST_MEMORY_MIB:
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
-    if facts.gpu_fault and "gpus" not in declared:
+    each_named = declared.choice and not any(map(gpus.is_model, declared.choice))
+    if facts.gpu_fault and "gpus" not in declared.resources and not each_named:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
-    return reasons + _lacks(facts.shape, declared, recorded)
+    if not declared.trusted:
+        reasons += _falls_short(facts, declared)
+    return reasons + _lacks(facts, declared)
+
+
+def _falls_short(facts: Facts, declared: Declared) -> list[str]:
+    """What is declared of a host that it does not have, with both numbers."""
+    short: list[str] = []
+    for key, has, word, part in (
+        ("cpu", len(facts.cpus), "CPUs", 1.0),
+        ("memory_mib", facts.memory_mib, "MiB of memory", SOLD),
+        ("disk_mib", facts.disk_mib or math.inf, "MiB of disk", SOLD),
+    ):
+        wanted = declared.resources.get(key) or 0
+        if has < wanted * part:
+            short.append(f"{has} of the {wanted} {word}")
+    wanted, has = declared.resources.get("gpus") or 0, len(declared.gpus_of(facts))
+    if has < wanted:
+        model = declared.resources.get("gpu_name")
+        what = f"{has} of the {wanted} {f'{model} ' if model else ''}GPUs"
+        short.append(f"{what} (GPUs that work: {gpus.listing(facts.gpus)})")
+    out = [f"it has {', '.join(short)} that are declared of it"] if short else []
+    if out and has < wanted and facts.gpu_fault:
+        out.append(facts.gpu_fault)
+    if strange := gpus.absent(facts.gpus, declared.choice):
+        there = and_more([f"{gpu.index} {gpu.id} {gpu.name}" for gpu in facts.gpus] or ["none"], MOST_NAMED)
+        fault = f" ({facts.gpu_fault})" if facts.gpu_fault else ""
+        out.append(f"its `gpus` names {', '.join(strange)}, and its GPUs are: {there}{fault}")
+    return [*out, "correct its declaration, or write `trust: true` at the host"] if out else []
 
 
 def _full_disk(facts: Facts) -> list[str]:
@@ -322,25 +379,66 @@ def _full_disk(facts: Facts) -> list[str]:
     return []
 
 
-def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape | None) -> list[str]:
+def _lacks(facts: Facts, declared: Declared) -> list[str]:
     """What the host no longer has of its shape when its node was made."""
     out: list[str] = []
+    shape, recorded = declared.shape_of(facts), declared.recorded
     if recorded is None:
         return out
-    for field, word, part in (
-        ("cpu", "CPUs", 1.0),
-        ("gpus", "GPUs", 1.0),
-        ("memory_mib", "MiB of memory", TOLERANCE),
-    ):
-        wanted, has = getattr(recorded, field), getattr(shape, field)
-        if field not in declared and has < wanted * part:
+    for key, word, part in (("cpu", "CPUs", 1.0), ("memory_mib", "MiB of memory", TOLERANCE)):
+        wanted, has = getattr(recorded, key), getattr(shape, key)
+        if key not in declared.resources and has < wanted * part:
             out.append(f"it has {has} of the {wanted} {word} that are recorded of it")
     return out
 
 
-def _remarks(facts: Facts) -> list[str]:
-    """A remark for the user about a host that may take work."""
+_ANEW = "the next `apply` makes it anew once it is idle"
+
+
+def _gone(facts: Facts, declared: Declared) -> str | None:
+    """Which GPUs it does not have any more that are recorded of its node."""
+    shape, recorded = declared.shape_of(facts), declared.recorded
+    if recorded is None or declared.trusted or (facts.gpu_fault and not facts.gpus):
+        return None
+    if not declared.devices:
+        mine = [gpu.index for gpu in declared.gpus_of(facts)]
+        if "gpus" not in declared.resources and shape.gpus < recorded.gpus:
+            return f"it has {shape.gpus} of the {recorded.gpus} GPUs that are recorded of it"
+        if len(mine) == recorded.gpus and mine != [*range(len(mine))]:  # made by an earlier version
+            numbers = ", ".join(map(str, mine))
+            return f"its GPUs are {numbers}, which is not recorded: {_ANEW}"
+        return None
+    there = {gpu.id for gpu in facts.gpus}
+    missing = [device for device in declared.devices if device not in there]
+    if not missing:
+        return None
+    new = [gpu.id for gpu in declared.gpus_of(facts) if gpu.id not in declared.devices]
+    more = f", {', '.join(new)} new" if new else ""
+    had = len(declared.devices)
+    fewer = "to go on without, write what it has in the host's `resources`"
+    then = fewer if shape.gpus < recorded.gpus else _ANEW
+    return (
+        f"it has {had - len(missing)} of the {had} GPUs that are recorded of it "
+        f"({', '.join(missing)} missing{more}): {then}"
+    )
+
+
+def _outgrown(facts: Facts, declared: Declared) -> bool:
+    """Whether it has more GPUs than are recorded of its node: its driver may have come later."""
+    if declared.recorded is None or "gpus" in declared.resources:
+        return False
+    return len(declared.gpus_of(facts)) > declared.recorded.gpus
+
+
+def _remarks(facts: Facts, declared: Declared) -> list[str]:
+    """Remarks for the user about a host that may take work."""
     out = []
+    mine = declared.gpus_of(facts)
+    if _outgrown(facts, declared) and declared.recorded:
+        out.append(f"it has {len(mine)} GPUs, and {declared.recorded.gpus} are recorded of it")
+    if len({gpu.name for gpu in mine}) > 1:
+        first = max(mine, key=lambda gpu: (gpu.memory_mib or 0, gpu.name)).name
+        out.append(f"it has {gpus.listing(mine)}: choose with `gpus: [{first}]` at the host")
     if facts.last_boot and facts.boot_id and facts.last_boot != facts.boot_id:
         out.append("it was rebooted since the last look")
     if abs(facts.clock_offset) > CLOCK_SECONDS:

@@ -98,14 +98,19 @@ if [ -n "${2-}" ] && [ -d "$root/$2" ]; then
   [ "${last-}" = "$boot" ] || { echo "$boot" >"$root/$2/boot"; } 2>/dev/null
 fi
 
-# A broken driver may hang; then nothing is known of the GPUs.
+# A broken driver may hang; then nothing is known of the GPUs. A driver may not know the newest fields.
+asked=index,uuid,name,memory.total,memory.used
 if command -v nvidia-smi >/dev/null 2>&1; then
-  said=$(timeout -k 1 10 nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used \
-    --format=csv,noheader,nounits 2>&1)
-  say nvidia_code $?
+  for fields in $asked,mig.mode.current $asked; do
+    said=$(timeout -k 1 10 nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1)
+    code=$?
+    case $said in *'not a valid field'*) ;; *) break ;; esac
+  done
+  say nvidia_code $code
   printf '%s\n' "$said" | sed 's/^/nvidia=/'
+  case $said in *Enabled*) timeout -k 1 10 nvidia-smi -L 2>/dev/null | sed 's/^/instance=/' ;; esac
 elif command -v rocm-smi >/dev/null 2>&1; then
-  said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --csv 2>&1)
+  said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv 2>&1)
   say rocm_code $?
   printf '%s\n' "$said" | sed 's/^/rocm=/'
 else

@@ -24,7 +24,7 @@ from providers.runner import Runner
 from providers.ssh import probe, scripts
 from providers.ssh.claims import Claim, Claims, Found, Volumes, id_on_host
 from providers.ssh.host import host_of, options_of, terminal
-from providers.ssh.probe import Facts, Look
+from providers.ssh.probe import Declared, Facts, Look
 from providers.ssh.transport import SshTransport, command_line
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Ssh(RanksOfNodes):
 
         def one(fields: Mapping[str, Any]) -> Look:
             try:
-                transport, declared = self._transport(fields), _declared(fields)
+                transport, declared = self._transport(fields), declared_of(fields)
             except PermanentError as error:
                 return Look(readiness=probe.unanswered(error))
             found = probe.look(transport, self._options.root, declared)
@@ -159,6 +159,7 @@ class Ssh(RanksOfNodes):
                 "id": f"{address}.{key_of(token)}",
                 "address": _address(host, facts),
                 "path": f"{facts.root}/{key_of(token)}",
+                **_devices(facts, declared_of(host), inputs),
             },
         )
         claims = self._claims(transport)
@@ -245,11 +246,10 @@ class Ssh(RanksOfNodes):
 
         def one(record: Record) -> Readiness:
             try:
-                transport, key = self.transport(record), _key(record)
-                declared = _declared(record.node.host)
+                transport, declared = self.transport(record), _recorded(record)
             except PermanentError as error:
                 return probe.unanswered(error)
-            return probe.look(transport, self._options.root, declared, record.node.resources, key).readiness
+            return probe.look(transport, self._options.root, declared).readiness
 
         names = [record.address.name for record in nodes]
         return dict(zip(names, _side_by_side(one, list(nodes)), strict=True))
@@ -258,17 +258,14 @@ class Ssh(RanksOfNodes):
     def visit(self, node: Record) -> Visit:
         """See `provider.Visits`."""
         try:
-            transport, key = self.transport(node), _key(node)
-            declared = _declared(node.node.host)
+            transport, declared = self.transport(node), _recorded(node)
         except PermanentError as error:
             return Visit(readiness=probe.unanswered(error))
         return probe.visit(
             transport,
             self._options.root,
             self._config.lineage,
-            key,
-            declared=declared,
-            recorded=node.node.resources,
+            declared,
             attempts=lambda: self._ranks(node).attempts(),
         )
 
@@ -296,7 +293,8 @@ class Ssh(RanksOfNodes):
         With `must` the rank does not start if the host cannot show them there.
         """
         transport, entered, folder = self._entered(node)
-        launched = prepared(folder, entered.cpus, launch, volumes, must=must, meets=True)
+        devices = node.outputs.get("gpus") or ()
+        launched = prepared(folder, entered.cpus, launch, volumes, must=must, meets=True, devices=devices)
         if launch.files is not None:
             scripts.place_files(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
@@ -366,13 +364,31 @@ def _key(node: Record) -> str:
     return id_on_host(node, "node")
 
 
-def _declared(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The declared resources of a host: fields of `Shape`, which count more than what the host reports."""
+def declared_of(fields: Mapping[str, Any]) -> Declared:
+    """What is declared of a host, which counts more than what it reports."""
     found = fields.get("resources") or {}
     if not isinstance(found, Mapping) or set(found) - set(Shape.__dataclass_fields__):
         summary = f"the declared resources of {fields.get('hostname')} cannot be {found!r}"
         raise PermanentError(PermanentKind.INVALID, summary, about="resources")
-    return found
+    return Declared(
+        resources=found, choice=tuple(fields.get("gpus") or ()), trusted=bool(fields.get("trust"))
+    )
+
+
+def _recorded(node: Record) -> Declared:
+    """The same of a node's host, with what is recorded of the node."""
+    devices = tuple(map(str, node.outputs.get("gpus") or ()))
+    declared = declared_of(node.node.host)
+    return replace(declared, recorded=node.node.resources, devices=devices, node=_key(node))
+
+
+def _devices(facts: Facts, declared: Declared, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The output that names the GPUs of a node by their UUIDs, in the order of its blocks; none if it has
+    none, or if the host does not report as many as the node has.
+    """
+    found = [gpu.id for gpu in declared.gpus_of(facts)]
+    has = (inputs.get("resources") or {}).get("gpus", 0)
+    return {"gpus": found} if found and len(found) == has else {}
 
 
 def _address(fields: Mapping[str, Any], facts: Facts) -> str:

@@ -83,11 +83,12 @@ class Nodes:
         """The host behind a node."""
         return self.machines.machines[int(node.address.name.rpartition("-")[2])]
 
-    def make(self, index: int = 0, **more: Any) -> Record:
-        """Make a host a node."""
+    def make(self, index: int = 0, recorded: dict[str, Any] | None = None, **more: Any) -> Record:
+        """Make a host a node, with the shape that is declared, or another."""
         name = f"gpu-{index}"
         host = {**self.hosts[name], **more}
-        inputs = of_node(host=host, resources={"cpu": 0, "memory_mib": 0, **host["resources"]})
+        shape = recorded or {"cpu": 0, "memory_mib": 0, **host["resources"]}
+        inputs = of_node(host=host, resources=shape)
         address = Address("node", name)
         outputs = self.provider.create(address, f"{TOKEN}{index}", inputs, {})
         record = Record(address=address, backend="ssh", inputs=inputs, outputs=outputs)

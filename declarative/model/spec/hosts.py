@@ -97,6 +97,49 @@ class HostKey(str):
         return str(self)
 
 
+class GpuChoice(tuple[int | str, ...]):
+    """Which GPUs of a host are used: each by its index, its UUID or its model."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write a list of indexes, UUIDs or models as `nvidia-smi -L` shows them: "
+        "`[1, 2]`, `[GPU-5d5ba0d6]`, `[A6000]`"
+    )
+    MOST: ClassVar[int] = 256
+    _FORM: ClassVar[re.Pattern[str]] = re.compile(r"[A-Za-z0-9][\w .+/()-]{0,99}", re.ASCII)
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-gpu`."""
+        items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            summary = "`gpus` names no GPU"
+            raise BadValueError("bad-gpu", summary, "leave it out; for no GPU write `resources: {gpu: 0}`")
+        if len(items) > cls.MOST:
+            raise BadValueError("bad-gpu", f"`gpus` names more than {cls.MOST} GPUs", cls.HINT)
+        out: list[int | str] = []
+        for i, item in enumerate(items):
+            one = int(item) if isinstance(item, str) and re.fullmatch(r"[0-9]{1,3}", item) else item
+            index = isinstance(one, int) and not isinstance(one, bool) and 0 <= one < cls.MOST
+            if not index and not (isinstance(one, str) and cls._FORM.fullmatch(one)):
+                where = (i,) if items is value else ()
+                summary = f"{describe(item)} is not the index, the UUID or the model of a GPU"
+                raise BadValueError("bad-gpu", summary, cls.HINT, where)
+            assert isinstance(one, int | str)
+            out.append(one)
+        return cls(dict.fromkeys(out))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """One, or a list."""
+        one = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
+        return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "items": one}]}
+
+    def plain(self) -> Json:
+        """The list."""
+        return list(self)
+
+
 def _is_key(kind: str, text: str) -> bool:
     """Whether `text` is base64 of a whole key of that kind."""
     try:
@@ -146,6 +189,11 @@ class HostFields:
     internal_ip: Annotated[str | None, Doc("The address by which the other hosts reach it.")] = None
     blocks: Annotated[Blocks | None, Doc("The number of its blocks; default: the fleet's.")] = None
     resources: Annotated[Resources | None, Doc("Its resources, if they should not be read from it.")] = None
+    gpus: Annotated[
+        GpuChoice,
+        Doc("Which of its GPUs are used, each by index, UUID or model: `[1, 2]`, `[A6000]`; default: all."),
+    ] = GpuChoice()
+    trust: Annotated[bool, Doc("Its `resources` count even where the host has less, or cannot tell.")] = False
     topology: Annotated[
         Topology, Doc("What it shares with other hosts: `{rack: r1}`, for `same` and `spread` of tasks.")
     ] = Topology()
