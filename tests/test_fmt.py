@@ -16,6 +16,7 @@ from textwrap import dedent
 
 import click.testing
 import pytest
+import ruamel.yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ from declarative.language.source import format as format_module
 from declarative.language.source import parse, reader
 from declarative.language.source.format import format_text
 from declarative.model.schema import Problem, decode
-from declarative.model.spec import DOCUMENTS
+from declarative.model.spec import DOCUMENTS, Memory
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "fmt"
@@ -827,6 +828,31 @@ def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
         command._replace(path, b"new")
     assert path.read_text() == ROUGH
     assert names(tmp_path) == ["a.yaml"]
+
+
+@pytest.mark.parametrize("piece", ['env: {{A: "b{i}"}}', "resources: {{memory: {{min: {n}GB}}}}"])
+def test_nothing_is_worked_out_once_for_each_document(monkeypatch, piece):
+    """What a parser needs, and the meaning of a value that many documents have."""
+    calls: list[object] = []
+
+    def counted(function):
+        def run(*args, **options):
+            calls.append(function)
+            return function(*args, **options)
+
+        return run
+
+    monkeypatch.setattr(ruamel.yaml.YAML, "__init__", counted(ruamel.yaml.YAML.__init__))
+    monkeypatch.setattr(Memory, "parse", counted(Memory.parse))
+    counts = []
+    for documents in (1, 40):
+        text = "".join(
+            f"---\ntype: task\nname: t{i}\n{piece.format(i=i, n=documents)}\n" for i in range(documents)
+        )
+        assert format_text(text, "f.yaml").text
+        counts.append(len(calls))
+        calls.clear()
+    assert max(counts) < 10
 
 
 def test_a_file_is_read_once_and_its_new_text_once(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from declarative.model.diagnostic import Severity, Span, in_order
 
 if TYPE_CHECKING:
     from declarative.language.source import Reading
+    from declarative.language.source.format import Formatted
     from declarative.model.resource import Desired
 
 
@@ -53,7 +54,7 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     root = Path(ctx.obj["directory"])
     findings = Findings()
     targets: dict[Path, str] = {}
-    known: dict[str, tuple[bytes, Reading]] = {}
+    known: dict[str, tuple[bytes, Formatted]] = {}
     for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings, known):
         with _reporting(name, findings):
             targets.setdefault(_target(path, root), name)
@@ -70,22 +71,25 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
 
 
 def _project(
-    root: Path, findings: Findings, known: dict[str, tuple[bytes, Reading]]
+    root: Path, findings: Findings, known: dict[str, tuple[bytes, Formatted]]
 ) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names. Adds
-    what was read to `known`.
+    their content and its normal form to `known`.
     """
     from declarative.language.loader.documents import classify
     from declarative.language.loader.files import ProjectFiles
     from declarative.language.loader.project import complete, declared, excluded, find_project, settle
+    from declarative.language.source.format import format_text
+
+    def work(name: str, content: bytes, reading: Reading) -> None:
+        known[name] = content, format_text(content, name, reading)
 
     other = Findings()  # about documents: `validate` says it
-    files = ProjectFiles(root, findings, keep=True)
+    files = ProjectFiles(root, findings, work)
     project = declared(find_project(classify(files.own(excluded=excluded), other), other), other)
     project = complete(project, settle(project, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:
         files.included(project.document, project.spec.include)
-    known.update(files.kept)
     refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
     return [(name, root / name) for name in files.names() if name not in refused]
 
@@ -105,19 +109,19 @@ def _one(
     name: str,
     path: Path,
     findings: Findings,
-    known: tuple[bytes, Reading] | None,
+    known: tuple[bytes, Formatted] | None,
     *,
     check: bool,
     diff: bool,
 ) -> bool:
     """Format one file, or say what would change; whether anything does. `known` is its content a moment ago,
-    and what was read in it.
+    and the normal form of that.
     """
     from declarative.language.source.format import format_text
     from declarative.render.text import clean
 
     content = _bytes_of(path)
-    formatted = format_text(content, name, known[1] if known and known[0] == content else None)
+    formatted = known[1] if known and known[0] == content else format_text(content, name)
     findings.extend(formatted.diagnostics)
     if formatted.text is None or formatted.text.encode() == content:
         return False

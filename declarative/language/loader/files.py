@@ -36,6 +36,8 @@ HIDDEN = (".dstack.yml", ".dstack.yaml")
 """How the names of dstack's hidden files end. They are read only if named."""
 
 Steps: TypeAlias = tuple[str, ...]
+Work: TypeAlias = Callable[[str, bytes, Reading], None]
+"""What is to be done with a file while the parser's events are there: those of all files would not fit."""
 Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 """Finds the project document among the directory's own documents, and returns its `exclude`."""
 
@@ -43,16 +45,15 @@ Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 class ProjectFiles:
     """The files of one project. Each is read once, even if found twice."""
 
-    def __init__(self, directory: Path, findings: Findings, *, keep: bool = False) -> None:
-        """With `keep`, `kept` has each file's bytes and what was read in them, with the parser's events."""
+    def __init__(self, directory: Path, findings: Findings, work: Work | None = None) -> None:
+        """`work` is done for each file that is read, with its name, its bytes and what was read in them."""
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
         self.repository = next(
             (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
         )
         """The top folder for `include`."""
-        self._keep = keep
-        self.kept: dict[str, tuple[bytes, Reading]] = {}
+        self._work = work
         self._seen: dict[Path, str] = {}
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
@@ -237,9 +238,9 @@ class ProjectFiles:
                         f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
                     )
                     break
-                reading = parse(content, _shown(name), events=self._keep)
-                if self._keep:
-                    self.kept[_shown(name)] = content, reading
+                reading = parse(content, _shown(name), events=self._work is not None)
+                if self._work is not None:
+                    self._work(_shown(name), content, reading)
                 self._size += sum(document.size for document in reading.documents)
                 read.findings.lost |= reading.lost
                 read.findings.extend(reading.diagnostics)

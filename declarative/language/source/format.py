@@ -280,7 +280,7 @@ def _trimmed(line: str) -> str:
 def _rewritten(text: str, events: Events, documents: Sequence[Document]) -> str:
     """The new text. The old one begins with an extra line break, so that each line has one before it."""
     layout, writer = Layout(text), _Writer(text)
-    mappings = [root for root in roots(events, 1) if root.kind == "map"]
+    mappings = (root for root in roots(events, 1) if root.kind == "map")  # one at a time: each is large
     for root, document in zip(mappings, documents, strict=True):
         start = layout.position
         end = max((m.end() for m in _MARKER.finditer(text, start, root.start)), default=start)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from declarative.language.source.reader import Events
+from declarative.language.source.reader import Events, events_of
 from declarative.model.record import dataclass
 
 _REST = re.compile(r"([ \t]*)(#[^\n]*)?(?=\n|\Z)")
@@ -38,12 +38,12 @@ class YamlNode:
     block: bool = False
     properties: bool = False
     value: str = ""
-    items: list[YamlNode] = field(default_factory=list)
-    marks: list[tuple[str, bool, int]] = field(default_factory=list)
+    items: Sequence[YamlNode] = ()
+    marks: Sequence[tuple[str, bool, int]] = ()
     odd: bool = False
     column: int = 0
     entries: list[YamlItem] = field(default_factory=list)
-    tail: list[Line] = field(default_factory=list)
+    tail: Sequence[Line] = ()
     after: int = 0
     """Where the text continues after it and its comments."""
 
@@ -59,26 +59,19 @@ class YamlItem:
 
     value: YamlNode
     key: YamlNode | None = None
-    lead: list[Line] = field(default_factory=list)
+    lead: Sequence[Line] = ()
     begin: int = 0
     """The position after `:` or `-`."""
     properties: str = ""
     head: Note | None = None
     on_next_line: bool = False
-    between: list[Line] = field(default_factory=list)
+    between: Sequence[Line] = ()
     eol: Note | None = None
-    behind: list[Line] = field(default_factory=list)
+    behind: Sequence[Line] = ()
 
     def name(self, default: int | str) -> int | str:
         """The item's key, or `default` in a list."""
         return self.key.value if self.key else default
-
-
-def events_of(text: str) -> Iterator[Any]:
-    """The parser's events."""
-    from ruamel.yaml import YAML
-
-    yield from YAML(typ="safe").parse(text)
 
 
 _KINDS = {
@@ -102,7 +95,7 @@ def _node(event: Any, rest: Iterator[Any], shift: int) -> YamlNode:
     kind = _KINDS[type(event).__name__]
     node = YamlNode(kind, event.start_mark.index + shift, event.end_mark.index + shift)
     if event.anchor is not None:
-        node.marks.append((event.anchor, kind == "alias", node.start))
+        node.marks = [(event.anchor, kind == "alias", node.start)]
     if kind == "alias":
         return node
     node.properties = event.anchor is not None or event.tag is not None
@@ -110,12 +103,15 @@ def _node(event: Any, rest: Iterator[Any], shift: int) -> YamlNode:
         node.value, node.block = event.value, event.style in {"|", ">"}
         return node
     node.block = not event.flow_style
+    node.items = items = list[YamlNode]()
     for inner in rest:
         if type(inner).__name__ in _ENDS:
-            node.end = inner.end_mark.index + shift if event.flow_style else node.items[-1].end
+            node.end = inner.end_mark.index + shift if event.flow_style else items[-1].end
             break
-        node.items.append(_node(inner, rest, shift))
-    node.marks += [mark for item in node.items for mark in item.marks]
+        items.append(_node(inner, rest, shift))
+    below = [mark for item in items if item.marks for mark in item.marks]
+    if below:
+        node.marks = [*node.marks, *below]
     return node
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from declarative.language.source import parse
 from declarative.language.source.layout import Line, YamlItem, YamlNode
 from declarative.model.schema import BadValueError, Syntax, fields_of
+from declarative.model.schema.json_schema import kept
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable
 from declarative.model.spec.hosts import HostFields, Hosts
 from declarative.model.spec.mounts import Inline
@@ -151,19 +152,22 @@ def _is_notation(hint: Hint) -> bool:
     return isinstance(hint, type) and issubclass(hint, Syntax) and hint is not Mount
 
 
+@kept(4096)
+def _meaning(hint: Hint, data: Any) -> Any:
+    """What a notation stands for; None if it is not one."""
+    try:
+        return hint.parse(data)
+    except BadValueError:
+        return None
+
+
+@kept(4096)
 def _normal(hint: Hint, data: Any) -> str | int | None:
     """The value in its field's notation; None if no notation has the same meaning."""
-    return _normal_scalar(hint, data) if isinstance(data, str | int) else _parsed(hint, data)
-
-
-@functools.lru_cache(maxsize=4096, typed=True)
-def _normal_scalar(hint: Hint, data: str | int) -> str | int | None:
-    return _parsed(hint, data)
-
-
-def _parsed(hint: Hint, data: Any) -> str | int | None:
+    value = _meaning(hint, data)
+    if value is None:
+        return None
     try:
-        value = hint.parse(data)
         plain = value.plain()
         if hint is Gpu and isinstance(plain, str) and not _has_count(data):
             plain = plain.removesuffix(":1..")
@@ -223,7 +227,5 @@ def same(old: Any, new: Any, hint: Hint) -> bool:
 def _same_scalar(old: Any, new: Any, hint: Hint) -> bool:
     if type(old) is type(new) and old == new:
         return True
-    try:
-        return _is_notation(hint) and bool(hint.parse(old) == hint.parse(new))
-    except BadValueError:
-        return False
+    meaning = _meaning(hint, old) if _is_notation(hint) else None
+    return meaning is not None and bool(meaning == _meaning(hint, new))

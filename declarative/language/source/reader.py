@@ -386,21 +386,34 @@ Events = list[Any]
 """The parser's events."""
 
 
-def _events(text: Text, out: list[Diagnostic], kept: Events | None, *, pure: bool = False) -> Iterator[Any]:
-    """The parser's events; `kept` gets them, too. A syntax error is reported and ends the reading.
+def events_of(text: str, *, pure: bool = False) -> Iterator[Any]:
+    """The parser's events, as they are read. Errors of ruamel.yaml pass.
 
     With `pure`, ruamel's own parser: it is many times slower, and reads `{L4:1}` as PyYAML does.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.main import CParser  # type: ignore[attr-defined]
 
-    try:
-        # `YAML.parse` would call the parser twice for each event.
+    if CParser and not pure:  # only CPython has it
+        parser = CParser(text)
+    else:
+        # It searches a folder for plug-ins and makes a class, which takes as long as 300 values do. Its
+        # `parse` calls the parser twice for each event.
         yaml = YAML(typ="safe", pure=pure)
         if pure:
             yaml.version = "1.1"
-        _, parser = yaml.get_constructor_parser(text.text)
-        events = iter(parser.get_event, None)
+        _, parser = yaml.get_constructor_parser(text)
+    return iter(parser.get_event, None)
+
+
+def _events(text: Text, out: list[Diagnostic], kept: Events | None, *, pure: bool = False) -> Iterator[Any]:
+    """The parser's events; `kept` gets them, too. A syntax error is reported and ends the reading. For `pure`
+    see `events_of`.
+    """
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        events = events_of(text.text, pure=pure)
         if kept is None:
             yield from events
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,6 +20,7 @@ _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
 _NUMBER_IN_QUOTES = {int: r"^\s*-?\d+\s*$", float: r"^\s*-?\d+(\.\d+)?\s*$"}
 
 
+F = typing.TypeVar("F", bound=Callable[..., Any])
 UNBOUNDED = Is()
 
 
@@ -148,13 +149,6 @@ def _validator(cls: type, kind: str) -> Any:
 MAX_KEPT = 1_000
 
 
-@functools.lru_cache(maxsize=16384)
-def _allowed(cls: type, kind: str, field: str, value: _Shown) -> bool:
-    """Whether the schema of one field allows this value. Thousands of documents have few different values."""
-    schema = _validator(cls, kind)
-    return bool(schema.evolve(schema=schema.schema["properties"][field]).is_valid(value.value))
-
-
 class _Shown:
     """A plain value as a key: `repr` tells 1 from 1.0 and true, which are equal."""
 
@@ -170,19 +164,38 @@ class _Shown:
         return isinstance(other, _Shown) and self.text == other.text
 
 
+def kept(size: int) -> Callable[[F], F]:
+    """A cache for a function of plain data, its last argument: thousands of documents have few different
+    values. What is long is not kept: it is not met again, and might be many megabytes.
+    """
+
+    def made(function: F) -> F:
+        known = functools.lru_cache(size)(lambda *given: function(*given[:-1], given[-1].value))
+
+        @functools.wraps(function)
+        def run(*given: Any) -> Any:
+            shown = _Shown(given[-1])
+            return known(*given[:-1], shown) if len(shown.text) <= MAX_KEPT else function(*given)
+
+        return typing.cast("F", run)
+
+    return made
+
+
+@kept(16384)
+def _allowed(cls: type, kind: str, field: str, value: Json) -> bool:
+    """Whether the schema of one field allows this value."""
+    schema = _validator(cls, kind)
+    return bool(schema.evolve(schema=schema.schema["properties"][field]).is_valid(value))
+
+
 def _valid(cls: type, kind: str, value: Mapping[str, Json]) -> bool:
     """The document's schema taken apart: the fields that it must and may have, and each one's own schema."""
     schema = _validator(cls, kind).schema
     fields = schema["properties"]
     if not all(name in value for name in schema["required"]):
         return False
-    for name, item in value.items():
-        shown = _Shown(item)
-        # What is long is not kept: it is not met again, and might be many megabytes.
-        allowed = _allowed if len(shown.text) <= MAX_KEPT else _allowed.__wrapped__
-        if name not in fields or not allowed(cls, kind, name, shown):
-            return False
-    return True
+    return all(name in fields and _allowed(cls, kind, name, item) for name, item in value.items())
 
 
 def validate(cls: type, kind: str, value: Json) -> list[Problem]:
