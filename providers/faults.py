@@ -37,6 +37,7 @@ _REFUSED: Mapping[str, tuple[PermanentKind, str | None]] = {
 
 _REFUSED_BY_SCRIPTS: Mapping[str, tuple[PermanentKind, str | None]] = {
     "gone": (PermanentKind.NOT_FOUND, "somebody removed its claim; `fleetform plan` says what is to be done"),
+    "root": (PermanentKind.INVALID, "name a folder on a disk of the host, as the backend's `options.root`"),
     "running": (PermanentKind.CONFLICT, RUNNING),
     "lost": (PermanentKind.NOT_FOUND, "`fleetform plan` says what is to be done"),
     "elsewhere": (PermanentKind.INVALID, "only ranks on the volume's own host can use it"),

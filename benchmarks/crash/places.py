@@ -20,7 +20,7 @@ from tests.hosts.machines import Machines, impediment
 from tests.hosts.rack import SSH, Rack
 from tests.killing import DEFAULT, Chain, Size
 
-FLEETFORM = "disk/own/var/tmp/fleetform-*"
+FLEETFORM = "disk/upper/var/lib/fleetform/node"
 THINGS = ("claim", "volumes/*/volume", "volumes/*/held")
 """What a host has written down of a node, a volume and an attachment: the last line is JSON."""
 LIVES = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^FLEETFORM_RUN= | sort -u || true"

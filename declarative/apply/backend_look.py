@@ -31,7 +31,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
 from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
-from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness
+from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
 from declarative.planner.inventory import PartitionNode
 from declarative.provider import (
     PermanentError,
@@ -74,6 +74,7 @@ class BackendLook:
     existing: dict[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
     images: dict[tuple[str, str], str] = field(default_factory=dict)
+    risks: dict[str, Risk] = field(default_factory=dict)
 
     def add(self, more: BackendLook) -> None:
         """Add the result of another look."""
@@ -88,10 +89,16 @@ class BackendLook:
         self.existing |= more.existing
         self.taken |= more.taken
         self.images |= more.images
+        self.risks |= more.risks
 
     def note(self, visits: Mapping[str, Visit]) -> None:
         """Note the visits of hosts."""
-        self.readiness.update({node: visit.readiness for node, visit in visits.items()})
+        self.ready({node: visit.readiness for node, visit in visits.items()})
+
+    def ready(self, readiness: Mapping[str, Readiness]) -> None:
+        """Note the readiness of nodes, and what they risk."""
+        self.readiness.update(readiness)
+        self.risks.update({node: seen.risk for node, seen in readiness.items() if seen.risk})
 
     def there(self, nodes: Iterable[Record]) -> list[Record]:
         """The records that are not gone."""
@@ -256,7 +263,7 @@ def _ask_nodes(
     asked = [n for n in nodes if n.address.name not in resting]
     found.readiness |= resting
     try:
-        found.readiness |= call(lambda: provider.readiness(asked), policy=patience) if asked else {}
+        found.ready(call(lambda: provider.readiness(asked), policy=patience) if asked else {})
         found.taken |= call(lambda: provider.taken(nodes), policy=patience)
     except ProviderError as error:
         if backends.away.remembers and isinstance(error, TransientError):

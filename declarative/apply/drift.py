@@ -72,6 +72,9 @@ class Compared:
 
     def found(self, record: Record, thing: Thing) -> None:
         """It is there, as it was recorded or not."""
+        if thing.lost:
+            self.lost(record, thing.lost)
+            return
         actual = {**thing.actual, **_other_image(record, thing)}
         words = [_difference(record, key, actual[key]) for key in sorted(actual)]
         if actual:

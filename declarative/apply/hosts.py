@@ -15,10 +15,10 @@ from declarative.apply.answers import PATIENT, answers, side_by_side
 from declarative.apply.away import ADOPTED, HOST
 from declarative.apply.backends import HOST_REST, Backends, of_partition
 from declarative.apply.renames import RenamedBackend
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
-from declarative.model.state import Address, Record, State, machine_name
-from declarative.model.status import NodeState, Readiness
+from declarative.model.state import Address, Record, State, machine_name, natural
+from declarative.model.status import NodeState, Readiness, Risk
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing
@@ -156,19 +156,21 @@ def host_offers(
     known: Mapping[str, Sequence[Offer]],
     offline: bool,
     patience: float = PATIENT,
-) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
-    """Backend → the hosts that are fit to become nodes, and why the others are not. `known` are the backends'
-    offers: they give the shape of an instance's type. `reshaped`: see `Readiness`, by the nodes' names.
+) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut], dict[str, Risk]]:
+    """Backend → the hosts that are fit to become nodes, why the others are not, and what some would risk.
+    `known` are the backends' offers: they give the shape of an instance's type. `reshaped`: see `Readiness`,
+    by the nodes' names.
     """
     named = [h for h in hosts if not of_partition(h)]
     due = [h for h in named if h.name in reshaped or _due(h, state, gone=gone, recovered=recovered)]
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
+    risks: dict[str, Risk] = {}
     by_backend = dict(_by_backend(due))
 
     def ask(name: str) -> tuple[list[Offer], list[LeftOut]]:
         mine = [h for h in by_backend[name] if not _is_instance(h)]
-        fit, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience)
+        fit, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience, risks)
         if theirs := list(filter(_is_instance, by_backend[name])):
             more, left = instances(theirs, name, backends, known.get(name, ()), offline=offline)
             fit, unfit = [*fit, *more], [*unfit, *left]
@@ -177,7 +179,24 @@ def host_offers(
     for name, (found, unfit) in side_by_side(sorted(by_backend), ask).items():
         offers[name] = tuple(found)
         left_out += unfit
-    return offers, left_out
+    return offers, left_out, risks
+
+
+def risk_notes(risks: Mapping[str, Risk]) -> list[Diagnostic]:
+    """The warnings about what nodes and hosts risk, by their names: one for all that risk the same."""
+    alike: dict[Risk, list[str]] = {}
+    for name in sorted(risks, key=natural):
+        alike.setdefault(risks[name], []).append(name)
+    return [
+        Diagnostic(
+            code="cleaned-folder",
+            summary=f"{and_more((f'node/{name}' for name in names), MOST_NAMED)}: {risk.what}",
+            hint=risk.remedy if names[1:] else risk.remedy.replace("NODE", names[0]),
+            address=f"node/{names[0]}",
+            severity=Severity.WARNING,
+        )
+        for risk, names in alike.items()
+    ]
 
 
 def _by_backend(hosts: Iterable[Host]) -> list[tuple[str, list[Host]]]:
@@ -222,7 +241,7 @@ def survey(
     due = [h for h in named if Address("node", h.name) not in there]
     notes: dict[Host, Diagnostic] = {}
     by_backend = dict(_by_backend(due))
-    asked = side_by_side(by_backend, lambda name: _looked(by_backend[name], name, backends, patience))
+    asked = side_by_side(by_backend, lambda name: _looked(by_backend[name], name, backends, patience, {}))
     for _, unfit in asked.values():
         notes |= {item.host: _note(item, offline=False) for item in unfit}
     return [(h, notes.get(h)) for h in due]
@@ -247,8 +266,10 @@ def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
 
 
 def _looked(
-    hosts: Sequence[Host], name: str, backends: Backends, patience: float
+    hosts: Sequence[Host], name: str, backends: Backends, patience: float, risks: dict[str, Risk]
 ) -> tuple[list[Offer], list[LeftOut]]:
+    """The offers of hosts, and why the others are left out. What a host would risk is put into `risks`."""
+
     def ask(host: Host) -> Look:
         return backends.get(name).look({host.name: host.fields})[host.name]
 
@@ -268,6 +289,8 @@ def _looked(
             left_out.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
             continue
         readiness, shape = (seen, None) if isinstance(seen, Readiness) else (seen.readiness, seen.shape)
+        if readiness.risk:
+            risks[host.name] = readiness.risk
         if shape and readiness.state is NodeState.READY:
             offers.append(offer_of_host(host, shape, readiness.can))
         else:

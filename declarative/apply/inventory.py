@@ -13,7 +13,7 @@ from declarative.apply.away import AT_LEAST
 from declarative.apply.backend_look import BackendLook, backends_of, look_at
 from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan, each_once, orphan_drift
-from declarative.apply.hosts import host_offers, notes_on
+from declarative.apply.hosts import host_offers, notes_on, risk_notes
 from declarative.apply.intents import (
     Resolution,
     resolution_notes,
@@ -70,6 +70,7 @@ def look(
         if offers
         else ({}, [])
     )
+    found.diagnostics += risk_notes(found.risks)
     drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
@@ -134,7 +135,7 @@ def _offered(
     """Backend → what nodes can be made of there, and the hosts that cannot be any."""
     known, notes = known_offers(backends, backends.names(), answers)
     found.diagnostics += notes
-    more, left_out = host_offers(
+    more, left_out, risks = host_offers(
         hosts,
         state,
         backends,
@@ -146,4 +147,5 @@ def _offered(
         patience=patience,
     )
     found.diagnostics += notes_on(left_out, offline=offline)
+    found.risks |= risks
     return known | {name: (*known.get(name, ()), *of_hosts) for name, of_hosts in more.items()}, left_out

@@ -128,6 +128,10 @@ def _print_findings(found: Sequence[Mapping[str, Any]], *, compared: bool) -> No
         emit_text("The state is sound.\n")
 
 
+NO_CONTRADICTION = ("taken-up", "cleaned-folder")
+"""What a look tells that speaks neither against the records nor against an answer."""
+
+
 def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
     from declarative.apply.inventory import look
@@ -137,7 +141,7 @@ def _compared(session: Session, state: State, desired: Desired | None) -> list[d
     drift = differences(seen, desired) if desired else seen.drift
     return [
         *(_finding("backend", d.detail, d.address, d.change) for d in drift),
-        *(_finding("backend", d.summary) for d in seen.diagnostics if d.code != "taken-up"),
+        *(_finding("backend", d.summary) for d in seen.diagnostics if d.code not in NO_CONTRADICTION),
     ]
 
 

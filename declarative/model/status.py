@@ -95,6 +95,16 @@ ANY_RUNTIME = "any-runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """What a node may lose that it keeps, although it may take work."""
+
+    what: str
+    """`its volumes are in /tmp, and …`."""
+    remedy: str
+    """What to do about it. `NODE` stands for the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
 
@@ -109,6 +119,8 @@ class Readiness:
     """Its host has other GPUs than are recorded of it: it is looked at as if it were new."""
     down: bool = False
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
+    risk: Risk | None = field(default=None, compare=False)
+    """It is not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,6 +175,8 @@ class Thing:
 
     Empty where the backend cannot tell, and where all is as it was made.
     """
+    lost: str | None = None
+    """How the content of a volume vanished, and what to do once it is back. Such a volume counts as gone."""
 
     @property
     def typed(self) -> Inputs | None:

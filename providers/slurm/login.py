@@ -25,6 +25,7 @@ from providers.local.machine import inherited
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError, checked
 from providers.ssh.host import Host, Wrong, check_options, host_of, wrong_root
+from providers.ssh.scripts import text
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
@@ -155,8 +156,7 @@ class Place:
             there = f'[ "$(sha256sum <"$1")" = "{digest}  -" ] && echo FLEETFORM-HAVE || :'
             path = f"{self.root}/bin/{name}"
             if b"FLEETFORM-HAVE" not in self.login.run(("sh", "-c", there, "sh", path)).stdout:
-                text = (_HERE.parent / "ssh" / "put.sh").read_text()
-                argv = ("sh", "-c", text, "sh", self.root, name, str(len(content)), digest)
+                argv = ("sh", "-c", text("put.sh"), "sh", self.root, name, str(len(content)), digest)
                 if b"FLEETFORM-PUT" not in checked(self.login.run(argv, content, ANSWER_SECONDS), "put.sh"):
                     raise ConnectionLost(f"{self.login.host} did not say whether it has the runner")
             return path

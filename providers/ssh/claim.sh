@@ -1,5 +1,6 @@
 #!/bin/sh
-# Whose node a host is. In the script that is put on hosts, this part follows `confine.sh`, and `runner.sh` follows it.
+# Whose node a host is. In the script that is put on hosts, this part follows `confine.sh`, `root.sh` and `epoch.sh`, and
+# `runner.sh` follows it.
 #
 # The first line of the state folder's file `claim` is the id of the node; the rest is the caller's. There is one
 # such file, so a host is one node at a time. The folder of that id holds all that belongs to the node. The runner
@@ -11,6 +12,7 @@
 #   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs. The last
 #                              release removes the state folder (`leave` in epoch.sh)
 #   @tidy FOLDER ID ATTEMPT... removes those of these attempts that have ended, with their folders
+#   @move [TO]                 moves the folder of this script to TO, or to where it would be made today; for people
 #
 # It checks the writer's number before it changes anything: see epoch.sh.
 
@@ -48,8 +50,49 @@ running() { # FOLDER ID: sets busy
   busy=''
   [ ! -d "$1/$2/ranks" ] || busy=$(
     FLEETFORM_RUNNER_DIR=$1/$2/ranks sh "$0" _poll |
-      sed -n -e 's/^\([^ ]*\) running .*/\1/p' -e 's/^\([^ ]*\) orphan .*/\1/p'
+      sed -n -e 's/^\([^ ]*\) running .*/\1/p' -e 's/^\([^ ]*\) orphan .*/\1/p' \
+        -e 's/^\([^ ]*\) preparing .*/\1/p' -e 's/^\([^ ]*\) gated .*/\1/p'
   )
+}
+move() { # FOLDER TO: all of it at once, or nothing
+  from=$1 to=$2
+  case $from in /*) ;; *) refuse usage "call this script by its whole path" ;; esac
+  if [ -z "$to" ]; then
+    find_usual
+    [ -z "$wrong" ] || refuse usage "$wrong: say where to"
+    to=$usual
+  fi
+  case $to in "$from" | "$from"/* | [!/]*) refuse usage "$from cannot be moved to $to" ;; esac
+  for number in "$from"/.epoch.*; do
+    [ ! -e "$number" ] || flock -n "$number" true || refuse busy "another command works in $from"
+  done
+  for node in "$from"/*/ranks; do
+    node=${node%/ranks}
+    running "$from" "${node##*/}"
+    # shellcheck disable=SC2086,SC2116  # words
+    [ -z "$busy" ] || refuse running "$(echo $busy): stop them first"
+  done
+  [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || refuse unwritable "$to is there already"
+  mask=$(umask)
+  case $to in /var/lib/fleetform/*) mask=022 ;; esac
+  (umask "$mask" && mkdir -p "${to%/*}") || refuse unwritable "${to%/*}"
+  umask 077
+  part=$to.moving old=$from.moved
+  erase "$part"
+  if [ "$(stat -c %d "$from")" = "$(stat -c %d "${to%/*}")" ]; then
+    mv -T "$from" "$to" || refuse unwritable "$to"
+  else
+    cp -a "$from" "$part" || { erase "$part" && refuse nospace "$to"; }
+    sync
+    # Both at once would be two folders of one host: for a moment there is none, and no look succeeds.
+    mv -T "$from" "$old" && mv -T "$part" "$to" || refuse unwritable "$to"
+    erase "$old"
+  fi
+  no_exclusion "$from"
+  is_local "$to" || cat /proc/sys/kernel/hostname >"$to/host"
+  cleaned "$to"
+  [ -z "$by" ] || { may_exclude "$to" && exclude "$to"; } || echo "files in $by are deleted when they are old"
+  echo "moved from $from to $to"
 }
 erase() { # PATH: also folders that a task made read-only
   rm -rf "$1" 2>/dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; } 2>/dev/null || refuse unwritable "$1"
@@ -61,6 +104,7 @@ case $verb${FLEETFORM_OWNER:+/$FLEETFORM_EPOCH} in # for a command of the runner
 esac
 unset FLEETFORM_OWNER
 case $verb in
+@move) move "${0%/bin/*}" "${2-}" ;;
 @show) show "$2" ;;
 @claim)
   bring "$2" "$4"

@@ -56,6 +56,8 @@ class Volume:
 
     claim: Claim
     held: Claim | None
+    lost: str | None = None
+    """See `Thing.lost`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class Found:
     def things(self, owner: str) -> tuple[Thing, ...]:
         """As the port has them, each once."""
         mine = {(claim.address, claim.token): claim.thing for claim in self.of(owner)}
+        for volume in self.volumes:
+            key = volume.claim.address, volume.claim.token
+            if volume.lost and volume.claim.owner == owner:
+                mine[key] = replace(mine[key], lost=volume.lost)
         return tuple(mine.values())
 
 
@@ -131,9 +137,10 @@ class Claims:
         try:
             return scripts.ask(self._transport, argv, stdin, seconds)
         except RunnerError:
-            if scripts.enter_if_there(self._transport, self._root):
+            now = scripts.enter_if_there(self._transport, self._root)
+            if now and now.root == entered.root:
                 raise
-            # Another project removed the folder with its last thing, and the script with it.
+            # Another project removed the folder with its last thing, and the script with it; or it was moved.
             raise ConnectionLost(f"the state folder of {self._transport.host} was taken away") from None
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> Claim | None:
@@ -202,7 +209,7 @@ class Volumes:
         self._own(volume)
         outputs = {
             "id": f"{address}.{key_of(token)}",
-            "path": volume.outputs["path"],
+            "path": self.path(volume),
             "host": volume.volume.host,
         }
         claim = Claim(owner=self._owner, address=address, token=token, inputs=inputs, outputs=outputs)
@@ -215,6 +222,11 @@ class Volumes:
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
             raise _held(volume.address, have, hint)
         return have.outputs
+
+    def path(self, volume: Record) -> str:
+        """Where the data of a volume is now: the state folder may have been moved since it was recorded."""
+        root = scripts.enter(self._transport, self._root).root
+        return f"{root}/volumes/{id_on_host(volume, 'volume')}/data"
 
     def detach(self, have: Record) -> None:
         """Detach a volume; nothing happens if another attachment holds it, or none."""
@@ -259,7 +271,7 @@ class Volumes:
                 raise RunnerError("lost", "it is not there")
             return Found(node=None, volumes=())
         env = scripts.writer(self._transport, self._owner)
-        arguments = (verb, entered.root, *arguments)
+        arguments = (verb, self._root or "", *arguments)  # it finds the folder itself: it may have been moved
         answer = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
         if scripts.LEFT in answer:
             self._transport.forget()
@@ -273,7 +285,8 @@ def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
     volumes: list[Volume] = []
     while not answer.startswith(b"FLEETFORM-END"):
         head, _, answer = answer.partition(b"\n")
-        name, *sizes = head.decode(errors="replace").split(" ")
+        name, *sizes = head.decode(errors="replace").split(" ", 4)
+        sizes, vanished = sizes[:2], sizes[2:]
         if len(sizes) != 2 or not all(size.isdecimal() for size in sizes):
             raise ConnectionLost(f"what is on {transport.host} did not come whole")
         first, second = map(int, sizes)
@@ -284,8 +297,23 @@ def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
         claim = _parsed(text, transport, root, f"volumes/{name}/volume")
         holder = held.partition(b"\n")[2]  # the first line is for scripts
         by = _parsed(holder, transport, root, f"volumes/{name}/held") if held else None
-        volumes.append(Volume(claim=claim, held=by))
+        volumes.append(Volume(claim=claim, held=by, lost=_lost(vanished)))
     return Found(node=node, volumes=tuple(volumes))
+
+
+_LOST: Mapping[str, str] = {
+    "data": "its data are gone: {}/data is no folder",
+    "cleaned": "a cleaner of old files, such as systemd-tmpfiles, deleted files of it; "
+    "once those are back, or to go on without them, on its host: `touch {}/kept`",
+    "emptied": "it held something when it was detached last, and is empty now; "
+    "if that is meant, on its host: `rm {}/filled`",
+}
+"""The ways in which the content of a volume vanishes (see `volume.sh`), by its folder."""
+
+
+def _lost(vanished: Sequence[str]) -> str | None:
+    """What `show` in `volume.sh` says of a volume whose content vanished: a word and a folder."""
+    return _LOST[vanished[0]].format(vanished[1]) if len(vanished) == 2 and vanished[0] in _LOST else None
 
 
 def id_on_host(record: Record, kind: str) -> str:
@@ -317,7 +345,7 @@ def _parsed(text: bytes, transport: SshTransport, root: str | None, path: str) -
             return claim
     except NOT_OWNED:
         pass
-    folder = root or "its state folder (/var/tmp/fleetform-<uid>)"
+    folder = root or "its state folder"
     summary = f"the {path} of {transport.host} cannot be read: damaged, or of another version"
     hint = f"restore the file `{path}` in {folder} on it, or move it away if nothing there is needed"
     raise PermanentError(PermanentKind.INVALID, summary, about=transport.host.hostname, hint=hint)

@@ -1,7 +1,9 @@
 # Prints this user's state folder, the usable CPUs, and whether the runner is there, whole. For a node, whose CPUs
 # are known, it runs the runner instead, which lists all attempts on the node.
 # Arguments: the folder, or nothing for the usual one; the script's name; its SHA-256; the node's id, or nothing.
-root=${1:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
+# It follows `root.sh`.
+find_root "${1-}"
+[ -z "$wrong" ] || { echo "FLEETFORM-ERR root $wrong" && exit 76; }
 echo FLEETFORM-ENTER
 echo "root=$root"
 [ ! -e "$root" ] && [ ! -L "$root" ] || echo there=1

@@ -2,7 +2,7 @@
 # $FLEETFORM_OWNER the owner. FOLDER/.epoch.OWNER keeps the highest number that came, and a lower one is refused with
 # the code stale. runner.sh keeps such a number for each node.
 #
-# `leave` removes the state folder once no owner has anything in it. The numbers go only with the folder: a late writer
+# `leave` removes the state folder once no owner has anything in it; it needs `root.sh`. The numbers go only with the folder: a late writer
 # with a lower number finds no folder then, and is refused as well.
 current() { # FILE: no later writer changes anything before this script ends
   mine=$1
@@ -22,7 +22,7 @@ idle() { # FOLDER: it holds only scripts and numbers, and no other command write
   rmdir "$1/volumes" 2>/dev/null || :
   for left in "$1"/* "$1"/.[!.]*; do
     case ${left##*/} in
-    bin | '*' | '.[!.]*') ;;
+    bin | host | '*' | '.[!.]*') ;;
     .epoch.*) [ "$left" = "${mine-}" ] || flock -n "$left" true || return 1 ;;
     *) return 1 ;;
     esac
@@ -35,6 +35,8 @@ leave() { # FOLDER
   rmdir "$1/bin" 2>/dev/null || return 0
   echo FLEETFORM-LEFT
   [ -w "${1%/*}" ] && ! mountpoint -q "$1" || return 0
-  rm -f "$1"/.epoch.*
-  rmdir "$1" 2>/dev/null || : # not if another command put something there
+  rm -f "$1"/.epoch.* "$1/host"
+  rmdir "$1" 2>/dev/null || return 0 # not if another command put something there
+  no_exclusion "$1"
+  case $1 in /var/lib/fleetform/* | */.local/state/fleetform/*) rmdir "${1%/*}" 2>/dev/null || : ;; esac
 }

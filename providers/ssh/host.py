@@ -68,8 +68,8 @@ class Options:
     """`options:` of a backend with the driver `ssh`, completed."""
 
     root: str | None
-    """The state folder on every host, on a disk that keeps it over a reboot; None is
-    `/var/tmp/fleetform-<uid>`."""
+    """The state folder on every host, on a disk of its own that keeps it over a reboot; None is the usual
+    one (`root.sh`)."""
     defaults: Host
     """The options of all hosts."""
 

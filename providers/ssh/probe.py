@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
-from declarative.model.status import NodeState, RankStatus, Readiness
+from declarative.model.status import NodeState, RankStatus, Readiness, Risk
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
 from providers.ranks import launched
@@ -80,6 +80,10 @@ class Facts:
     can: frozenset[str]
     """See `Readiness.can`."""
     state_fault: str | None
+    later: str | None
+    """Where the state folder would be made today, if it is the default of earlier versions."""
+    cleaned: str | None
+    """The folder around it whose old files are deleted, if nothing excludes the state folder."""
     clock_offset: float
     """Seconds that its clock is ahead of ours."""
     claim: str | None
@@ -243,6 +247,7 @@ def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
         observed_at=time.time(),
         can=facts.can,
         reshaped=reshaped,
+        risk=_risk(facts),
     )
     return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts))
 
@@ -306,6 +311,9 @@ def parse(lines: list[str], now: float) -> Facts:
         tools=frozenset(many.get("tool", ())),
         can=frozenset(many.get("can", ())),
         state_fault=one.get("state"),
+        later=one.get("old") or None,
+        # A command that changes something has it excluded where it may.
+        cleaned=None if "excludes" in one else one.get("cleaned") or None,
         clock_offset=_seconds(one.get("now"), now) - now,
         claim=one.get("claim") or None,
         last_boot=one.get("last_boot"),
@@ -447,6 +455,25 @@ def _remarks(facts: Facts, declared: Declared) -> list[str]:
     if facts.ends:
         out.append(f"systemd ends its ranks with the last login (`loginctl enable-linger {facts.ends}`)")
     return out
+
+
+def _risk(facts: Facts) -> Risk | None:
+    """Where the state folder may lose what is in it."""
+    where = f"its state and volumes are in {facts.root}"
+    cleaned = f"old files in {facts.cleaned} are deleted, as by systemd-tmpfiles" if facts.cleaned else ""
+    if facts.later:
+        move = f"fleetform ssh NODE -- sh {facts.root}/bin/{scripts.runner()[0]} @move"
+        remedy = (
+            f"while no rank runs there, `{move}` moves them to {facts.later}; or declare `root: {facts.root}`"
+        )
+        return Risk(
+            what=", and ".join(filter(None, (f"{where}, as earlier versions had it", cleaned))), remedy=remedy
+        )
+    if not cleaned:
+        return None
+    exclude = f"echo 'x {facts.root}' >/etc/tmpfiles.d/fleetform.conf"
+    remedy = f"name another folder in the backend's `root`; or exclude it, as root of the host: `{exclude}`"
+    return Risk(what=f"{where}, and {cleaned}", remedy=remedy)
 
 
 def _number(text: str | None) -> int | None:

@@ -1,15 +1,23 @@
 # What a host has, and whether it is fit: one round trip, one line `name=value` each. Writes one small file into
-# the state folder, and takes it away again; likewise an empty control group. `confine.sh` stands before it.
+# the state folder, and takes it away again; likewise an empty control group. It follows `root.sh` and `confine.sh`.
 # Arguments: the state folder, or nothing for the usual one; the id of the node that the host should be, or nothing.
 LC_ALL=C
 export LC_ALL
 umask 077
-root=${1:-/var/tmp/fleetform-$(id -u)}
+find_root "$1"
 say() { printf '%s=%s\n' "$1" "$2"; }
 first() { { read -r line <"$1" && say "$2" "$line"; } 2>/dev/null; } # FILE NAME
 
 echo FLEETFORM-PROBE
 say root "$root"
+[ -z "$old" ] || say old "$usual"
+cleaned "$root"
+if [ "$by" ] && may_exclude "$root"; then
+  say excludes "$conf"
+  # A look that only reads changes nothing there.
+  [ -z "${FLEETFORM_EPOCH-}" ] || [ ! -d "$root" ] || ! exclude "$root" || by=''
+fi
+[ -z "$by" ] || say cleaned "$by"
 first /proc/sys/kernel/hostname host
 first /proc/sys/kernel/random/boot_id boot_id
 say now "$(date +%s.%N)"
@@ -71,7 +79,11 @@ free=%a
 total=%b
 files=%c
 files_free=%d' "$at"; } 2>/dev/null
-if [ -L "$root" ] || { [ -e "$root" ] && [ ! -O "$root" ]; }; then
+declare=''
+[ "$1" ] || declare=": declare \`root\`, a folder on a disk of the host, in the options of its backend"
+if [ "$wrong" ]; then
+  say state "$wrong$declare"
+elif [ -L "$root" ] || { [ -e "$root" ] && [ ! -O "$root" ]; }; then
   say state "$root is not this user's own folder"
 else
   # A node keeps the file that is written with each look; to run it or to leave nothing behind takes a command more.
@@ -80,13 +92,13 @@ else
   # shellcheck disable=SC2016  # its own $0: it takes itself away
   if printf '#!/bin/sh\nexec rm -f -- "$0"\n' 2>/dev/null >"$new"; then
     if [ -n "$anew" ] && ! { chmod 700 "$new" && "$new"; } 2>/dev/null; then
-      say state "nothing can be executed in $at (noexec)"
+      say state "nothing can be executed in $at (noexec)$declare"
       [ -z "${2-}" ] || rm -f "$root/$2/can" # to be tried with the next look, too
     fi
   elif [ -e "$new" ] || [ -w "$at" ]; then
     say state "the disk of $at is full"
   else
-    say state "$at cannot be written"
+    say state "$at cannot be written$declare"
   fi
   [ "$kept" ] || [ ! -e "$new" ] || rm -f "$new"
 fi

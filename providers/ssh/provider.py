@@ -98,9 +98,9 @@ class Ssh(RanksOfNodes):
         hosts = self._config.hosts
         alone = address.kind == "node" and address.name in hosts
         found, faults = self._found({address.name: hosts[address.name]} if alone else hosts)
-        for claim in (claim for f in found for claim in f.of(self._config.lineage)):
-            if (claim.address, claim.token) == (address, token):
-                return claim.thing
+        for thing in (thing for f in found for thing in f.things(self._config.lineage)):
+            if (thing.address, thing.token) == (address, token):
+                return thing
         raise_all(faults)
         return None
 
@@ -280,9 +280,10 @@ class Ssh(RanksOfNodes):
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. CPUs beyond those of the host wrap around."""
+        volumes = self._volumes(node.node.host)
         if launch.volumes:
-            self._volumes(node.node.host).ready(_key(node), launch.volumes.values())
-        return self.launch(node, launch, {path: str(v.outputs["path"]) for path, v in launch.volumes.items()})
+            volumes.ready(_key(node), launch.volumes.values())
+        return self.launch(node, launch, {path: volumes.path(v) for path, v in launch.volumes.items()})
 
     @guarded
     def launch(

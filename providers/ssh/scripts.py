@@ -32,11 +32,15 @@ MOST_DIGITS = 16
 MOST_CPUS = 1 << 16
 """More than any kernel takes."""
 _BEFORE = {
-    "probe.sh": ("../confine.sh",),
-    "claim.sh": ("../confine.sh", "epoch.sh"),
-    "volume.sh": ("epoch.sh",),
+    "enter.sh": ("root.sh",),
+    "put.sh": ("root.sh",),
+    "probe.sh": ("root.sh", "../confine.sh"),
+    "claim.sh": ("../confine.sh", "root.sh", "epoch.sh"),
+    "volume.sh": ("root.sh", "epoch.sh"),
 }
-"""The functions that a script needs: to make or remove control groups, and to refuse a writer of the past."""
+"""The functions that a script needs: to find the state folder, to make or remove control groups, and to
+refuse a writer of the past.
+"""
 UNPACK_SECONDS = 600.0
 SLOWEST = 100_000
 """Bytes a second: a slower connection counts as broken. A lost connection is noticed long before."""
@@ -51,9 +55,10 @@ _locks_lock = threading.Lock()
 
 
 @cache
-def text(name: str) -> str:
-    """A script of this folder, with the functions that it needs before it."""
-    return "".join((_HERE / part).read_text() for part in (*_BEFORE.get(name, ()), name))
+def text(name: str, *, have: tuple[str, ...] = ()) -> str:
+    """A script of this folder, with the functions that it needs before it, but for those in `have`."""
+    before = (part for part in _BEFORE.get(name, ()) if part not in have)
+    return "".join((_HERE / part).read_text() for part in (*before, name))
 
 
 @cache
@@ -72,8 +77,9 @@ def runner() -> tuple[str, str]:
 @cache
 def visit() -> bytes:
     """Several of the scripts in one, each as a function of its name: see `visit.sh`."""
-    parts = [f"{name}() {{\n{text(f'{name}.sh')}}}\n" for name in ("probe", "enter", "volume")]
-    return "".join((*parts, text("visit.sh"))).encode()
+    once = ("root.sh",)
+    parts = [f"{name}() {{\n{text(f'{name}.sh', have=once)}}}\n" for name in ("probe", "enter", "volume")]
+    return "".join((*map(text, once), *parts, text("visit.sh"))).encode()
 
 
 def writer(transport: SshTransport, owner: str) -> tuple[str, ...]:
@@ -187,7 +193,7 @@ def _enter(transport: SshTransport, root: str | None, *, make: bool = True) -> E
         raise _NotThereError
     content = bundle()
     if b"FLEETFORM-PUT" not in inline(
-        transport, "put.sh", (entered.root, name, str(len(content)), digest), content
+        transport, "put.sh", (entered.root, name, str(len(content)), digest, "own"), content
     ):
         raise ConnectionLost(f"{transport.host} did not say whether it has the runner")
     return entered

@@ -123,7 +123,7 @@ class SshTransport:
 
     def learnt(self, key: str, value: object) -> None:
         """Remember a value that another call found out: `once` finds it."""
-        background.link(self.host).known.setdefault(key, value)
+        background.link(self.host).known[key] = value
 
     def forget(self) -> None:
         """Forget what `once` remembers of the host: its state folder is gone."""

@@ -4,7 +4,12 @@
 #   KEY/held     who holds it: the id of a node and a key, then the text of the attachment. It counts as long as
 #                the host is that node (see claim.sh), so an attachment ends with its node
 #   KEY/data     the user's
+#   KEY/kept     nobody touches it: a cleaner of old files that deletes some in `data` deletes this one, too
+#   KEY/guarded  there was a `kept`
+#   KEY/filled   there was something in `data` when it was detached last
 #   .gone.KEY    being removed
+#
+# FOLDER is the state folder, or empty for the usual one.
 #
 #   show FOLDER                       all volumes and what holds them
 #   make FOLDER KEY BYTES KIB         makes one from stdin if KIB are free; an existing one stays as it is
@@ -16,12 +21,14 @@
 #                                     removes the state folder (`leave` in epoch.sh)
 #
 # All answer with "FLEETFORM-VOLUMES"; a line "claim BYTES 0" and that text, if the host is a node; a line
-# "KEY BYTES BYTES" and those two texts for each volume, or for the named one; and "FLEETFORM-END".
+# "KEY BYTES BYTES" and those two texts for each volume, or for the named one; and "FLEETFORM-END". After the sizes of one
+# whose content vanished come a word and its folder: data (`data` is no folder), cleaned (old files were deleted) or
+# emptied (it was filled, and nobody holds it).
 #
-# It checks the writer's number first: see epoch.sh.
+# It follows `root.sh`, and checks the writer's number first: see epoch.sh.
 LC_ALL=C
 export LC_ALL
-usual=$(umask)
+mask=$(umask)
 umask 077
 refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
@@ -48,7 +55,28 @@ show() { # VOLUME
   holder "$1"
   text=''
   [ -z "$by" ] || content "$1/held"
-  printf '%s %s %s\n%s%s' "${1##*/}" "${#volume}" "${#text}" "$volume" "$text"
+  vanished=''
+  if [ ! -d "$1/data" ]; then vanished=" data $1"
+  elif [ -e "$1/guarded" ] && [ ! -e "$1/kept" ]; then vanished=" cleaned $1"
+  elif [ -z "$by" ] && [ -e "$1/filled" ]; then
+    case $empty in *"
+$1/data
+"*) vanished=" emptied $1" ;; esac
+  fi
+  printf '%s %s %s%s\n%s%s' "${1##*/}" "${#volume}" "${#text}" "$vanished" "$volume" "$text"
+}
+look_into() { # VOLUME...: sets empty to those of the filled ones that are empty, by one process for all
+  for each; do
+    shift
+    [ ! -e "$each/filled" ] || set -- "$@" "$each/data"
+  done
+  empty=''
+  [ $# -eq 0 ] || empty="
+$(find "$@" -maxdepth 0 -empty 2>/dev/null)
+"
+}
+guard() { # before there is any data; a full disk hinders nothing
+  [ -e "$one/guarded" ] || { : >"$one/kept" && : >"$one/guarded" && chmod 1600 "$one/guarded"; } 2>/dev/null || :
 }
 free() { # KIB
   fs=$(stat -f -c '%a %S' "$all") || refuse unwritable "$all"
@@ -72,7 +100,12 @@ alone() { # other changes wait; only held for moments
   there
 }
 
-verb=$1 all=$2/volumes one=$2/volumes/${3-}
+find_root "$2"
+[ -z "$wrong" ] || refuse root "$wrong"
+verb=$1
+shift 2
+set -- "$verb" "$root" "$@"
+all=$2/volumes one=$2/volumes/${3-}
 [ -z "${FLEETFORM_EPOCH-}" ] || [ ! -d "$2" ] || current "$2/.epoch.$FLEETFORM_OWNER"
 case $verb in
 show) ;;
@@ -81,7 +114,8 @@ make)
   if [ ! -e "$one/volume" ]; then
     free "$5"
     bring "$4"
-    (umask "$usual" && mkdir -p "$one/data") || refuse unwritable "$one"
+    guard
+    (umask "$mask" && mkdir -p "$one/data") || refuse unwritable "$one"
     # A link and not a rename: it cannot succeed twice.
     ln "$new" "$one/volume" 2>/dev/null || [ -e "$one/volume" ] || refuse unwritable "$one cannot hold links"
     sync "$one" "$all"
@@ -89,6 +123,7 @@ make)
   ;;
 change)
   there
+  guard
   [ "$5" -le 0 ] || free "$5"
   bring "$4"
   mv -f "$new" "$one/volume" || refuse unwritable "$one"
@@ -101,6 +136,8 @@ hold)
   holder "$one"
   if [ -z "$by" ]; then
     bring "$4"
+    guard
+    rm -f "$one/filled" # it may do with its data as it likes
     mv -f "$new" "$one/held" || refuse unwritable "$one"
     sync "$one"
   fi
@@ -109,7 +146,10 @@ drop)
   if [ -e "$one/volume" ]; then
     alone
     holder "$one"
-    [ "$by" != "$4" ] || rm -f "$one/held" || refuse unwritable "$one"
+    if [ "$by" = "$4" ]; then
+      rm -f "$one/held" || refuse unwritable "$one"
+      [ -z "$(find "$one/data" -maxdepth 0 ! -empty 2>/dev/null)" ] || : >"$one/filled"
+    fi 2>/dev/null
     sync "$one"
   fi
   ;;
@@ -146,8 +186,14 @@ echo FLEETFORM-VOLUMES
 if [ "$verb" = show ]; then
   content "$2/claim"
   [ -z "$text" ] || printf 'claim %s 0\n%s' "${#text}" "$text"
-  for one in "$all"/[0-9a-f]*; do [ ! -d "$one" ] || show "$one"; done
+  look_into "$all"/[0-9a-f]*
+  for one in "$all"/[0-9a-f]*; do
+    [ -d "$one" ] || continue
+    [ -z "${FLEETFORM_EPOCH-}" ] || [ ! -e "$one/volume" ] || guard # one of an earlier version
+    show "$one"
+  done
 elif [ -d "$one" ]; then
+  look_into "$one"
   show "$one"
 fi
 echo FLEETFORM-END

@@ -99,7 +99,7 @@ class Machined:
 
 
 def _pipe(folder: Path) -> Path:
-    """That of the attempt which has this folder: `disk/own/var/tmp/fleetform-0/LINEAGE/ranks/ATTEMPT`."""
+    """That of the attempt of this folder: `disk/upper/var/lib/fleetform/node/LINEAGE/ranks/ATTEMPT`."""
     return folder.parents[3] / f"{Path(PIPE).name}{folder.name}"
 
 

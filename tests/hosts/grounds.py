@@ -28,7 +28,7 @@ from tests.hosts.test_instances import Account, Cloud, backend
 REPLACED = 24
 """Instances that can be made in a schedule beside the first ones."""
 RUNS = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^FLEETFORM_RUN= | sort -u || true"
-ATTEMPTS = "disk/own/var/tmp/fleetform-*/*/ranks/*.*"
+ATTEMPTS = "disk/upper/var/lib/fleetform/node/*/ranks/*.*"
 
 
 def still_running(machines: Machines) -> list[str]:

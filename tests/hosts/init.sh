@@ -37,6 +37,8 @@ for own in root home work builds mnt srv opt var/tmp var/lib/containers; do
 done
 chmod 700 "$root/root"
 chmod 1777 "$root/var/tmp"
+mkdir -p "$root/shared" # what all hosts see, as on a network's disk
+mount --bind "$folder/../shared" "$root/shared"
 if [ -e "$folder/../clock" ]; then # it is as late as that says, by what scripts ask
   : >"$root/run/clock"
   mount --bind "$folder/../clock" "$root/run/clock"

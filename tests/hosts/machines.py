@@ -283,6 +283,7 @@ class Machines(Sequence[Machine]):
         """
         self._clear()
         self.folder.mkdir(mode=0o755)
+        (self.folder / "shared").mkdir()
         if clock is not None:
             self.set_clock(clock)
         # What is not there shall be unreachable, and not be looked for in the world.

@@ -63,9 +63,10 @@ class Rack(Project):
 
 
 CLEAR = """
-umount /var/tmp/fleetform-0 2>/dev/null || true
+umount /var/lib/fleetform/node 2>/dev/null || true
 for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p || true; done
-left='/var/tmp/fleetform-* /var/tmp/ran /var/tmp/fill* /tmp/* /root/.bashrc /usr/local/bin/*'
+left='/var/lib/fleetform /var/tmp/fleetform-* /etc/tmpfiles.d/fleetform* /var/tmp/ran /var/tmp/fill*'
+left="$left /tmp/* /root/.bashrc /usr/local/bin/*"
 tries=0
 until rm -rf $left 2>/dev/null; do tries=$((tries + 1)); [ $tries -lt 200 ] || exit 1; sleep 0.05; done
 """

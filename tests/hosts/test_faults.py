@@ -77,7 +77,7 @@ def test_a_command_killed_while_a_gang_starts_starts_nothing_twice(project, mach
     project.bring(project.rack())
 
     def heard(name: str) -> bool:
-        path = f"/var/tmp/fleetform-0/*/ranks/{name}-*.1.*"
+        path = f"/var/lib/fleetform/node/*/ranks/{name}-*.1.*"
         return any(m.sh(f"ls -d {path} 2>/dev/null || true") for m in machines)
 
     def runs(name: str) -> bool:
@@ -98,7 +98,7 @@ def test_a_command_killed_while_a_gang_starts_starts_nothing_twice(project, mach
         until(partial(noted, i + 1))
         assert begun(machines) == ["x" * (i + 1)] * 3
         assert [
-            m.sh(f"cd /var/tmp/fleetform-0/*/ranks; ls -d {name}-* | cut -d. -f1,2") for m in machines
+            m.sh(f"cd /var/lib/fleetform/node/*/ranks; ls -d {name}-* | cut -d. -f1,2") for m in machines
         ] == [f"{name}-{rank}.1\n" for rank in range(3)]
 
 
@@ -134,7 +134,7 @@ def test_sick_hosts_take_no_rank_and_say_why(project, machines):
     full, locked, changed = (m.address for m in machines)
     project.declare(SSH, project.rack())
     machines[0].sh(f"{{ {FILL}; }} 2>/dev/null")
-    machines[1].sh("mkdir -p /var/tmp/fleetform-0; mount -t tmpfs -o ro x /var/tmp/fleetform-0")
+    machines[1].sh("mkdir -p /var/lib/fleetform/node; mount -t tmpfs -o ro x /var/lib/fleetform/node")
     machines[2].make_key()
     machines[2].reboot()
     project.add(gang)
@@ -147,7 +147,7 @@ def test_sick_hosts_take_no_rank_and_say_why(project, machines):
     project.apply(code=None)
     assert begun(machines) == ["", "", ""]
     machines[0].sh("rm /var/tmp/fill*")
-    machines[1].sh("umount /var/tmp/fleetform-0")
+    machines[1].sh("umount /var/lib/fleetform/node")
     project.keys(machines.known_hosts)
     project.apply()
     until(lambda: begun(machines) == ["x", "x", "x"])

@@ -28,7 +28,7 @@ WHOLE = {"cpu": 2}
 
 def heard(machine: Machine) -> int:
     """How often it was asked for what the sleeper was to do."""
-    return int(machine.sh(f"grep -c -e '{REMOVE}/' -e '{START}aa-' /tmp/heard || :"))
+    return int(machine.sh(f"grep -c -e '{REMOVE} ' -e '{START}aa-' /tmp/heard || :"))
 
 
 BUSY = """\
@@ -56,7 +56,7 @@ def begun(machine: Machine, name: str) -> list[str]:
     return said.split()
 
 
-KEPT = "cat /var/tmp/fleetform-0/volumes/*/data/kept 2>/dev/null || :"
+KEPT = "cat /var/lib/fleetform/node/volumes/*/data/kept 2>/dev/null || :"
 HEARD = """\
 #!/bin/sh
 printf '%s\\n' "$*" >>/tmp/heard
@@ -80,7 +80,7 @@ def test_who_wakes_up_deletes_and_starts_nothing(project, machines, places, late
     rack = project.rack(project.host(0))
     data = disk(host=host.address)
     project.bring(rack, data, task("old", hold(Path("/tmp/old")), resources=WHOLE))
-    host.sh("for data in /var/tmp/fleetform-0/volumes/*/data; do echo yes >$data/kept; done")
+    host.sh("for data in /var/lib/fleetform/node/volumes/*/data; do echo yes >$data/kept; done")
     project.declare(SSH, rack, task("aa", hold(Path("/tmp/aa")), resources=WHOLE))
     if places == "retry":
         host.install("flock", BUSY)

@@ -16,7 +16,7 @@ from tests.hosts.nodes import Nodes
 from tests.hosts.rack import SSH, Rack, wipe
 from tests.hosts.test_ranks import FILL
 
-ARCHIVES = "ls -A /var/tmp/fleetform-0/*/files | grep -v use || true"
+ARCHIVES = "ls -A /var/lib/fleetform/node/*/files | grep -v use || true"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_what_a_host_lost_is_sent_again(nodes):
     node, machine = nodes.make(), nodes.machines[0]
     files = Packed({"x": "a"})
     nodes.start(node, "train-0.1", "true", files=files)
-    machine.sh("rm /var/tmp/fleetform-0/*/files/*.tar")
+    machine.sh("rm /var/lib/fleetform/node/*/files/*.tar")
     nodes.start(node, "train-0.2", "cat x", files=files)
     nodes.ended(node, "train-0.2")
     assert (nodes.log(node, "train-0.2"), files.opened) == ("a", 2)
@@ -85,7 +85,7 @@ def test_what_is_cleared_away_meanwhile_is_sent_again(nodes):
     nodes.start(node, "train-0.1", "true", files=files)
     nodes.ended(node, "train-0.1")
     real = machine.sh("command -v ln").strip()
-    clear = "[ -e /var/tmp/ran ] || { touch /var/tmp/ran; rm /var/tmp/fleetform-0/*/files/*.tar; }"
+    clear = "[ -e /var/tmp/ran ] || { touch /var/tmp/ran; rm /var/lib/fleetform/node/*/files/*.tar; }"
     machine.install("ln", f'#!/bin/sh\n{clear}\nexec {real} "$@"')
     nodes.start(node, "train-1.1", "cat x", files=files)
     nodes.ended(node, "train-1.1")
@@ -96,7 +96,7 @@ def test_a_full_disk_is_said_and_nothing_half_stays(nodes):
     node, machine = nodes.make(), nodes.machines[0]
     small, large = Packed({"x": "a" * 1_000_000}), Packed({"x": "b" * 4_000_000})
     nodes.start(node, "train-0.1", "exec sleep 1000", files=small)
-    before = machine.sh("find /var/tmp/fleetform-0/*/files /var/tmp/fleetform-0/*/work | sort")
+    before = machine.sh("find /var/lib/fleetform/node/*/files /var/lib/fleetform/node/*/work | sort")
     machine.sh("dd if=/dev/zero of=/var/tmp/spare bs=64k count=32 2>/dev/null")
     machine.sh(FILL)
     machine.sh("rm /var/tmp/spare")  # two of the three that are needed, first for the archive…
@@ -108,7 +108,7 @@ def test_a_full_disk_is_said_and_nothing_half_stays(nodes):
         nodes.start(node, "train-1.1", "true", files=small)
     assert info.value.kind is PermanentKind.NO_CAPACITY
     machine.sh("rm /var/tmp/fill*")
-    after = machine.sh("find /var/tmp/fleetform-0/*/files /var/tmp/fleetform-0/*/work | sort").split()
+    after = machine.sh("find /var/lib/fleetform/node/*/files /var/lib/fleetform/node/*/work | sort").split()
     assert [path for path in after if "use/train-1.1" not in path] == before.split()
     nodes.start(node, "train-1.1", "wc -c <x", files=large)
     nodes.ended(node, "train-1.1")

@@ -209,7 +209,8 @@ def launched(program: str) -> str:
 
 SEEDS = range(*map(int, os.environ.get("FLEETFORM_SEEDS", "2,4").split(",")))
 """`FLEETFORM_SEEDS=FIRST,END` for others of the schedules of kills."""
-KEYS = "find /var/tmp -name peers -o -name gangs; ps ax -o args= | grep '[p]eers/sshd_config' || true"
+KEYS = """find /var/lib/fleetform -name peers -o -name gangs 2>/dev/null || true
+ps ax -o args= | grep '[p]eers/sshd_config' || true"""
 
 
 @pytest.mark.parametrize(
@@ -294,7 +295,9 @@ def test_a_gang_runs_once_however_often_its_apply_is_killed(project, four, seed)
         cut = Cut(chance.choice(["before", "after"]), step=chance.randint(1, 6))
         code = fork(project.path, *APPLY, kill=cut)
         assert code in (0, -signal.SIGKILL), (project.path / "output").read_text()
-        prepared = [m.sh("ls -d /var/tmp/fleetform-0/*/ranks/job-*/gated 2>/dev/null || :") for m in four[:3]]
+        prepared = [
+            m.sh("ls -d /var/lib/fleetform/node/*/ranks/job-*/gated 2>/dev/null || :") for m in four[:3]
+        ]
         assert all(prepared) or not ran(four)
         give_up(project)
     project.apply()

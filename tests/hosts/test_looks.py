@@ -32,7 +32,7 @@ def nodes(machines, tmp_path) -> Nodes:
 def cleared(machines) -> Iterator[None]:
     yield
     for machine in machines:
-        machine.sh("rm -rf /var/tmp/fleetform-*/[!b]* /usr/local/bin/* /srv/* /mnt/*")
+        machine.sh("rm -rf /var/lib/fleetform/node/[!b]* /usr/local/bin/* /srv/* /mnt/*")
 
 
 def looked(nodes: Nodes, **more):
@@ -200,7 +200,7 @@ def test_a_host_is_one_node_at_a_time(nodes, machines, tmp_path):
     assert caught.value.kind is PermanentKind.CONFLICT
     with pytest.raises(PermanentError, match="is node/gpu-0 already"):
         nodes.provider.create(Address("node", "twin"), TOKEN, of_node(host=nodes.hosts["gpu-0"]), {})
-    assert sorted(machines[0].sh("ls /var/tmp/fleetform-0").split())[1:] == ["bin", "claim"]
+    assert sorted(machines[0].sh("ls /var/lib/fleetform/node").split())[1:] == ["bin", "claim"]
     assert Nodes(machines, tmp_path, "theirs", root="/srv/theirs").make().outputs["path"].startswith("/srv/")
 
 
@@ -230,13 +230,13 @@ def test_a_look_says_what_would_keep_a_host_from_being_a_node(nodes, machines, t
 
     found = nodes.provider.look({"gpu-1": fields(machines, 1, network="192.0.2.0/24")})
     assert "has no address in 192.0.2.0/24: " in not_ready(found["gpu-1"])
-    machines[0].sh("for f in /var/tmp/fleetform-0/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
+    machines[0].sh("for f in /var/lib/fleetform/node/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
     assert "cannot be read: damaged" in not_ready(theirs.provider.look({"gpu-0": own})["gpu-0"])
 
 
 def test_a_damaged_claim_is_not_taken_for_none(nodes):
     node = nodes.make()
-    nodes.machines[0].sh("for f in /var/tmp/fleetform-0/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
+    nodes.machines[0].sh("for f in /var/lib/fleetform/node/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
     for attempt in (
         nodes.provider.inventory,
         nodes.make,

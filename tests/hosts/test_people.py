@@ -54,7 +54,7 @@ def follow(project: Project, *args: str) -> tuple[subprocess.Popen, Path, Path]:
 
 def touch(machine: Machine, name: str) -> None:
     """Make a file in the folders of all ranks of a host, not over the network."""
-    machine.sh(f"for d in /var/tmp/fleetform-0/*/work/*; do touch $d/{name}; done")
+    machine.sh(f"for d in /var/lib/fleetform/node/*/work/*; do touch $d/{name}; done")
 
 
 def test_a_cable_that_is_cut_in_the_middle_of_a_run_loses_nothing(project, machines):
@@ -71,7 +71,7 @@ def test_a_cable_that_is_cut_in_the_middle_of_a_run_loses_nothing(project, machi
     try:
         for m in machines[:2]:
             touch(m, "more")
-        until(lambda: "line 40" in machines[1].sh("cat /var/tmp/fleetform-0/*/ranks/*/log"))
+        until(lambda: "line 40" in machines[1].sh("cat /var/lib/fleetform/node/*/ranks/*/log"))
         printed(process, err, "it is tried again until its host answers")
         status = project.status()
         assert [n["state"] for n in status["nodes"]] == ["ready", "unreachable"]

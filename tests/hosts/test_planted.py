@@ -149,7 +149,8 @@ def test_no_planted_secret_comes_to_light(cloud: Cloud, tmp_path: Path, lines: s
             *("plan --replace task/job", "fmt --check", "schema task", "completion bash"),
         ):
             run(*words.split(), code=None)
-        search = f"grep -rhoE '[a-zA-Z_]*{MARK[:-1]}[d]' /var/tmp /tmp /home /root 2>/dev/null || :"
+        where = "/var/lib/fleetform /var/tmp /tmp /home /root"
+        search = f"grep -rhoE '[a-zA-Z_]*{MARK[:-1]}[d]' {where} 2>/dev/null || :"
         left = {found for machine in cloud.of.values() for found in machine.sh(search).split()}
         # What is refused, or fails.
         for more in (

@@ -126,7 +126,7 @@ def test_a_controller_killed_in_a_start_starts_nothing_twice(nodes):
         other = starter(nodes, 0, f"train-{i}.1")
         up(other)
         go(other)
-        file = f"/var/tmp/fleetform-0/*/ranks/train-{i}.1{stage}"
+        file = f"/var/lib/fleetform/node/*/ranks/train-{i}.1{stage}"
         if stage:
             until(partial(has, nodes.machines[0], file))
         other.kill()
@@ -147,7 +147,7 @@ def test_a_cable_cut_in_a_start_starts_nothing_twice(machines, tmp_path, monkeyp
         with ThreadPoolExecutor(1) as pool:
             trying = pool.submit(nodes.start, node, f"train-{i}.1", ONCE)
             if i:  # the first is cut as soon as can be, the others once the host has heard
-                until(partial(has, machine, f"/var/tmp/fleetform-0/*/ranks/train-{i}.1"))
+                until(partial(has, machine, f"/var/lib/fleetform/node/*/ranks/train-{i}.1"))
             machine.cut()
             trying.exception(60)
         machine.plug()
@@ -278,7 +278,7 @@ def test_a_full_disk_takes_no_node(nodes):
 def test_a_state_folder_that_was_wiped_is_found_out(nodes):
     """The call that meets it may be tried again, and then says that the node is gone."""
     node = nodes.make()
-    nodes.machines[0].sh("rm -rf /var/tmp/fleetform-0")
+    nodes.machines[0].sh("rm -rf /var/lib/fleetform/node")
     with pytest.raises(TransientError):
         nodes.poll(node, "train-0.1")
     with pytest.raises(PermanentError) as caught:
@@ -344,7 +344,7 @@ def test_old_attempts_are_tidied_away(nodes):
     nodes.provider.tidy(node, {"old-0": 2, "kept-0": 1, "runs-0": 9})
     found = nodes.provider.poll(node, ["old-0.1", "kept-0.1", "runs-0.1"])
     assert {name for name, status in found.items() if status} == {"kept-0.1", "runs-0.1"}
-    left = nodes.machines[0].sh("cd /var/tmp/fleetform-0/*/ && ls work hosts").split()
+    left = nodes.machines[0].sh("cd /var/lib/fleetform/node/*/ && ls work hosts").split()
     assert left == ["hosts:", "kept-0.1", "work:", "kept-0.1", "runs-0.1"]
 
 
@@ -362,7 +362,7 @@ def test_a_node_that_was_given_back_starts_nothing(nodes):
     assert caught.value.kind is PermanentKind.NOT_FOUND
     with pytest.raises(PermanentError):
         nodes.poll(node, "train-0.1")
-    assert nodes.machines[0].sh("ls /var/tmp/fleetform-0") == "bin\n"
+    assert nodes.machines[0].sh("ls /var/lib/fleetform/node") == "bin\n"
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def vm(tmp_path_factory) -> Iterator[VirtualMachine]:
 def nodes(vm, tmp_path) -> Iterator[Nodes]:
     yield Nodes(vm, tmp_path, connect_timeout=60)
     until(lambda: not vm.sh(SCOPES))
-    vm.sh("rm -rf /var/tmp/fleetform-*/[!b]*")
+    vm.sh("rm -rf /var/lib/fleetform/node/[!b]*")
 
 
 @pytest.fixture(scope="module")

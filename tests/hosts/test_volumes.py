@@ -21,7 +21,7 @@ from tests.model import of_node, of_volume
 
 pytestmark = pytest.mark.slow
 
-ROOT = "/var/tmp/fleetform-0"
+ROOT = "/var/lib/fleetform/node"
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def _launch(made: Record) -> Any:
 
 def left(machine: Any) -> str:
     """What is in a host's folder for such files."""
-    found: str = machine.sh("ls -A /var/tmp")
+    found: str = machine.sh("ls -A /var/lib/fleetform 2>/dev/null || :")
     return found
 
 
@@ -225,7 +225,7 @@ def test_with_the_last_thing_there_goes_all_that_was_put_on_a_host(project, mach
     """And who only looks afterwards puts nothing there anew."""
     where = task("where", "echo x > /data/x", nodes=3, volumes=["data-${{ node_rank }}:/data"])
     project.bring(project.rack(), disk(count=3), where, args=("--wait",))
-    assert [left(m) for m in machines] == ["fleetform-0\n"] * 3
+    assert [left(m) for m in machines] == ["node\n"] * 3
     project.run("destroy", "--auto-approve")
     assert [left(m) for m in machines] == [""] * 3
     project.run("plan")

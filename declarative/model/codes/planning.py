@@ -133,6 +133,14 @@ PLANNING: dict[str, Code] = {
         "an empty one; to forget it, remove its document and write `removed: [{from: volume/NAME, destroy: "
         "false}]` in the project document",
     ),
+    "cleaned-folder": Code(
+        Chapter.PLANNING,
+        "the folder of a node or a host, with its volumes and exit codes, is where old files are deleted "
+        "(`/tmp`, `/var/tmp`, or by a rule of systemd-tmpfiles), or it is `/var/tmp/fleetform-<uid>`, the "
+        "default of earlier versions; a warning",
+        "type: backend\nname: ssh\noptions: {root: /var/tmp/fleet}  # and the user is not root there",
+        "run the command that the message names: it moves the folder, or excludes it; docs/hosts.md",
+    ),
     "blocks-wait": Code(
         Chapter.PLANNING,
         "`blocks` changed, but ranks run on the node; a warning",
