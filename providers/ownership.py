@@ -93,3 +93,18 @@ def check_update(address: Address, fixed: Sequence[str], before: Inputs, after: 
     if after.size and size_mib(after) < size_mib(before):
         summary = f"{address}: its size cannot go down from {before.size} to {after.size}"
         raise PermanentError(PermanentKind.INVALID, summary, about="size")
+
+
+VANISHED: Mapping[str, str] = {
+    "data": "its data are gone: {data} is no folder",
+    "cleaned": "a cleaner of old files, such as systemd-tmpfiles, deleted files of it; "
+    "once those are back, or to go on without them, where they are: `touch {beside}kept`",
+    "emptied": "it held something when it was detached last, and is empty now; "
+    "if that is meant, where it is: `rm {beside}filled`",
+}
+"""The ways in which the content of a volume that is a folder vanishes: see `Thing.lost`."""
+
+
+def lost(how: str, data: str, beside: str) -> str:
+    """One of `VANISHED`, of the folder `data`. `beside`: how the paths of the marks beside it begin."""
+    return VANISHED[how].format(data=data, beside=beside)

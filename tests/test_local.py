@@ -589,6 +589,32 @@ def test_a_volume_without_its_data_is_not_replaced_by_an_empty_one(place):
         place.start(node, "a-0.1", "true", volumes={"/data": volume})
 
 
+def test_a_volume_whose_content_vanished_says_so(place):
+    """It was emptied while nobody held it, or its folder is gone. What its own rank does is its business."""
+    node, volume = place.node(), place.volume()
+    data = Path(volume.outputs["path"])
+
+    def said() -> str:
+        (found,) = (t for t in place.provider.inventory() if t.address == volume.address)
+        return found.lost or ""
+
+    (data / "file").touch()
+    attached = place.attach("a-0", volume, node)
+    (data / "file").unlink()
+    assert said() == ""
+    (data / "file").touch()
+    place.provider.delete(attached)
+    assert said() == ""
+    (data / "file").unlink()
+    assert said().startswith("it held something when it was detached last, and is empty now")
+    Path(said().split("`rm ")[1].rstrip("`")).unlink()
+    assert said() == ""
+    data.rmdir()
+    assert said() == f"its data are gone: {data} is no folder"
+    place.provider.delete(volume)
+    assert not data.parent.exists()
+
+
 @pytest.mark.slow
 def test_a_rank_outlives_the_process_that_started_it(place):
     """Killed with all its group, it leaves a rank that goes on, and that the next process finds."""

@@ -37,10 +37,12 @@ from declarative.model.state import Address, Record, orphan_hint
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.faults import raise_all
 from providers.local.files import META, DamagedError, Meta, erase, keep, load, put, sync
-from providers.ownership import key_of
+from providers.ownership import key_of, lost
 
 ATTACHMENT = "attachment.json"
 DATA = "data"
+FILLED = "filled"
+"""Beside a volume's data: they held something when it was detached last."""
 
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
 _LOOKED_AT = {"node": (META, "ranks"), "volume": (META, "attachment.json")}
@@ -322,7 +324,10 @@ class Attachments:
             self._folders.own(volume)  # the lock may be one on a folder that was deleted meanwhile
             have = self.on(volume.name)
             if have is None:
-                put(f"{self._folders.at(volume)}/{ATTACHMENT}", wanted, new=False)
+                at = self._folders.at(volume)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{at}/{FILLED}")  # noqa: PTH108  # it may do with its data as it likes
+                put(f"{at}/{ATTACHMENT}", wanted, new=False)
                 return wanted
         if have.address != wanted.address:
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
@@ -341,7 +346,28 @@ class Attachments:
             if meta and meta.address == address and made in {None, meta.id}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{folder}/{ATTACHMENT}")  # noqa: PTH108  # text, for thousands of them
+                if _holds_any(f"{folder}/{DATA}"):
+                    Path(folder, FILLED).touch()
                 sync(folder)
+
+    def vanished(self, volume: Meta) -> str | None:
+        """See `Thing.lost`."""
+        folder = self._folders.at(volume.address)
+        data = f"{folder}/{DATA}"
+        if not os.path.isdir(data):  # noqa: PTH112  # text, for thousands of them
+            return lost("data", data, f"{folder}/")
+        if not os.path.exists(f"{folder}/{FILLED}") or _holds_any(data):  # noqa: PTH110
+            return None
+        return None if self.on(volume.address.name) else lost("emptied", data, f"{folder}/")
+
+
+def _holds_any(folder: str) -> bool:
+    """Whether there is anything in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _volume_of(address: Address) -> str:

@@ -200,7 +200,14 @@ class Local(RanksOfNodes):
         return {"id": meta.id, "address": "127.0.0.1", "path": folder}
 
     def _thing(self, meta: Meta) -> Thing:
-        return Thing(address=meta.address, token=meta.token, inputs=meta.inputs, outputs=self._outputs(meta))
+        vanished = self._attachments.vanished(meta) if meta.address.kind == "volume" else None
+        return Thing(
+            address=meta.address,
+            token=meta.token,
+            inputs=meta.inputs,
+            outputs=self._outputs(meta),
+            lost=vanished,
+        )
 
     # -------------------------------------------------------------------------------------- nodes
 

@@ -53,6 +53,14 @@ things() {
     cat "$one" || refuse unwritable "$one"
   done
 }
+vanished() { # KEY HOW of volumes whose folder is gone, or where a purge of old files took the witness, and so others
+  for one in "$dir"/things/volume.*; do
+    file "$one"
+    [ "$text" ] || continue
+    if [ ! -d "$dir/volumes/$text" ]; then echo "$text data"
+    elif [ ! -e "$dir/volumes/$text.kept" ]; then echo "$text cleaned"; fi
+  done
+}
 attempt() { # FOLDER NODE
   file "$1/prepared" && prepared=$text
   [ "$prepared" ] || return 0
@@ -149,6 +157,8 @@ look)
   scontrol --oneliner show topology 2>/dev/null
   echo "FLEETFORM-LOOK things"
   things
+  echo "FLEETFORM-LOOK vanished"
+  vanished
   echo "FLEETFORM-LOOK attempts"
   for one in "$dir"/*/*/ranks/*; do
     [ -d "$one" ] || continue
@@ -168,7 +178,8 @@ seats)
   ;;
 put)
   bring "$2"
-  [ -z "${3-}" ] || [ -e "$dir/things/$1" ] || (umask "$usual" && mkdir -p "$3") 2>/dev/null || refuse unwritable "$3"
+  [ -z "${3-}" ] || [ -e "$dir/things/$1" ] ||
+    (mkdir -p "$dir/volumes" && : >"$3.kept" && umask "$usual" && mkdir -p "$3") 2>/dev/null || refuse unwritable "$3"
   # A link and not a rename: it cannot succeed twice.
   ln "$new" "$dir/things/$1" 2>/dev/null || [ -e "$dir/things/$1" ] || refuse unwritable "$dir cannot hold links"
   sync "$dir/things"
@@ -190,7 +201,8 @@ drop)
     rm -f "$dir/things/$1" || refuse unwritable "$dir"
     sync "$dir/things"
   fi
-  if [ "${3-}" ] && [ -d "$3" ]; then
+  if [ "${3-}" ]; then
+    rm -f "$3.kept"
     rm -rf "$3" 2>/dev/null || { chmod -R u+rwx "$3" && rm -rf "$3"; } 2>/dev/null || refuse unwritable "$3"
   fi
   left=''

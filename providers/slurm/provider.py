@@ -26,7 +26,7 @@ from providers.slurm import jobs
 from providers.slurm.cluster import Node
 from providers.slurm.fleets import key_at, members, readiness, taken
 from providers.slurm.login import Place, place_of
-from providers.slurm.snapshot import Looks, Snapshot, as_thing, thing_in
+from providers.slurm.snapshot import WITNESS, Looks, Snapshot, as_thing, thing_in
 from providers.ssh.host import terminal
 from providers.ssh.scripts import place_files
 from providers.ssh.transport import SshTransport, command_line
@@ -66,7 +66,8 @@ class Slurm:
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
         """All things of this owner. A damaged file is a fault that names it."""
-        return tuple(as_thing(*found) for found in self._looks.get(fresh=True).things if self._mine(found[0]))
+        seen = self._looks.get(fresh=True)
+        return tuple(as_thing(*found, seen.vanished) for found in seen.things if self._mine(found[0]))
 
     def _mine(self, found: Owned) -> bool:
         return found.owner == self._config.lineage
@@ -75,7 +76,8 @@ class Slurm:
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
         found = self._found(address)
-        return as_thing(*found) if found and found[0].token == token else None
+        vanished = self._looks.get().vanished
+        return as_thing(*found, vanished) if found and found[0].token == token else None
 
     def _found(self, address: Address) -> tuple[Owned, Mapping[str, object]] | None:
         things = self._looks.get(fresh=True).things
@@ -97,7 +99,7 @@ class Slurm:
             }
         elif address.kind == "volume":
             inputs_of("volume", inputs)
-            outputs["path"] = f"{self._place.folder}/volumes/{wanted.key}"
+            outputs |= {"path": f"{self._place.folder}/volumes/{wanted.key}", WITNESS: True}
         elif address.kind == "attachment":
             asked = inputs_of("attachment", inputs)
             volume = needs.get(Address("volume", asked.volume))

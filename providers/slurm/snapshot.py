@@ -25,7 +25,7 @@ from declarative.model.status import (
 )
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError
 from providers import ranks, runner
-from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
+from providers.ownership import FORMAT, NOT_OWNED, VANISHED, Owned, lost, owned
 from providers.slurm import cluster
 from providers.slurm.cluster import ENDED, Cluster, Job, Share, held_by
 from providers.slurm.login import Place
@@ -39,6 +39,8 @@ SETTLE_SECONDS = 20.0
 its reasons.
 """
 _MARK = "FLEETFORM-LOOK "
+WITNESS = "witness"
+"""Among the outputs of a volume beside whose folder lies a file that nobody touches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Snapshot:
     """Slurm's active reservations and their nodes."""
     things: tuple[tuple[Owned, Mapping[str, object]], ...]
     """Each thing with its outputs."""
+    vanished: Mapping[str, str]
+    """The keys of volumes that lack something, and which of `VANISHED` that is."""
     jobs: Mapping[str, int | None]
     """The tokens of our jobs, and their ids if known."""
     attempts: Mapping[tuple[str, str], Attempt]
@@ -312,6 +316,7 @@ def read(answer: bytes, host: str) -> Snapshot:
             ),
             reserved=cluster.reservations_in(parts["reservation"]),
             things=tuple(_things(parts["things"], host)),
+            vanished=dict(line.split(" ") for line in parts.get("vanished", "").split("\n") if line),
             jobs=dict(_job(line) for line in parts["jobs"].split("\n") if line),
             attempts={(a.node, a.name): a for a in attempts_in(parts["attempts"])},
         )
@@ -355,9 +360,18 @@ def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, 
     raise PermanentError(PermanentKind.INVALID, summary, about=name, hint=hint)
 
 
-def as_thing(found: Owned, outputs: Mapping[str, object]) -> Thing:
-    """The thing as the port defines it."""
-    return Thing(address=found.address, token=found.token, inputs=found.inputs, outputs=outputs)
+def as_thing(found: Owned, outputs: Mapping[str, object], vanished: Mapping[str, str]) -> Thing:
+    """The thing as the port defines it. `vanished`: see `Snapshot`."""
+    how, path = vanished.get(found.key), str(outputs.get("path"))
+    # Volumes of earlier versions have no witness beside them.
+    known = found.address.kind == "volume" and how in VANISHED and (how != "cleaned" or WITNESS in outputs)
+    return Thing(
+        address=found.address,
+        token=found.token,
+        inputs=found.inputs,
+        outputs=outputs,
+        lost=lost(how, path, f"{path}.") if how and known else None,
+    )
 
 
 def attempts_in(text: str) -> list[Attempt]:

@@ -18,7 +18,17 @@ from declarative.model.inputs import VolumeInputs, inputs_of
 from declarative.model.spec.amounts import show_mib
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
-from providers.ownership import FORMAT, NOT_OWNED, Owned, check_update, key_of, owned, size_mib
+from providers.ownership import (
+    FORMAT,
+    NOT_OWNED,
+    VANISHED,
+    Owned,
+    check_update,
+    key_of,
+    lost,
+    owned,
+    size_mib,
+)
 from providers.runner import ANSWER_SECONDS, RunnerError, counted
 from providers.ssh import scripts
 from providers.transport import ConnectionLost
@@ -301,19 +311,12 @@ def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
     return Found(node=node, volumes=tuple(volumes))
 
 
-_LOST: Mapping[str, str] = {
-    "data": "its data are gone: {}/data is no folder",
-    "cleaned": "a cleaner of old files, such as systemd-tmpfiles, deleted files of it; "
-    "once those are back, or to go on without them, on its host: `touch {}/kept`",
-    "emptied": "it held something when it was detached last, and is empty now; "
-    "if that is meant, on its host: `rm {}/filled`",
-}
-"""The ways in which the content of a volume vanishes (see `volume.sh`), by its folder."""
-
-
 def _lost(vanished: Sequence[str]) -> str | None:
     """What `show` in `volume.sh` says of a volume whose content vanished: a word and a folder."""
-    return _LOST[vanished[0]].format(vanished[1]) if len(vanished) == 2 and vanished[0] in _LOST else None
+    if len(vanished) != 2 or vanished[0] not in VANISHED:
+        return None
+    how, folder = vanished
+    return lost(how, f"{folder}/data", f"{folder}/")
 
 
 def id_on_host(record: Record, kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,23 @@ def test_commands_run_beside_a_rank(project, tmp_path):
     assert told[0] == "1"
     assert told[1].isdigit()
     project.run("stop", "gang")
+
+
+def test_content_of_a_volume_that_vanished_is_drift(project):
+    """Filesystems of clusters purge old files. The volume is used again once somebody says so."""
+    data = {"type": "volume", "name": "data", "backend": "hpc", "size": "1GB", "prevent_destroy": False}
+    project.declare(project.backend(), project.fleet(), data)
+    project.apply()
+    project.no_changes()
+    (folder,) = (path for path in (project.path / "shared").glob("*/volumes/*") if path.is_dir())
+    folder.with_name(f"{folder.name}.kept").unlink()
+    (drift,) = project.plan()["drift"]
+    assert (drift["address"], drift["change"]) == ("volume/data", "gone")
+    subprocess.run(drift["detail"].split("`")[1].split(), check=True)
+    project.no_changes()
+    folder.rmdir()
+    (drift,) = project.plan()["drift"]
+    assert drift["detail"] == f"its data are gone: {folder} is no folder"
 
 
 def test_volumes_are_folders_of_the_shared_filesystem(project):
