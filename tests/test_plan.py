@@ -414,6 +414,16 @@ def test_an_unknown_node_is_not_empty():
         assert ids(world.plan(wanted({**FLEET, "nodes": 1, **words}, tasks=())), "node") == []
 
 
+def test_nobody_is_asked_to_mend_what_heals_by_itself():
+    """A silent node takes work again once it answers; one that is not fit needs somebody."""
+    world = brought({**FLEET, "nodes": 2}, tasks=())
+    world.sick |= {"pair-0": NodeState.UNREACHABLE, "pair-1": NodeState.NOT_READY}
+    plan = world.plan(wanted({**FLEET, "nodes": 2}, tasks=()))
+    for hints in ({d.address: d.hint for d in plan.diagnostics}, {h.address: h.hint for h in plan.health}):
+        assert str(hints["node/pair-0"]).startswith("once it answers, it takes work again by itself")
+        assert str(hints["node/pair-1"]).startswith("fix that by hand")
+
+
 def test_nodes_that_nobody_can_reach_are_not_left_unsaid():
     """No action mends them; but a plan that says "no changes" would be taken for all being well. Those that
     are alike are said in one line, and what goes anyway, or boots, needs nobody.

@@ -30,6 +30,9 @@ UNREAD = "backend-unreadable"
 """The code of the warning about a backend that does not answer."""
 NO_REASON = "no reason is known"
 NODE_HINT = "fix that by hand: no plan does it; `fleetform status --refresh` shows how nodes are"
+SILENT_HINT = (
+    "once it answers, it takes work again by itself; `fleetform status --refresh` shows how nodes are"
+)
 HOST_HINT = "the next `apply` that finds it ready makes it a node"
 
 
@@ -51,6 +54,11 @@ class Health:
     hint: str | None = None
 
 
+def node_hint(state: NodeState) -> str:
+    """What is to be done about a node in a state that needs somebody; nothing, if that passes by itself."""
+    return SILENT_HINT if state is NodeState.UNREACHABLE else NODE_HINT
+
+
 def of_nodes(
     seen: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
 ) -> tuple[Health, ...]:
@@ -62,7 +70,7 @@ def of_nodes(
             detail=silence_text(silent[name], now) if name in silent else found.reason or NO_REASON,
             since=silent[name].since if name in silent else None,
             until=silent[name].until if name in silent else None,
-            hint=NODE_HINT,
+            hint=node_hint(found.state),
         )
         for name, found in sorted(seen, key=lambda item: natural(item[0]))
         if found.state in SICK

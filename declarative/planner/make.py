@@ -20,7 +20,7 @@ from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.differences import differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import NO_REASON, NODE_HINT, SICK, of_hosts, of_nodes, silence_text
+from declarative.planner.health import NO_REASON, SICK, node_hint, of_hosts, of_nodes, silence_text
 from declarative.planner.inventory import Inventory, differences, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
@@ -254,7 +254,7 @@ def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[st
     return Diagnostic(
         code="node-not-ready",
         summary=f"{named} {verb} no work: {why}",
-        hint=NODE_HINT,
+        hint=node_hint(state),
         address=f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}",
         severity=Severity.WARNING,
     )
