@@ -9,6 +9,7 @@ import pytest
 
 from declarative.apply.backend_look import BackendLook, _go_by_the_record
 from declarative.apply.unreachable import note_silences
+from declarative.cli.round_output import RoundOutput
 from declarative.model.diagnostic import Severity
 from declarative.model.state import SILENT, SILENT_LIMIT, Address, Record, State
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness, Silence
@@ -95,6 +96,30 @@ def test_the_limit_is_recorded_with_the_silence(tmp_path):
             assert outputs[SILENT_LIMIT] == {"seconds": limit, "since": at}
         note_silences(writer, {"gpu-0": READY}, {})
         assert writer.state().records[Address("node", "gpu-0")].outputs[SILENT_LIMIT] is None
+
+
+def test_a_loop_says_it_once_when_it_begins_is_given_up_and_ends(capsys):
+    """However many rounds there are meanwhile, and however little is known in some of them."""
+    output = RoundOutput(session=None)  # type: ignore[arg-type]
+    said = []
+    for now in (NOW, NOW + 60, NOW + 300, NOW + 600, NOW + 660):
+        (silent,) = silences(state(node(0, NOW)), {"gpu-0": SILENCE}, LIMITS, now).values()
+        silent = replace(silent, kept=None, given_up=now >= NOW + 600)
+        output.silences(Inventory(readiness={"gpu-0": SILENCE}, silent={"gpu-0": silent}), now)
+        said.append(capsys.readouterr().err)
+    for seen in (replace(SILENCE, state=NodeState.UNKNOWN), READY, READY):
+        output.silences(Inventory(readiness={"gpu-0": seen}), NOW + 700)
+        said.append(capsys.readouterr().err)
+    assert said == [
+        "node/gpu-0 does not answer (timed out): it is given up in 10 min\n",
+        "",
+        "",
+        "node/gpu-0 has not answered for 10 min (timed out): it is given up\n",
+        "",
+        "",
+        "node/gpu-0 answers again\n",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("other", [NodeState.UNKNOWN, NodeState.READY, NodeState.PROVISIONING])

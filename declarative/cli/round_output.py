@@ -10,10 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from declarative.model.state import natural
+
 if TYPE_CHECKING:
     from declarative.cli.run import Run
     from declarative.cli.session import Session
     from declarative.model.diagnostic import Diagnostic
+    from declarative.planner.inventory import Inventory
     from declarative.reconcile.round import Wait
 
 
@@ -24,6 +27,7 @@ class RoundOutput:
         self._session = session
         self._last: dict[str, frozenset[object]] = {}
         self._was_away: set[str] = set()
+        self._silent: dict[str, tuple[bool, bool]] = {}
 
     def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
         """The items that were not among the last ones of that kind."""
@@ -72,6 +76,25 @@ class RoundOutput:
             elif not wait.address.startswith("backend/"):  # the plan has a warning about it
                 steps = f"; {wait.steps}" if wait.steps else ""
                 _say(f"{wait.address} ({wait.action}) {wait.why}{steps}")
+
+    def silences(self, inventory: Inventory, now: float) -> None:
+        """Print which nodes fell silent, are given up, and answer again: a line for each, and not one a round
+        for as long as that lasts.
+        """
+        from declarative.planner.health import ANSWERS, silence_text
+
+        here = {name: (s.given_up, bool(s.kept)) for name, s in inventory.silent.items()}
+        for name in sorted(here, key=natural):
+            if self._silent.get(name) != here[name]:
+                _say(f"node/{name} {silence_text(inventory.silent[name], now)}")
+        unsure: dict[str, tuple[bool, bool]] = {}
+        for name in sorted(self._silent.keys() - here.keys(), key=natural):
+            seen = inventory.readiness.get(name)
+            if seen and seen.state in ANSWERS:
+                _say(f"node/{name} answers again")
+            elif seen:
+                unsure[name] = self._silent[name]
+        self._silent = {**unsure, **here}
 
     def returned(self, run: Run, away: set[str]) -> None:
         """Print which backends can be read again; `away` are those that cannot be read now."""

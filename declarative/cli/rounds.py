@@ -20,6 +20,7 @@ from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
 from declarative.cli.watched_files import WatchedFiles
 from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.planner.health import SILENT_HINT
 from declarative.planner.hosts import hosts_of
 from declarative.reconcile.moment import Moment
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
@@ -261,7 +262,10 @@ class RoundRun(Run):
 
     def _show(self, plan: Plan) -> None:
         new = self.rounds.output.new("plan", plan.diagnostics)
-        fresh = tuple(d for d in plan.diagnostics if d in new)
+        # What it says of silent nodes has the time that is left, which differs each round.
+        fresh = tuple(d for d in plan.diagnostics if d in new and d.hint != SILENT_HINT)
+        if self._seen and not self.as_json:
+            self.rounds.output.silences(self._seen.inventory, self.now())
         if plan.actions or plan.scope.moved:
             super()._show(replace(plan, diagnostics=fresh))
         elif fresh and not self.as_json:
