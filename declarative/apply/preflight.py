@@ -42,9 +42,8 @@ def foresee(
 
     `places` is where addresses are declared.
     """
-    if plan.preview.queued:
-        queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
-        plan = replace(plan, preview=replace(plan.preview, queued=queued))
+    queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
+    plan = replace(plan, preview=replace(plan.preview, queued=queued))
     wanted = _to_make(plan)
     empty = not (new_state or state.records or state.intents or state.generations)
 
@@ -54,7 +53,7 @@ def foresee(
 
     asked = side_by_side(sorted(wanted), ask)
     found = located((item for items in asked.values() for item in items), places)
-    return replace(plan, diagnostics=_joined(plan.diagnostics, found)) if found else plan
+    return replace(plan, diagnostics=_joined(plan.diagnostics, found))
 
 
 def _to_make(plan: Plan) -> dict[str, dict[Address, Inputs]]:

@@ -321,11 +321,10 @@ def _held_up(
     going = {group_of(a) for a in part.actions}
     for group in causes.keys() - going - held.keys():
         needed = sorted(n for n in needs[group] if n in held)
-        first = held[needed[0]] if needed else None
-        why = f"needs {first.group}, which {first.why}" if first else "needs something that waits"
+        first = held[needed[0]]
+        why = f"needs {first.group}, which {first.why}"
         approval = any(held[n].approval for n in needed)
-        hint = first.hint if first else ""
-        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval, hint=hint)
+        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval, hint=first.hint)
     return out
 
 

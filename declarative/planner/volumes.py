@@ -205,8 +205,9 @@ def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
     """The decision, unless it would replace a volume whose recorded protection only this plan takes away: an
     apply first records that, and nothing else.
     """
-    if not decision.replaced or decision.record is None:
+    if not decision.replaced:
         return decision
+    assert decision.record is not None
     before, after = decision.change
     if not _unprotects(before, after):
         return decision
@@ -326,7 +327,8 @@ def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
 
 def _staying(decision: VolumeDecision) -> VolumeDecision:
     """It is held: neither replaced nor deleted."""
-    if decision.record is None or not (decision.replaced or decision.after is None):
+    assert decision.record is not None
+    if not decision.replaced and decision.after is not None:
         return decision
     return VolumeDecision(name=decision.name, record=decision.record, after=decision.record.volume)
 
@@ -466,8 +468,7 @@ def cleaned(
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:
-            due = name not in wanted and _is_due(decisions[name], want.cleanup, state, now)
-            out[name] = _unused(decisions[name], due=due)
+            out[name] = _unused(decisions[name], want.cleanup, state, now, waits=name in wanted)
     return out
 
 
@@ -475,26 +476,27 @@ def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) ->
     """Whether a volume was attached to nothing for so many seconds, since its last use and since an apply
     recorded the duration. A plan that changes the duration, or ends the protection, does not also delete.
     """
-    record = decision.record
-    if record is None or decision.after is None:
-        return False
-    before, after = record.volume, decision.after
+    assert decision.record is not None
+    before, after = decision.change
     if before.auto_cleanup_duration != after.auto_cleanup_duration:
         return False
     if _unprotects(before, after):
         return False
     # A volume that is attached until this plan is detached from now on.
-    since = unused_since(record, state.detached_since.get(decision.name, now))
+    since = unused_since(decision.record, state.detached_since.get(decision.name, now))
     return now - since >= cleanup
 
 
-def _unused(decision: VolumeDecision, *, due: bool) -> VolumeDecision:
-    """Decide about a volume that is only for ranks and that no rank gets; `due`: its time is over."""
-    if decision.after is None or decision.lost:
+def _unused(
+    decision: VolumeDecision, cleanup: int, state: State, now: float, *, waits: bool
+) -> VolumeDecision:
+    """Decide about a declared volume that is only for ranks and that no rank gets; `waits`: one still may."""
+    if decision.lost:
         return decision
     if decision.record is None:
         return replace(decision, waits=True)
     if decision.replaced:
         return replace(decision, unused=True)
-    because = ("auto_cleanup_duration",)
-    return replace(decision, unused=True, reason=Reason.UNUSED, because=because) if due else decision
+    if waits or not _is_due(decision, cleanup, state, now):
+        return decision
+    return replace(decision, unused=True, reason=Reason.UNUSED, because=("auto_cleanup_duration",))

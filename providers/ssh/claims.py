@@ -274,8 +274,7 @@ class Volumes:
         return found[0]
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
-        enter = scripts.enter if verb == "make" else scripts.enter_if_there
-        entered = enter(self._transport, self._root)
+        entered = scripts.enter_if_there(self._transport, self._root)
         if entered is None:
             if verb in {"change", "hold", "ready"}:
                 raise RunnerError("lost", "it is not there")
