@@ -399,9 +399,53 @@ def test_unlock_takes_it_away(store, url) -> None:
         assert caught.value.code == "lock-changed"
         assert other.unlock(writer.lease.owner) == writer.lease
         assert other.unlock() is None
+        assert other.unlock("somebody else") is None
         with pytest.raises(StateError) as caught:
             writer.ensure_lineage()
         assert caught.value.code == "stale-lease"
+
+
+def test_a_holder_whose_lock_was_taken_away_is_told_of_no_other_one(store) -> None:
+    """And who took it over is named."""
+    with store.lock("apply", 0) as writer:
+        store.unlock()
+        with pytest.raises(StateError) as caught:
+            writer.ensure_lineage()
+        assert caught.value.summary == "this command has lost the state's lock; it writes nothing more"
+        with store.lock("destroy", 0), pytest.raises(StateError) as caught:
+            writer.ensure_lineage()
+        assert caught.value.summary.startswith("this command has lost the state's lock to `destroy` on ")
+
+
+@pytest.mark.parametrize("doing", ["apply", locks.RECONCILING])
+def test_only_a_loop_is_asked_for_the_lock(store, url, doing) -> None:
+    """It can wait. A command that is at work is not told, and goes on to its end."""
+    database = store._writable()
+    with store.lock(doing, 0) as writer, open_store(url, wait=lambda _: None) as other:
+
+        def is_asked() -> bool:
+            with database.reading() as connection:
+                return locks.asked(connection, writer.lease)
+
+        assert not is_asked()
+        with pytest.raises(StateError) as caught, other.lock("apply", 0):
+            pass
+        assert (caught.value.code, is_asked()) == ("locked", False)
+        with pytest.raises(StateError), other.lock("apply", 1.0):
+            pass
+        assert is_asked() is (doing == locks.RECONCILING)
+
+
+def test_a_process_of_somebody_else_lives(monkeypatch) -> None:
+    """It is no error that it takes no signal of ours."""
+    pid = os.getpid()
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not locks.is_dead(pid, None)
+    assert not locks.is_dead(pid, locks.started_at(pid))
 
 
 def test_only_who_can_be_seen_to_be_dead_is() -> None:

@@ -11,8 +11,17 @@ import pytest
 
 from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import RankMount, VolumeWant
-from declarative.placement.types import VolumeAt
-from declarative.placement.volumes import MOST_OPTIONS, MOST_STEPS, Binding, Matching, are_too_few, bindings
+from declarative.placement.types import GONE, VolumeAt
+from declarative.placement.volumes import (
+    MOST_OPTIONS,
+    MOST_STEPS,
+    Binding,
+    Matching,
+    are_too_few,
+    bindings,
+    free_volumes,
+    mount_reason,
+)
 from declarative.planner.types import Plan
 from declarative.render.data import plan_json
 from tests.model import World
@@ -57,6 +66,70 @@ def place_of(found, rank):
 
 
 # ------------------------------------------------------------------------------------- where volumes are
+
+HERE = ("sky", "east", "za")
+AT = {
+    "free": VolumeAt(backend="sky", region="east", zone="za"),
+    "held": VolumeAt(backend="sky", region="east", zone=None),
+    "gone": VolumeAt(backend="sky", region="east", zone="za"),
+    "west": VolumeAt(backend="sky", region="west", zone=None),
+    "zb": VolumeAt(backend="sky", region="east", zone="zb"),
+    "sea": VolumeAt(backend="sea", region="east", zone="za"),
+}
+HELD = {"held": "rank/other-0", "gone": GONE}
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["free"], None),
+        (["held", "free"], None),
+        (["free", "none"], None),
+        (["held"], "volume-busy"),
+        (["gone"], "volume-gone"),
+        (["none"], "volume-missing"),
+        (["west"], "volume-elsewhere"),
+        (["zb"], "volume-elsewhere"),
+        (["sea"], "volume-elsewhere"),
+        (["west", "none"], "volume-missing"),
+        (["none", "gone"], "volume-gone"),
+        (["gone", "held"], "volume-busy"),
+        ([], "volume-elsewhere"),
+    ],
+)
+def test_why_a_mount_cannot_be_had(names, code):
+    """One that is held may be let go, and one that is gone may come back: both are milder than never."""
+    found = mount_reason([RankMount(path="/d", names=tuple(names), variable="D")], HERE, AT, HELD)
+    assert (found.code if found else None) == code
+    if found:
+        assert found.detail.startswith("/d: ")
+        assert found.detail.count(";") == max(0, len(names) - 1)
+
+
+def test_a_mount_that_can_never_be_had_is_named_before_one_that_is_held():
+    mounts = [
+        RankMount(path=f"/{name}", names=(name,), variable="D") for name in ("held", "gone", "west", "none")
+    ]
+    for count, path, code in (
+        (1, "/held", "volume-busy"),
+        (2, "/held", "volume-busy"),
+        (3, "/west", "volume-elsewhere"),
+    ):
+        found = mount_reason(mounts[:count], HERE, AT, HELD)
+        assert found is not None
+        assert (found.code, found.detail.partition(":")[0]) == (code, path)
+    gone = mount_reason(mounts[1:2], HERE, AT, HELD)
+    assert gone is not None
+    assert gone.code == "volume-gone"
+    assert mount_reason([], HERE, AT, HELD) is None
+
+
+def test_only_what_is_there_and_free_is_given():
+    mounts = [RankMount(path="/d", names=("none", "free", "held", "gone"), variable="D")]
+    assert free_volumes(mounts, AT, HELD) == [[("free", AT["free"])]]
+    binding = Binding(HERE, {"/d": "free"})
+    assert (binding.gives("free", HERE), binding.gives("held", HERE)) == (True, False)
+    assert not binding.gives("free", ("sky", "east", "zb"))
 
 
 def test_a_volume_that_is_missing():
