@@ -136,6 +136,29 @@ def test_a_change_of_its_declaration_is_no_request(words):
     assert not [a for a in plan.actions if a.address == DATA]
 
 
+def test_one_whose_time_of_clean_up_is_over_waits_as_any_other():
+    """It is not there to be deleted, and may come back with its content."""
+    cache = ({"name": "data", "auto_cleanup_duration": "1h", "prevent_destroy": False},)
+    world = World()
+    world.apply(world.plan(wanted(cache)))
+    world.end("train-0", RankState.SUCCEEDED)
+    world.settle()
+    world.now += 3600
+    assert ids(world.plan(wanted(cache))) == ["delete:volume/data"]
+    world.gone.add(DATA)
+    plan = world.plan(wanted(cache))
+    assert (ids(plan), [d.code for d in plan.diagnostics]) == ([], ["volume-gone"])
+
+
+def test_no_request_makes_an_adopted_one_anew():
+    adopted = ({"name": "data", "volume_id": "vol-1"},)
+    world = World()
+    world.apply(world.plan(wanted(adopted)))
+    world.gone.add(DATA)
+    plan = world.plan(wanted(adopted), requested=frozenset({"volume/data"}))
+    assert [d.code for d in plan.diagnostics] == ["protected"]
+
+
 def test_an_adopted_one_may_be_declared_as_another():
     world = World()
     adopted = {"name": "data", "volume_id": "vol-1"}

@@ -1,7 +1,10 @@
 """What is lost with a plan stands where it is lost, and what looks like a rename says how to keep it."""
 
+from dataclasses import replace
+
 import pytest
 
+from declarative.model.diagnostic import Span
 from declarative.model.status import RankState
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
@@ -56,6 +59,15 @@ def test_a_clean_up_says_it_too_and_an_attachment_who_uses_it():
     assert LOST in text(world.plan(wanted((cache,), (TRAIN,))))
     (loss,) = plan_json(brought((DATA,), (TRAIN,)).plan(wanted(())))["losses"]
     assert (loss["what"], loss["who"]) == ("its content (2GB, in use by task/train)", "task/train")
+
+
+def test_a_loss_is_where_its_volume_is_declared():
+    world, after = brought(), wanted(({**DATA, "size": "1GB"},))
+    after = replace(
+        after, places={"volume/data": Span(file="x.yaml", line=3, column=1, end_line=3, end_column=2)}
+    )
+    (loss,) = world.plan(after).losses
+    assert (loss.file, loss.line) == ("x.yaml", 3)
 
 
 def test_what_is_kept_or_adopted_is_no_loss():

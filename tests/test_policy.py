@@ -16,7 +16,8 @@ import pytest
 from declarative.cli.session import Allowed
 from declarative.language.loader.project import find_policy, read_policy
 from declarative.model.diagnostic import InvalidError
-from declarative.model.spec.policy import OperatorPolicy
+from declarative.model.schema import BadValueError
+from declarative.model.spec.policy import OperatorPolicy, PlanKey
 from declarative.store import StateError
 from declarative.store.postgres import target_of, trusted
 from tests.cli import Project, fleet
@@ -250,10 +251,26 @@ def test_who_may_be_given_what() -> None:
     assert OperatorPolicy().refused_variable("ec2", "AWS_ACCESS_KEY_ID") is None
     assert OperatorPolicy().refused_variable("openstack", "AWS_ACCESS_KEY_ID")
     assert OperatorPolicy().refused_variable("linode", "LINODE_TOKEN") is None
+    assert OperatorPolicy().refused_variable("my-cloud", "MY_CLOUD_TOKEN") is None
+    assert OperatorPolicy().refused_variable("my-cloud", "MY-CLOUD_TOKEN")
     for good in ("https://x", "http://127.0.0.1:1", "http://[::1]:1", "http://localhost"):
         assert OperatorPolicy().refused_endpoint(good) is None
     for bad in ("http://x", "http://127.0.0.1.x", "http://localhost.x"):
         assert OperatorPolicy().refused_endpoint(bad)
+    listed = OperatorPolicy(endpoints=("https://*.lab", "http://old.lab/"))
+    for good in ("https://a.lab", "https://a.lab/", "http://old.lab"):
+        assert listed.refused_endpoint(good) is None
+    for bad in ("https://a.labs", "http://a.lab", "http://127.0.0.1"):
+        assert listed.refused_endpoint(bad) == "the operator's policy does not allow this `endpoint`"
+
+
+@pytest.mark.parametrize(
+    "value", [3, None, ["ssh-ed25519 AAAA"], "ssh-ed25519 AAAA", "ssh-ed25519 " + "A" * 68]
+)
+def test_what_is_no_public_key_is_refused_without_showing_it(value: Any) -> None:
+    with pytest.raises(BadValueError) as caught:
+        PlanKey.parse(value)
+    assert caught.value.summary == "this is not a public Ed25519 key"
 
 
 def test_a_policys_list_of_credentials_is_the_whole_list() -> None:

@@ -5,15 +5,23 @@ in the loop, whatever led to it.
 `test_laws` has the law for volumes.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from declarative.model.inputs import VolumeInputs
+from declarative.model.spec.project import Moves
 from declarative.model.spec.reconcile import Cause
+from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
+from declarative.placement.types import PlacementOutcome
+from declarative.planner.inventory import Inventory
 from declarative.planner.limits import limited
 from declarative.planner.permit import causes_of
 from declarative.planner.types import Op
+from declarative.planner.volumes import _shrunk, cleaned, judge_all
 from tests.cli import Project, fleet, task
 from tests.model import World
 from tests.model import project as declared
@@ -46,6 +54,33 @@ def brought(desired):
 
 # ----------------------------------------------------------------------------------------------- volumes
 
+DISK = Address("volume", "data")
+
+
+@pytest.mark.parametrize("words", [{"region": "far"}, {"size": "3GB"}, None])
+def test_a_volume_that_ranks_hold_only_changes_in_place(words):
+    """It is neither made anew nor deleted; what can change goes on."""
+    world = brought(with_volume(FREE))
+    desired = with_volume(words and {**FREE, **words})
+    pinned, _ = judge_all(desired, world.state(), Inventory(), destroy=False, pinned=frozenset({DISK}))
+    found = pinned["data"]
+    assert (found.deletes, found.makes, found.updates) == (False, False, words == {"size": "3GB"})
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_volume_that_a_rank_keeps_is_made_anew_at_once(held):
+    """Another one waits for its next rank."""
+    cache = {**FREE, "auto_cleanup_duration": "1h"}
+    desired = with_volume(cache, tasks=[MOUNTS])
+    world = brought(desired)
+    given: Any = {"destroy": False, "requested": {"volume/data"}}
+    decisions, _ = judge_all(desired, world.state(), Inventory(), **given)
+    freed = () if held else ("fill-0",)
+    more = {"freed": freed, "now": world.now, "aside": ()}
+    found = cleaned(desired, world.state(), decisions, PlacementOutcome(), **more)["data"]
+    assert (found.replaced, found.unused) == (True, not held)
+
+
 REPLACES = [
     ({"region": "far"}, frozenset(), "`region` changed"),
     ({"size": "1GB"}, frozenset(), "`size` changed"),
@@ -53,6 +88,33 @@ REPLACES = [
     ({"volume_type": "fast"}, frozenset(), "`volume_type` changed"),
     ({}, frozenset({"volume/data"}), "`--replace`"),
 ]
+
+
+def test_a_zone_that_was_chosen_with_the_first_rank_stays():
+    """It is no change that the declaration does not name it; in another region it is another volume's."""
+    world = brought(with_volume({**FREE, "availability_zone": "z"}))
+    assert ids(world.plan(with_volume(FREE))) == []
+    moved = world.plan(with_volume({**FREE, "region": "far"}))
+    (made,) = moved.of(Op.CREATE, "volume")
+    assert made.typed.zone is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "smaller"),
+    [
+        ("2GB", "1GB", True),
+        ("1GB", "1GB", False),
+        ("1GB", "2GB", False),
+        (None, "1GB", False),
+        ("1GB", None, False),
+    ],
+)
+def test_an_adopted_volume_need_not_say_its_size(before, after, smaller):
+    """Without both sizes nothing shrinks."""
+    sizes = [
+        VolumeInputs(backend="local", region="local", volume_id="v", size=size) for size in (before, after)
+    ]
+    assert _shrunk(*sizes) is smaller
 
 
 @pytest.mark.parametrize(("words", "requested", "why"), REPLACES)
@@ -108,6 +170,21 @@ def test_a_shorter_cleanup_counts_from_its_apply_too():
     assert ids(world.plan(shorter)) == []
     world.now += 1
     assert ids(world.plan(shorter)) == ["delete:volume/data"]
+
+
+def test_a_protection_that_ends_is_not_used_for_a_clean_up():
+    """The plan that ends it only records that, though no declaration has both."""
+    free = with_volume({**FREE, "auto_cleanup_duration": "1h"}, tasks=[MOUNTS])
+    world = brought(free)
+    world.end("fill-0", RankState.SUCCEEDED)
+    world.settle()
+    world.now += 3600
+    disk = world.records[DISK]
+    world.records[DISK] = replace(disk, inputs={**disk.inputs, "prevent_destroy": True})
+    plan = world.plan(free)
+    assert ids(plan) == ["update:volume/data"]
+    world.apply(plan)
+    assert ids(world.plan(free)) == ["delete:volume/data"]
 
 
 MOUNTS = {"name": "fill", "resources": {"cpu": "1.."}, "mounts": {"/d": "data"}}
@@ -225,6 +302,68 @@ def idle_too_long(world):
 def failed(world):
     world.sick["pair-1"] = NodeState.FAILED
     return {}, frozenset()
+
+
+def refusals(plan):
+    return [(d.address, d.summary, d.hint) for d in plan.diagnostics if d.code == "protected"]
+
+
+@pytest.mark.parametrize(
+    ("words", "requested", "why"),
+    [
+        (None, (), "its fleet is not declared any more"),
+        ({"env": {"A": "1"}}, (), "`env` changed"),
+        ({}, ("node/pair-0", "node/pair-1"), "`--replace`"),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_protected_fleet_keeps_its_nodes(words, requested, why, before):
+    """As it is declared now; as it was recorded, if it is declared no more."""
+    world = brought(declared(fleets=[{**PAIR, "prevent_destroy": before}]))
+    fleets = [] if words is None else [{**PAIR, **words, "prevent_destroy": True}]
+    found = refusals(world.plan(declared(fleets=fleets), requested=frozenset(requested)))
+    kept = before or words is not None
+    assert [address for address, _, _ in found] == (["node/pair-0", "node/pair-1"] if kept else [])
+    for address, summary, _ in found:
+        assert summary == f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true"
+
+
+def test_no_error_is_about_what_destroy_leaves_or_what_is_only_let_go():
+    kept = {**PAIR, "prevent_destroy": True}
+    world = brought(declared(fleets=[kept]))
+    assert refusals(world.plan(declared(), destroy=True)) == []
+    assert refusals(world.plan(declared(fleets=[kept]))) == []
+    for node in world.of("node"):
+        adopted = {**node.inputs, "host": {"instance_id": f"i-{node.address.name}"}}
+        world.records[node.address] = Record(address=node.address, backend=node.backend, inputs=adopted)
+    assert refusals(world.plan(declared())) == []
+
+
+@pytest.mark.parametrize("count", [None, 1, 3])
+def test_a_protected_volume_that_is_declared_no_more_is_kept(count):
+    """One without a number has no others of its name; a wrong `moved` is corrected first."""
+    words = DATA if count is None else {**DATA, "count": count}
+    world = brought(with_volume(words))
+    names = ["volume/data"] if count is None else [f"volume/data-{i}" for i in range(count)]
+    found = refusals(world.plan(with_volume(None)))
+    assert [address for address, _, _ in found] == names
+    whole = "volume/data" if count != 1 else "volume/data-0"
+    for address, summary, hint in found:
+        assert summary == f"{address} would be deleted, but its `prevent_destroy` is true"
+        assert f"`removed: [{{from: {whole}, destroy: false}}]` to keep what is in it" in hint
+    desired = with_volume(None, tasks=())
+    moved = Moves.parse([{"from": "volume/old", "to": "volume/data"}])
+    desired = replace(desired, project=replace(desired.project, moved=moved))
+    for _, _, hint in refusals(world.plan(desired)):
+        assert hint.startswith("`moved` renames it to `volume/data`")
+        assert (
+            "which is not declared: correct that `to`. If it is to go, write in the `project` document"
+            in hint
+        )
+    near = replace(with_volume({**DATA, "name": "dataa"}), project=desired.project)
+    for _, _, hint in refusals(world.plan(near)):
+        assert "which is not declared: did you mean `volume/dataa`" in hint
+        assert "? If it is to go, write" in hint
 
 
 WAYS = {

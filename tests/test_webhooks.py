@@ -11,10 +11,15 @@ import sqlite3
 import threading
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from declarative.cli.events import targets
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.spec import Name
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.serve import webhooks
@@ -457,6 +462,59 @@ def test_two_hooks_have_two_names_and_variables_are_the_hooks_own(project, recei
     refused = project.run("events", "--deliver", env=clear, code=1).err
     assert "is not allowed" in refused
     assert "example.com" not in refused
+
+
+WELL = {"NOTIFY_OPS_URL": "https://example.com/x", "NOTIFY_OPS_SECRET": SECRET}
+ONE = {"url": "NOTIFY_OPS_URL", "secret": "NOTIFY_OPS_SECRET"}
+
+
+def targets_of(monkeypatch, *hooks, policy=None, **environment):
+    """The usable webhooks of these, as (name, URL, secret), and the codes and words of what others lack."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    project = SimpleNamespace(notify=[Notify(name=Name(f"h{i}"), **words) for i, words in enumerate(hooks)])
+    session: Any = SimpleNamespace(
+        policy=lambda: policy or OperatorPolicy(), current=SimpleNamespace(project=project)
+    )
+    found, faults = targets(session)
+    return [(t.hook.name, t.url, t.secret) for t in found], [(f.code, f.summary) for f in faults]
+
+
+def test_a_hook_has_its_url_and_its_secret(monkeypatch):
+    """Whichever hooks beside it lack something."""
+    alone = {"url": "NOTIFY_OPS_URL"}
+    found, faults = targets_of(monkeypatch, ONE, {"url": "NOTIFY_NO_URL"}, alone, **WELL)
+    assert found == [("h0", WELL["NOTIFY_OPS_URL"], SECRET), ("h2", WELL["NOTIFY_OPS_URL"], None)]
+    assert faults == [("missing-env", "webhook h1 needs `NOTIFY_NO_URL`, and it is not set")]
+
+
+@pytest.mark.parametrize(
+    ("change", "environment", "said"),
+    [
+        (
+            {"secret": "NOTIFY_NO_SECRET"},
+            {},
+            ("missing-env", "webhook h0 needs `NOTIFY_NO_SECRET`, and it is"),
+        ),
+        ({}, {"NOTIFY_OPS_SECRET": ""}, ("missing-env", "webhook h0 needs `NOTIFY_OPS_SECRET`, and it is")),
+        ({"secret": "NOTIFY_OTHER_SECRET"}, {}, ("bad-credential", "webhook h0 may not have the secret")),
+        (
+            {"secret": "OPS_SECRET"},
+            {},
+            ("bad-credential", "webhook h0 may not have the variable `OPS_SECRET`"),
+        ),
+        ({"url": "OPS_URL"}, {}, ("bad-credential", "webhook h0 may not have the variable `OPS_URL`")),
+        (
+            {},
+            {"NOTIFY_OPS_URL": "http://example.com"},
+            ("bad-credential", "the URL of webhook h0, in `NOTIFY_"),
+        ),
+    ],
+)
+def test_what_a_hook_may_not_have_it_does_not_get(monkeypatch, change, environment, said):
+    more = {"NOTIFY_OTHER_SECRET": "x", "OPS_SECRET": "y", "OPS_URL": "https://example.com"}
+    found, ((code, summary),) = targets_of(monkeypatch, {**ONE, **change}, **{**WELL, **more, **environment})
+    assert (found, code, summary.startswith(said[1])) == ([], said[0], True)
 
 
 @pytest.mark.parametrize(
