@@ -436,6 +436,36 @@ def test_only_a_loop_is_asked_for_the_lock(store, url, doing) -> None:
         assert is_asked() is (doing == locks.RECONCILING)
 
 
+def test_a_lease_of_this_host_ends_by_a_clock_that_nobody_sets(monkeypatch) -> None:
+    pid = os.getpid()
+    info = locks.LockInfo(
+        owner="x",
+        host="h",
+        place=locks.place(),
+        pid=pid,
+        doing="apply",
+        since=0.0,
+        expires=0.0,
+        fence=1,
+        ends=50.0,
+    )
+    for now, over in ((49.0, False), (50.0, True), (51.0, True)):
+        monkeypatch.setattr(locks, "boottime", lambda now=now: now)
+        assert info.lapsed(1.0) is over
+
+
+def test_who_asks_at_once_has_asked(tmp_path) -> None:
+    """At the second at which the lock was taken, too; not who asked the holder before."""
+    now = [1000.0]
+    with open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: now[0]) as store:
+        database = store._writable()
+        with store.lock("reconcile", 0) as writer:
+            locks.ask(database)
+            with database.reading() as connection:
+                assert locks.asked(connection, writer.lease)
+                assert not locks.asked(connection, replace(writer.lease, since=1000.5))
+
+
 def test_a_process_of_somebody_else_lives(monkeypatch) -> None:
     """It is no error that it takes no signal of ours."""
     pid = os.getpid()
@@ -467,7 +497,8 @@ def test_only_who_can_be_seen_to_be_dead_is() -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     assert replace(info, pid=dead.pid).lapsed(99.0)
-    assert not replace(info, pid=dead.pid, place="another/boot").lapsed(99.0)
+    away = replace(info, pid=dead.pid, place="another/boot")
+    assert [away.lapsed(at) for at in (99.0, 100.0, 101.0)] == [False, True, True]
     if info.started is not None:
         assert replace(info, started="1").lapsed(99.0), "another process has its pid now"
 

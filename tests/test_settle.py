@@ -24,6 +24,7 @@ from declarative.apply.settle import (
     _is_over,
     _stop_lost,
     check_vanished,
+    free,
     recover,
     release_ended,
 )
@@ -220,7 +221,10 @@ def test_a_thing_is_found_by_the_token_of_its_call() -> None:
     assert asked(state, create, thing(NODE, of_node(), "another")) == Resolution(intent=create)
     made = asked(state, create, thing(NODE, of_node())).record
     assert made is not None
-    assert (made.inputs, made.outputs["id"], made.generation) == (of_node(), "i-1", 2)
+    assert (made.inputs, made.outputs, made.generation) == (of_node(), {"id": "i-1"}, 2)
+    tagged = asked(state, create, thing(NODE, of_node(price=2.0))).record
+    assert tagged is not None
+    assert tagged.inputs == of_node(price=2.0)
     unknown = asked(state, create, thing(NODE, {}, known=False)).record
     assert unknown is not None
     assert unknown.inputs == of_node()
@@ -267,9 +271,10 @@ def test_a_start_is_done_if_its_node_knows_of_it() -> None:
 
 @pytest.mark.parametrize("state", RankState)
 def test_what_an_ended_rank_held_is_given_back(writer: Writer, state: RankState) -> None:
-    """And the time at which a failure was noticed is kept, once."""
+    """And the time at which a failure was noticed is kept, once. It was seen, and changes no plan."""
     lived(writer, rank=state)
     cloud: Any = Cloud()
+    serial = writer.state().serial
     for at in (NOW, NOW + 60):
         release_ended(writer, cloud, lambda at=at: at)  # type: ignore[misc]
         known = writer.state()
@@ -277,6 +282,17 @@ def test_what_an_ended_rank_held_is_given_back(writer: Writer, state: RankState)
         bad = state in (RankState.FAILED, RankState.LOST)
         assert known.records[RANK].outputs.get(NOTICED) == (NOW if bad else None)
     assert cloud.asked == ([("delete", str(HELD))] if state.ended else [])
+    assert writer.state().serial == serial
+
+
+def test_what_a_command_frees_is_a_change(writer: Writer) -> None:
+    lived(writer, rank=RankState.SUCCEEDED)
+    state = writer.state()
+    place = state.records[PLACE]
+    writer.set_needs(RANK, ())
+    free(writer, Cloud(), state, place, lambda: NOW)  # type: ignore[arg-type]
+    assert PLACE not in writer.state().records
+    assert writer.state().serial > state.serial
 
 
 @pytest.mark.parametrize(
@@ -364,6 +380,10 @@ def returned(rank: str = "train-0") -> Orphan:
 
 
 READY = {"gpu-0": Readiness(state=NodeState.READY)}
+ALIKE = Orphan(
+    backend="aws",
+    thing=Thing(address=Address("volume", "train-0"), token="t", inputs={}, outputs={}, known=False),
+)
 RUNS = Orphan(backend="aws", thing=Thing(address=RANK, token="t", inputs={}, outputs={}, known=False))
 
 
@@ -376,10 +396,21 @@ RUNS = Orphan(backend="aws", thing=Thing(address=RANK, token="t", inputs={}, out
         (True, [returned(), RUNS], READY, False),
         (True, [returned()], {}, False),
         (True, [returned()], {"gpu-0": Readiness(state=NodeState.UNREACHABLE)}, False),
+        (True, [ALIKE, returned()], READY, True),
         (True, [RUNS], READY, False),
         (True, [], READY, False),
     ],
-    ids=["ended", "runs", "unrecorded", "runs unrecorded", "unseen", "silent", "no attachment", "nothing"],
+    ids=[
+        "ended",
+        "runs",
+        "unrecorded",
+        "runs unrecorded",
+        "unseen",
+        "silent",
+        "alike",
+        "no attachment",
+        "nothing",
+    ],
 )
 def test_a_volume_that_comes_back_is_taken_off_a_rank_that_has_ended(
     writer: Writer, ended: bool, orphans: list[Orphan], readiness: dict[str, Readiness], off: bool

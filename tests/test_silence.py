@@ -231,4 +231,12 @@ def test_without_the_key_a_plan_takes_a_node_for_what_is_recorded(recorded):
     counts = (recorded, "so it was") if known else (NodeState.READY, None)
     assert counts == (looked.readiness["gpu-0"].state, looked.readiness["gpu-0"].reason)
     assert looked.readiness["gpu-1"] == READY
+    sick = Readiness(state=NodeState.NOT_READY, reason="sick")
+    seen_all = BackendLook(readiness={"gpu-0": sick, "gpu-1": sick})
+    _go_by_the_record(nodes, "aws", seen_all)
+    assert seen_all.readiness == {"gpu-0": sick, "gpu-1": sick}
+    assert seen_all.diagnostics == []
+    asked = seen_all.answering([node(0), node(1), node(2)], (NodeState.NOT_READY,))
+    assert [n.address.name for n in asked] == ["gpu-2"]  # of which nothing was seen
+    assert len(seen_all.answering([node(0)], (NodeState.READY,))) == 1
     assert [(d.code, d.severity) for d in looked.diagnostics] == [("no-node-key", Severity.WARNING)]
