@@ -102,7 +102,7 @@ def writer(tmp_path: Any) -> Iterator[Writer]:
 
 def record(address: Address, inputs: Mapping[str, Any], *needs: Address, **outputs: Any) -> Record:
     return Record(
-        address=address, backend="aws", inputs=inputs, outputs=outputs, needs=frozenset(needs), generation=1
+        address=address, backend="local", inputs=inputs, outputs=outputs, needs=frozenset(needs), generation=1
     )
 
 
@@ -131,18 +131,18 @@ def seen(*resolutions: Resolution, orphans: Sequence[Orphan] = (), **more: Any) 
 
 def test_what_was_found_is_recorded_and_ends_its_intent(writer: Writer) -> None:
     """A node is idle since its call began, and a rank is as it was seen."""
-    intent = writer.begin("create", NODE, "aws", of_node())
+    intent = writer.begin("create", NODE, "local", of_node())
     made = record(NODE, of_node(), id="i-1")
     recover(writer, seen(Resolution(intent=aged(intent, 60.0), record=made)), NOW)
     state = writer.state()
     assert (state.intents, state.records[NODE].outputs) == ((), {"id": "i-1"})
     assert state.idle_since == {"gpu-0": NOW - 60.0}
-    disk = writer.begin("create", DISK, "aws", of_volume())
+    disk = writer.begin("create", DISK, "local", of_volume())
     status = RankStatus(state=RankState.RUNNING, started_at=1.0)
     recover(writer, seen(Resolution(intent=aged(disk, 60.0), record=record(DISK, of_volume()))), NOW)
     place = record(PLACE, of_reservation("train-0", "gpu-0", 0, total=1), NODE)
     writer.reserve(place, "gpu-0", (0,))
-    started = writer.begin("create", RANK, "aws", OF_RANK, (PLACE,))
+    started = writer.begin("create", RANK, "local", OF_RANK, (PLACE,))
     recover(writer, seen(Resolution(intent=started, record=record(RANK, OF_RANK, PLACE), status=status)), NOW)
     state = writer.state()
     assert (state.intents, state.ranks, {*state.records}) == (
@@ -156,7 +156,7 @@ def test_what_was_found_is_recorded_and_ends_its_intent(writer: Writer) -> None:
 def test_what_is_gone_is_forgotten_and_what_was_not_done_is_as_before(writer: Writer) -> None:
     writer.adopt(record(NODE, of_node()))
     for gone in (False, True):
-        intent = writer.begin("delete", NODE, "aws", of_node())
+        intent = writer.begin("delete", NODE, "local", of_node())
         recover(writer, seen(Resolution(intent=intent, gone=gone)), NOW)
         state = writer.state()
         assert (state.intents, NODE in state.records) == ((), not gone)
@@ -168,7 +168,7 @@ def test_what_is_gone_is_forgotten_and_what_was_not_done_is_as_before(writer: Wr
 def test_a_create_that_may_still_come_stays_open(writer: Writer, seconds: float | None, open_: bool) -> None:
     """Its token is used again. Only a node's needs to be cleared up once it is over."""
     for address, inputs in ((NODE, of_node()), (DISK, of_volume())):
-        intent = writer.begin("create", address, "aws", inputs)
+        intent = writer.begin("create", address, "local", inputs)
         resolution = Resolution(intent=aged(intent, seconds))
         assert _is_over(resolution, NOW) is (address == NODE and not open_)
         recover(writer, seen(resolution), NOW)
@@ -182,7 +182,7 @@ def test_a_create_that_may_still_come_stays_open(writer: Writer, seconds: float 
 
 def test_a_change_that_was_not_made_will_not_come(writer: Writer) -> None:
     writer.adopt(record(NODE, of_node()))
-    intent = writer.begin("update", NODE, "aws", of_node(tags={"a": "b"}))
+    intent = writer.begin("update", NODE, "local", of_node(tags={"a": "b"}))
     recover(writer, seen(Resolution(intent=intent)), NOW)
     assert writer.state().intents == ()
 
@@ -190,7 +190,7 @@ def test_a_change_that_was_not_made_will_not_come(writer: Writer) -> None:
 @pytest.mark.parametrize("held", [True, False])
 def test_a_start_may_come_as_long_as_its_blocks_are_held(writer: Writer, held: bool) -> None:
     lived(writer, rank=None)
-    intent = writer.begin("create", RANK, "aws", OF_RANK, (PLACE, HELD))
+    intent = writer.begin("create", RANK, "local", OF_RANK, (PLACE, HELD))
     if not held:
         intent = replace(intent, address=Address("rank", "other-0"))
     recover(writer, seen(Resolution(intent=intent)), NOW)
@@ -207,7 +207,9 @@ def asked(state: State, intent: Intent, *things: Thing, **statuses: RankStatus) 
 
 
 def intent_of(op: str, address: Address, inputs: Mapping[str, Any], **more: Any) -> Intent:
-    return Intent(id=1, op=op, address=address, backend="aws", generation=2, token="t", inputs=inputs, **more)
+    return Intent(
+        id=1, op=op, address=address, backend="local", generation=2, token="t", inputs=inputs, **more
+    )
 
 
 def thing(address: Address, inputs: Mapping[str, Any], token: str = "t", **more: Any) -> Thing:
@@ -225,6 +227,10 @@ def test_a_thing_is_found_by_the_token_of_its_call() -> None:
     tagged = asked(state, create, thing(NODE, of_node(price=2.0))).record
     assert tagged is not None
     assert tagged.inputs == of_node(price=2.0)
+    former = State(lineage="l", records={NODE: record(NODE, of_node(), DISK)})
+    anew = asked(former, create, thing(NODE, of_node())).record
+    assert anew is not None
+    assert anew.needs == frozenset()
     unknown = asked(state, create, thing(NODE, {}, known=False)).record
     assert unknown is not None
     assert unknown.inputs == of_node()
@@ -369,22 +375,25 @@ def test_a_lost_volume_stays_with_what_was_started_on_it(writer: Writer) -> None
 
 
 def test_a_lost_volume_is_taken_off_what_was_not_started(writer: Writer) -> None:
+    """That was only seen, and changes no plan."""
     lived(writer, rank=None)
+    serial = writer.state().serial
     _forget(writer, seen(gone=frozenset({DISK})), writer.state(), lambda: NOW)
     assert {*writer.state().records} == {NODE, DISK, PLACE}
+    assert writer.state().serial == serial
 
 
 def returned(rank: str = "train-0") -> Orphan:
     inputs = of_attachment(rank, "gpu-0", "data")
-    return Orphan(backend="aws", thing=Thing(address=HELD, token="t", inputs=inputs, outputs={"id": "a"}))
+    return Orphan(backend="local", thing=Thing(address=HELD, token="t", inputs=inputs, outputs={"id": "a"}))
 
 
 READY = {"gpu-0": Readiness(state=NodeState.READY)}
 ALIKE = Orphan(
-    backend="aws",
+    backend="local",
     thing=Thing(address=Address("volume", "train-0"), token="t", inputs={}, outputs={}, known=False),
 )
-RUNS = Orphan(backend="aws", thing=Thing(address=RANK, token="t", inputs={}, outputs={}, known=False))
+RUNS = Orphan(backend="local", thing=Thing(address=RANK, token="t", inputs={}, outputs={}, known=False))
 
 
 @pytest.mark.parametrize(
