@@ -21,7 +21,6 @@ from providers.runner import RunnerError
 from providers.ssh import scripts
 from providers.ssh.claims import Claim, Claims, Found, Volumes, found_in
 from providers.ssh.host import Host
-from providers.ssh.provider import _declared
 from providers.ssh.transport import NOT_FOUND
 from providers.transport import ConnectionLost, Finished, LocalTransport
 from tests.model import of_attachment, of_node, of_volume
@@ -386,9 +385,3 @@ def test_an_answer_that_was_cut_off_is_a_lost_answer(root: Path) -> None:
     for odd in (b"claim 1\n", b"claim one 0\n", b"claim 1 0 0\n"):
         with pytest.raises(ConnectionLost):
             found_in(b"FLEETFORM-VOLUMES\n" + odd + b"xFLEETFORM-END\n", at, str(root))
-
-
-def test_declared_resources_of_a_host_count() -> None:
-    """Those that are a shape are taken as they are, and none at all are none."""
-    assert _declared({"resources": {"cpu": 4}}) == {"cpu": 4}
-    assert _declared({}) == {}
