@@ -491,19 +491,18 @@ def test_a_hook_has_its_url_and_its_secret(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "environment", "said"),
     [
-        (
-            {"secret": "NOTIFY_NO_SECRET"},
-            {},
-            ("missing-env", "webhook h0 needs `NOTIFY_NO_SECRET`, and it is"),
-        ),
+        ({"secret": "NOTIFY_OPS_KEY"}, {}, ("missing-env", "webhook h0 needs `NOTIFY_OPS_KEY`, and it is")),
         ({}, {"NOTIFY_OPS_SECRET": ""}, ("missing-env", "webhook h0 needs `NOTIFY_OPS_SECRET`, and it is")),
-        ({"secret": "NOTIFY_OTHER_SECRET"}, {}, ("bad-credential", "webhook h0 may not have the secret")),
         (
-            {"secret": "OPS_SECRET"},
+            {"url": "OPS_URL", "secret": "OPS_SECRET"},
             {},
             ("bad-credential", "webhook h0 may not have the variable `OPS_SECRET`"),
         ),
-        ({"url": "OPS_URL"}, {}, ("bad-credential", "webhook h0 may not have the variable `OPS_URL`")),
+        (
+            {"url": "LAB_URL", "secret": None},
+            {},
+            ("bad-credential", "webhook h0 may not have the variable `LAB_URL`"),
+        ),
         (
             {},
             {"NOTIFY_OPS_URL": "http://example.com"},
@@ -512,8 +511,11 @@ def test_a_hook_has_its_url_and_its_secret(monkeypatch):
     ],
 )
 def test_what_a_hook_may_not_have_it_does_not_get(monkeypatch, change, environment, said):
-    more = {"NOTIFY_OTHER_SECRET": "x", "OPS_SECRET": "y", "OPS_URL": "https://example.com"}
-    found, ((code, summary),) = targets_of(monkeypatch, {**ONE, **change}, **{**WELL, **more, **environment})
+    """The operator lets hooks have `OPS_URL`, besides those of their own."""
+    more = {"OPS_SECRET": "y", "OPS_URL": "https://example.com", "LAB_URL": "https://example.com"}
+    policy = OperatorPolicy(more_variables=("OPS_URL",))
+    given = {**WELL, **more, **environment}
+    found, ((code, summary),) = targets_of(monkeypatch, {**ONE, **change}, policy=policy, **given)
     assert (found, code, summary.startswith(said[1])) == ([], said[0], True)
 
 

@@ -239,6 +239,7 @@ class Reach:
 
 def _enter(copies: Any) -> None:
     os.chdir(copies.get())
+    _empty_tmp()
 
 
 def _run_tests(tests: Sequence[str], seconds: float | None) -> tuple[int | None, str]:
@@ -250,7 +251,7 @@ def _run_tests(tests: Sequence[str], seconds: float | None) -> tuple[int | None,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**ENVIRONMENT, "TMPDIR": str(Path("tmp").absolute())},
+        env={**ENVIRONMENT, "TMPDIR": str(_tmp())},
     ) as process:
         try:
             out, _ = process.communicate(timeout=seconds)
@@ -262,9 +263,14 @@ def _run_tests(tests: Sequence[str], seconds: float | None) -> tuple[int | None,
     return process.returncode, out
 
 
+def _tmp() -> Path:
+    """For the files of tests, which are in no repository."""
+    return Path(f"{Path.cwd()}.tmp")
+
+
 def _empty_tmp() -> None:
-    shutil.rmtree("tmp", ignore_errors=True)
-    Path("tmp").mkdir(mode=0o711, exist_ok=True)
+    shutil.rmtree(_tmp(), ignore_errors=True)
+    _tmp().mkdir(mode=0o711, exist_ok=True)
 
 
 def _run_chosen(chosen: Sequence[str], seconds: float | None) -> tuple[int | None, str]:
@@ -304,7 +310,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**ENVIRONMENT, SERVES: f"{asks} {answers}", "TMPDIR": str(Path("tmp").absolute())},
+                env={**ENVIRONMENT, SERVES: f"{asks} {answers}", "TMPDIR": str(_tmp())},
                 pass_fds=(asks, answers),
                 start_new_session=True,
             )
@@ -440,7 +446,6 @@ def _copy(copy: Path) -> None:
     subprocess.run(["./dev", "setup"], cwd=copy, check=True)
     shutil.rmtree(copy / REACHED, ignore_errors=True)
     (copy / REACHED).mkdir()
-    (copy / "tmp").mkdir(mode=0o711, exist_ok=True)
     (packages,) = copy.glob(".venv/lib/python*/site-packages")
     shutil.copy(HERE / "reached.py", packages)
     (packages / "reached.pth").write_text("import reached\n")
