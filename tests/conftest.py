@@ -24,6 +24,9 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# The scripts of hosts run here, too, in folders below /tmp: no rule for them gets into this machine's /etc.
+os.environ["FLEETFORM_TMPFILES_DIR"] = "/nonexistent"
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -184,6 +184,23 @@ def test_a_script_is_not_put_through_a_link(tmp_path):
     assert done.stdout.startswith(b"FLEETFORM-ERR unwritable")
 
 
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="no systemd-tmpfiles here")
+def test_a_new_folder_in_tmp_is_excluded_from_cleaning(tmp_path, monkeypatch):
+    """By a rule that names it, where we may write one."""
+    rules, root = tmp_path / "tmpfiles.d", Path("/var/tmp") / f"fleetform-test-{os.getpid()}"
+    rules.mkdir()
+    none = hashlib.sha256(b"").hexdigest()
+    argv = ["sh", "-c", scripts.text("put.sh"), "sh", str(root), "x.sh", "0", none]
+    try:
+        for folder, count in (("/nonexistent", 0), (str(rules), 1)):
+            monkeypatch.setenv("FLEETFORM_TMPFILES_DIR", folder)
+            subprocess.run([*argv, "own"], capture_output=True, check=True)
+            assert [p.read_text().splitlines()[-1] for p in rules.iterdir()] == [f"x {root}"] * count
+            shutil.rmtree(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
 @pytest.mark.parametrize("name", ["enter.sh", "put.sh", "probe.sh", "claim.sh", "epoch.sh"])
 def test_scripts_are_posix(name):
     for shell in SHELLS[:3]:

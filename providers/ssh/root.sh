@@ -94,10 +94,10 @@ LINES
   /tmp/*) by=/tmp ;; /var/tmp/*) by=/var/tmp ;; /run/*) by=/run ;; /dev/shm/*) by=/dev/shm ;;
   esac
 }
-may_exclude() { # FOLDER: whether we may have systemd-tmpfiles leave it alone; sets conf, the file that says so
-  conf=/etc/tmpfiles.d/fleetform$(printf %s "$1" | tr / -).conf
+may_exclude() { # FOLDER: whether we may have systemd-tmpfiles leave it alone; sets conf, the file that says so (another folder is for tests)
+  conf=${FLEETFORM_TMPFILES_DIR:-/etc/tmpfiles.d}/fleetform$(printf %s "$1" | tr / -).conf
   case $1 in *[!A-Za-z0-9/._-]*) return 1 ;; esac
-  [ -w /etc/tmpfiles.d ] && command -v systemd-tmpfiles >/dev/null
+  [ -w "${conf%/*}" ] && command -v systemd-tmpfiles >/dev/null
 }
 exclude() { # FOLDER, after `may_exclude`
   { printf '# Data of volumes and exit codes of fleetform lie here.\nx %s\n' "$1" >"$conf.new" && chmod 644 "$conf.new" &&
