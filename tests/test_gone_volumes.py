@@ -150,6 +150,18 @@ def test_one_whose_time_of_clean_up_is_over_waits_as_any_other():
     assert (ids(plan), [d.code for d in plan.diagnostics]) == ([], ["volume-gone"])
 
 
+def test_a_protection_keeps_nothing_of_what_is_gone():
+    """Who asks for a new one gets it."""
+    kept = ({"name": "data", "prevent_destroy": True},)
+    world = World()
+    world.apply(world.plan(wanted(kept, retry=True)))
+    world.gone.add(DATA)
+    world.end("train-0", RankState.FAILED)
+    plan = world.plan(wanted(kept, retry=True), requested=frozenset({"volume/data"}))
+    assert [d.code for d in plan.diagnostics if d.code == "protected"] == []
+    assert "create:volume/data" in ids(plan)
+
+
 def test_no_request_makes_an_adopted_one_anew():
     adopted = ({"name": "data", "volume_id": "vol-1"},)
     world = World()

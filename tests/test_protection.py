@@ -55,6 +55,8 @@ def brought(desired):
 # ----------------------------------------------------------------------------------------------- volumes
 
 DISK = Address("volume", "data")
+TAKEN = {"name": "data", "volume_id": "v"}
+ADOPTED = "volume/data is one that was adopted: it cannot be made anew"
 
 
 @pytest.mark.parametrize("words", [{"region": "far"}, {"size": "3GB"}, None])
@@ -115,6 +117,32 @@ def test_an_adopted_volume_need_not_say_its_size(before, after, smaller):
         VolumeInputs(backend="local", region="local", volume_id="v", size=size) for size in (before, after)
     ]
     assert _shrunk(*sizes) is smaller
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            DATA,
+            DATA,
+            "volume/data would be made anew (`--replace`), empty, but its `prevent_destroy` is true",
+        ),
+        (
+            FREE,
+            {"name": "data", "volume_id": "v"},
+            "volume/data is one that was adopted: it cannot be made anew",
+        ),
+        (
+            {"name": "data", "volume_id": "v"},
+            FREE,
+            "volume/data is one that was adopted: it cannot be made anew",
+        ),
+        (FREE, FREE, None),
+    ],
+)
+def test_no_request_makes_a_protected_or_adopted_volume_anew(before, after, said):
+    found = refusals(brought(with_volume(before)).plan(with_volume(after), requested=frozenset({str(DISK)})))
+    assert [summary for _, summary, _ in found] == ([said] if said else [])
 
 
 @pytest.mark.parametrize(("words", "requested", "why"), REPLACES)
