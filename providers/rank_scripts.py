@@ -31,6 +31,12 @@ _LAUNCHERS = (
     "HYDRA_LAUNCHER_EXEC",  # MPICH, MVAPICH
     "I_MPI_HYDRA_BOOTSTRAP_EXEC",  # Intel MPI
 )
+_FOUND_BY = {
+    "openmpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+    "hydra": ("HYDRA_HOST_FILE",),
+    "intel": ("I_MPI_HYDRA_HOST_FILE",),
+}
+"""Variables by which launchers find their host files, of `Launch.hostfiles`."""
 MPI_VARIABLES: Mapping[str, str] = {
     **dict.fromkeys(_LAUNCHERS, "fleetform-rsh"),
     "HYDRA_LAUNCHER": "ssh",
@@ -124,11 +130,10 @@ def _script(
     own = f"{node}/work/{launch.attempt}"
     begin = [f"mkdir -p {shlex.quote(own)}"]
     if launch.hostfile is not None:
-        # Beside the rank's folder, which is the user's.
-        path = f"{node}/hosts/{launch.attempt}"
-        env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
-        written = f"printf %s {shlex.quote(launch.hostfile)} >{shlex.quote(path)}"
-        begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && {written}")
+        files, named = _hostfiles(node, launch, meets=meets)
+        env = {**named, **env, **{name: named[name] for name in HOSTFILE_VARIABLES}}
+        written = (f"printf %s {shlex.quote(text)} >{shlex.quote(path)}" for path, text in files.items())
+        begin.insert(0, " && ".join((f"mkdir -p {shlex.quote(_hosts_folder(node, launch))}", *written)))
     commands, shared, before = launch.commands, own, ""
     if meets:
         env = {**MPI_VARIABLES, **env}
@@ -153,6 +158,23 @@ def _script(
     return before + containers.script(container, begin, sorted(volumes), inside)
 
 
+def _hosts_folder(node: str, launch: Launch) -> str:
+    """The folder of an attempt's host files, beside the rank's folder, which is the user's."""
+    return f"{node}/hosts/{launch.attempt}"
+
+
+def _hostfiles(node: str, launch: Launch, *, meets: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Path → text of a rank's host files, and variable → path. Only ranks that reach each other's programs
+    get the variables by which launchers find theirs: elsewhere `mpirun` is for the rank's own node.
+    """
+    folder = _hosts_folder(node, launch)
+    texts = {"plain": launch.hostfile or "", "openmpi": launch.hostfile or "", **launch.hostfiles}
+    named = dict(zip(HOSTFILE_VARIABLES, (f"{folder}/plain", f"{folder}/openmpi"), strict=True))
+    for launcher in launch.hostfiles if meets else ():
+        named |= dict.fromkeys(_FOUND_BY.get(launcher, ()), f"{folder}/{launcher}")
+    return {f"{folder}/{name}": text for name, text in texts.items()}, named
+
+
 def _container(
     node: str,
     launch: Launch,
@@ -163,7 +185,7 @@ def _container(
     meets: bool,
 ) -> containers.Container:
     """What a rank with an image runs in."""
-    own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
+    own, hosts = f"{node}/work/{launch.attempt}", _hosts_folder(node, launch)
     mounts = [containers.Mount(source=own, target=own)]
     if meets:
         mounts.append(containers.Mount(source=own, target=_shared_folder(node, launch)))

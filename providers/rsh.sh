@@ -1,6 +1,6 @@
 #!/bin/sh
 # `mpirun` calls this to start a command at another rank of its gang: [OPTION]... ADDRESS COMMAND... The address is one
-# of the host file. `peers.sh` makes all that it needs.
+# of the host file, where one of IPv6 has dashes for its colons. `peers.sh` makes all that it needs.
 p=${0%/*}
 while [ $# -gt 0 ]; do
   case $1 in
@@ -13,10 +13,10 @@ host=${1-}
 [ $# -lt 2 ] || shift
 command -v ssh >/dev/null || { echo "fleetform: no ssh is here, by which other ranks are reached" >&2 && exit 255; }
 while read -r address port user _; do
-  [ "$address" = "$host" ] || continue
+  [ "$address" = "$host" ] || [ "$(echo "$address" | tr : -)" = "$host" ] || continue
   exec ssh -F /dev/null -i "$p/key" -o IdentitiesOnly=yes -o IdentityAgent=none -o BatchMode=yes \
     -o StrictHostKeyChecking=yes -o UserKnownHostsFile="$p/known" -o GlobalKnownHostsFile=/dev/null \
-    -o ConnectTimeout=30 -o ServerAliveInterval=30 -o LogLevel=ERROR -p "$port" -l "$user" "$host" -- "$@"
+    -o ConnectTimeout=30 -o ServerAliveInterval=30 -o LogLevel=ERROR -p "$port" -l "$user" "$address" -- "$@"
 done <"$p/all"
 echo "fleetform: $host is no address of the host file, or has no sshd (openssh-server)" >&2
 exit 255

@@ -181,7 +181,7 @@ def test_a_prepared_gang_that_is_stopped_never_ran(project):
 # ------------------------------------------------------------------------------- what ranks are told
 
 
-def gang(*nodes, gpus=2, **inputs):
+def gang(*nodes, gpus=2, prefix="10.0.0.", **inputs):
     """The state of a gang that has its places, one rank on each of the `nodes`, and its ranks; `gpus` is how
     many a rank has, or how many by node.
     """
@@ -197,7 +197,7 @@ def gang(*nodes, gpus=2, **inputs):
     for i, name in enumerate(sorted(set(nodes))):
         each = gpus[name] if isinstance(gpus, dict) else gpus
         shape = {"cpu": 8, "memory_mib": 1024, "gpus": 2 * each}
-        add("node", name, of_node("a", blocks=2, resources=shape), address=f"10.0.0.{i}")
+        add("node", name, of_node("a", blocks=2, resources=shape), address=f"{prefix}{i}")
     ranks = []
     for rank, name in enumerate(nodes):
         held = of_reservation(f"job-{rank}", name, nodes[:rank].count(name))
@@ -207,19 +207,58 @@ def gang(*nodes, gpus=2, **inputs):
     return State(records=records), ranks
 
 
-def test_the_host_file_names_each_node_once():
-    """With a slot for each GPU of its ranks. Where they have none, it is the bare address: `slots=1` beside
-    `slots=8` would let one process run on all the cores of a host.
+def files_of(*nodes, **options):
+    state, ranks = gang(*nodes, **options)
+    launch = launch_of(state, ranks[1], {})
+    return {"plain": launch.hostfile, **launch.hostfiles}, launch.env
+
+
+def test_each_launcher_has_a_host_file_of_its_form():
+    """Each node has a slot for each GPU of its ranks. Open MPI and Hydra both count lines; Open MPI alone
+    reads `slots=`, Hydra alone `:N`, and Intel MPI has its count from a variable.
     """
-    state, ranks = gang("a-0", "a-1", "a-0")
-    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0 slots=4\n10.0.0.1 slots=2\n"
-    state, ranks = gang("a-0", "a-1", "a-0", gpus=0)
-    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0\n10.0.0.1\n"
+    files, env = files_of("a-0", "a-1", "a-0")
+    assert files == {
+        "plain": "10.0.0.0\n" * 4 + "10.0.0.1\n" * 2,
+        "openmpi": "10.0.0.0 slots=4\n10.0.0.1 slots=2\n",
+        "hydra": "10.0.0.0:4\n10.0.0.1:2\n",
+        "intel": "10.0.0.0\n10.0.0.1\n",
+    }
+    assert not {"I_MPI_PERHOST", "OMPI_MCA_orte_set_default_slots"} & env.keys()
+    assert files_of("a-0", "a-1")[1]["I_MPI_PERHOST"] == "2"
 
 
-def test_the_host_file_of_a_mixed_gang_gives_slots_where_there_are_gpus():
-    state, ranks = gang("a-0", "a-1", "a-0", gpus={"a-0": 2, "a-1": 0})
-    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0 slots=4\n10.0.0.1\n"
+def test_a_host_with_one_gpu_has_one_slot():
+    """A line without a count would stand for all its cores."""
+    files, env = files_of("a-0", "a-1", gpus=1)
+    assert (files["plain"], files["openmpi"]) == (
+        "10.0.0.0\n10.0.0.1\n",
+        "10.0.0.0 slots=1\n10.0.0.1 slots=1\n",
+    )
+    for name in ("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots", "I_MPI_PERHOST"):
+        assert env[name] == "1"
+    state, ranks = gang("a-0", "a-1", gpus=1, env={"I_MPI_PERHOST": "7"})
+    assert launch_of(state, ranks[0], {}).env["I_MPI_PERHOST"] == "7"
+
+
+@pytest.mark.parametrize(("gpus", "first"), [(0, "10.0.0.0\n"), ({"a-0": 2, "a-1": 0}, "10.0.0.0 slots=4\n")])
+def test_a_host_without_gpus_is_its_bare_address(gpus, first):
+    """`slots=1` beside `slots=8` would let one process run on all the cores of a host."""
+    files, env = files_of("a-0", "a-1", "a-0", gpus=gpus)
+    assert files["openmpi"] == f"{first}10.0.0.1\n"
+    assert files["hydra"].endswith("\n10.0.0.1\n")
+    assert not any(name.endswith("set_default_slots") for name in env)
+
+
+def test_an_address_of_ipv6_has_dashes_in_host_files():
+    """No launcher takes its colons. A task on one node is its own host, and nobody is called there."""
+    files, env = files_of("a-0", "a-1", prefix="fd00::a:")
+    assert files["hydra"] == "fd00--a-0:2\nfd00--a-1:2\n"
+    assert files["openmpi"] == "fd00--a-0 slots=2\nfd00--a-1 slots=2\n"
+    assert files["plain"].split() == ["fd00--a-0", "fd00--a-0", "fd00--a-1", "fd00--a-1"]
+    assert env["FLEETFORM_NODES_IPS"] == "fd00::a:0\nfd00::a:1"
+    state, ranks = gang("a-0", prefix="fd00::a:")
+    assert launch_of(state, ranks[0], {}).hostfile == "fd00::a:0\n" * 2
 
 
 def test_placement_any_tells_no_rank_of_others():

@@ -67,13 +67,19 @@ def launch_of(
     blocks, asked = reservation.reservation.blocks, rank.rank
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
     terms = terms_of(state, rank, limits or {})
+    slots = _slots(state, rank)
     env = {n: resolve_env(text, environ) for n, text in {**node.node.env, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME_VARIABLE + a.attachment.variable: a.attachment.path for a in attached}
     return Launch(
         attempt=attempt_id(rank),
         commands=(*first_commands(asked), *asked.commands),
-        env={**env, **_gang_env(state, rank), **variables},
+        env={
+            **(mpi_variables(slots) if asked.nodes > 1 else {}),
+            **env,
+            **_gang_env(state, rank),
+            **variables,
+        },
         cpus=cpus_of(shape, total, blocks),
         gpus=gpus_of(shape, total, blocks),
         working_dir=asked.working_dir,
@@ -82,7 +88,8 @@ def launch_of(
         stop_seconds=terms.stop_seconds,
         binds=_binds(asked),
         image=asked.image,
-        hostfile=_hostfile(state, rank) if knows_siblings(asked) else None,
+        hostfile=hostfile(slots) if knows_siblings(asked) else None,
+        hostfiles=hostfiles(slots) if knows_siblings(asked) else {},
         files=files.of(asked.files) if files and asked.files else None,
         memory_mib=_memory_mib(shape, total, len(blocks)),
         privileged=asked.privileged,
@@ -223,14 +230,46 @@ def _gang_env(state: State, rank: Record) -> dict[str, str]:
     return gang_variables(asked.task, asked.rank, asked.nodes, seen)
 
 
-def _hostfile(state: State, rank: Record) -> str:
-    """The MPI host file: a line for each node, with as many slots as its ranks have GPUs.
+def _slots(state: State, rank: Record) -> dict[str, int]:
+    """Name of each node of a gang in host files → the number of GPUs that its ranks have there.
 
-    A node whose ranks have no GPU is its bare address: Open MPI then takes a slot for each of its cores.
-    Open MPI refuses a file in which a host has slots twice.
+    The name is the address. No launcher takes one of IPv6: Hydra reads a count after a colon, and Open MPI
+    allows no colon in a name. It has dashes for colons; `rsh.sh` knows whom that means.
     """
     slots: dict[str, int] = {}
-    for node, gpus in _siblings(state, rank):
+    for node, gpus in _siblings(state, rank) if knows_siblings(rank.rank) else ():
         address = str(node.outputs.get("address", ""))
-        slots[address] = slots.get(address, 0) + len(gpus)
-    return "".join(f"{address} slots={n}\n" if n else f"{address}\n" for address, n in slots.items())
+        name = address.replace(":", "-") if rank.rank.nodes > 1 else address
+        slots[name] = slots.get(name, 0) + len(gpus)
+    return slots
+
+
+def hostfile(slots: Mapping[str, int]) -> str:
+    """The host file that Open MPI and Hydra read alike: a line with the name for each slot.
+
+    Neither reads the counts of the other. A node whose ranks have no GPU is there once: Open MPI then takes
+    a slot for each of its cores.
+    """
+    return "".join(f"{name}\n" * max(1, n) for name, n in slots.items())
+
+
+def hostfiles(slots: Mapping[str, int]) -> dict[str, str]:
+    """The host file of each launcher, in its own form. Intel documents no counts in the file that its
+    variable names.
+    """
+    return {
+        "openmpi": "".join(f"{name} slots={n}\n" if n else f"{name}\n" for name, n in slots.items()),
+        "hydra": "".join(f"{name}:{n}\n" if n else f"{name}\n" for name, n in slots.items()),
+        "intel": "".join(f"{name}\n" for name in slots),
+    }
+
+
+def mpi_variables(slots: Mapping[str, int]) -> dict[str, str]:
+    """The counts that host files cannot say; a variable that the user declares counts instead."""
+    out: dict[str, str] = {}
+    if slots and all(slots.values()):
+        if 1 in slots.values():  # a host that is named once would have a slot for each of its cores
+            out |= dict.fromkeys(("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots"), "1")
+        if len(set(slots.values())) == 1:
+            out["I_MPI_PERHOST"] = str(next(iter(slots.values())))
+    return out

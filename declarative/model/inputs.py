@@ -214,7 +214,9 @@ _SKYPILOT = {
 VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
 HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
-"""Set for a rank that knows its siblings."""
+"""Set for a rank that knows its siblings: the host file that each launcher reads, and that of Open MPI's
+form.
+"""
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES")
 """Set for every rank, the last one where GPUs are AMD's; the lists are empty without GPUs."""
 

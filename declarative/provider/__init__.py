@@ -264,6 +264,10 @@ class Launch:
     """The container image that it runs in; None for a process of the node."""
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
+    hostfiles: Mapping[str, str] = field(default_factory=dict)
+    """The same in the forms of single launchers: `openmpi`, `hydra`, `intel`. A provider whose ranks reach
+    each other's programs may write these files, and set the variables by which the launchers find them.
+    """
     files: Bundle | None = None
     memory_mib: int | None = None
     """Its memory limit, enforced as strictly as its host can; None for no limit."""

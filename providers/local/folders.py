@@ -3,7 +3,7 @@
     <root>/nodes/<name>/fleetform.json       whose it is, by what token it was made, with what inputs
                        /ranks/<attempt>/     the runner's
                        /work/<attempt>/      where an attempt begins to work
-                       /hosts/<attempt>      its MPI host file
+                       /hosts/<attempt>/     its MPI host files
     <root>/volumes/<name>/fleetform.json
                          /attachment.json    who holds it: one file, so never two holders
                          /data/              the user's

@@ -186,9 +186,9 @@ class Local(RanksOfNodes):
         folder, ranks = self._folders.folder(node.address), self._ranks(node)
         for name in ranks.ended_before(oldest):
             ranks.runner.forget(name)
-            (folder / "hosts" / name).unlink(missing_ok=True)
-            if (folder / "work" / name).is_dir():
-                erase(folder / "work" / name)
+            for own in ("hosts", "work"):
+                if (folder / own / name).is_dir():
+                    erase(folder / own / name)
 
     def _outputs(self, meta: Meta) -> dict[str, Any]:
         if meta.address.kind == "attachment":

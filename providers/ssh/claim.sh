@@ -144,7 +144,7 @@ case $verb in
   shift 3
   for id; do
     if FLEETFORM_RUNNER_DIR=$node/ranks sh "$0" forget "$id" >/dev/null; then
-      rm -f "$node/hosts/$id" "$node/files/use/$id"
+      rm -rf "$node/hosts/$id" "$node/files/use/$id"
       if [ -d "$node/work/$id" ]; then erase "$node/work/$id"; fi
     fi
   done

@@ -137,11 +137,15 @@ class Ranks(Base):
         assert place.run(node, "train-0.1", 'printf %s "$ODD"', env={"ODD": value}) == value
 
     def test_the_host_file_is_there_to_be_read(self, place: Place, node: Record) -> None:
-        """With the given text, at the path that both variables name; without a text, there are none."""
+        """With the given text, at the path that both variables name; without a text, there are none. The
+        file of Open MPI's form is in place of the second, if the provider writes it.
+        """
         text = "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
         both = 'cat "$FLEETFORM_MPI_HOSTFILE" "$DSTACK_MPI_HOSTFILE"'
         assert place.run(node, "train-0.1", both, hostfile=text) == text + text
         assert place.run(node, "train-1.1", "echo ${FLEETFORM_MPI_HOSTFILE-none}") == "none\n"
+        own = place.run(node, "train-2.1", both, hostfile=text, hostfiles={"openmpi": "x\n"})
+        assert own in (text + "x\n", text + text)
 
     def test_the_callers_secrets_stay_with_the_caller(
         self, place: Place, node: Record, monkeypatch: pytest.MonkeyPatch

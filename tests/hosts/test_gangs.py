@@ -237,6 +237,46 @@ def test_mpi_reaches_all_ranks_by_the_host_file_alone(project, four, launcher, e
     assert [m.sh(KEYS) for m in four] == [""] * 4
 
 
+FILE = '"$FLEETFORM_MPI_HOSTFILE"'
+
+
+def spread(project: Rack, fleet: dict[str, Any], each: int, *commands: str) -> list[list[str]]:
+    """Which hosts run the processes of each `mpirun`, one for each GPU of two hosts."""
+    printing = "; ".join(f"{command} -n {2 * each} hostname && echo end || exit" for command in commands)
+    asked = {"nodes": 2, "resources": {"gpu": each}, "stop_criteria": "master-done"}
+    project.bring(fleet, task("mpi", launched(f"({printing})"), **asked), args=("--wait",))
+    said = project.logs("mpi/0").splitlines()[1:]
+    return [sorted(part.split()) for part in "\n".join(said).split("end") if part.strip()]
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize(("launcher", "named"), [("mpirun.openmpi", "--hostfile"), ("mpirun.mpich", "-f")])
+def test_mpi_runs_a_process_for_each_gpu(project, four, launcher, named, each):
+    """By the file that both launchers read, and by the one that each finds without being told."""
+    can(four, launcher + " --version")
+    shape = {"cpu": 2, "memory": "512MB", "gpu": f"A6000:{each}"}
+    rack = project.rack(*(project.host(i, resources=shape, trust=True) for i in range(2)), blocks=1)
+    hosts = sorted(["h0", "h1"] * each)
+    assert spread(project, rack, each, launcher, f"{launcher} {named} {FILE}") == [hosts, hosts]
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpirun.mpich"])
+def test_mpi_runs_between_addresses_of_ipv6(project, four, launcher, each):
+    can(four, launcher + " --version")
+    ips = [f"fd00:5::a:{i + 1}" for i in range(2)]
+    for machine, ip in zip(four, ips, strict=False):
+        machine.sh(f"ip -6 addr add {ip}/64 dev eth0 nodad")
+    try:
+        shape = {"cpu": 2, "memory": "512MB", "gpu": f"A6000:{each}"}
+        hosts = [project.host(i, resources=shape, trust=True, internal_ip=ip) for i, ip in enumerate(ips)]
+        rack = project.rack(*hosts, blocks=1)
+        assert spread(project, rack, each, launcher) == [sorted(["h0", "h1"] * each)]
+    finally:
+        for machine, ip in zip(four, ips, strict=False):
+            machine.sh(f"ip -6 addr del {ip}/64 dev eth0")
+
+
 # ------------------------------------------------------------------------------------------ the gate
 
 
