@@ -16,6 +16,7 @@ from declarative.apply.launch import launch_of
 from declarative.apply.renames import RenamedBackend
 from declarative.apply.stops import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
+from declarative.planner.hosts import no_meeting
 from declarative.provider import TransientError, TransientKind
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, task, until
@@ -211,6 +212,24 @@ def files_of(*nodes, **options):
     state, ranks = gang(*nodes, **options)
     launch = launch_of(state, ranks[1], {})
     return {"plain": launch.hostfile, **launch.hostfiles}, launch.env
+
+
+@pytest.mark.parametrize(
+    ("addresses", "why"),
+    [
+        ({"r-0": "10.0.0.1", "r-1": "10.0.0.2"}, None),
+        ({"r-0": "127.0.0.1"}, None),
+        ({"r-0": "lab0", "r-1": "lab1"}, None),
+        ({"r-2": "10.0.0.1", "r-10": "10.0.0.1"}, "node/r-2 and node/r-10 have the same address 10.0.0.1"),
+        ({"r-0": "10.0.0.1", "r-1": "127.0.0.1"}, "node/r-1 has the address 127.0.0.1, which is loopback"),
+        ({"r-0": "fe80::1", "r-1": "fd00::1"}, "node/r-0 has the address fe80::1, which is link-local"),
+        ({"r-0": "::1", "r-1": "fd00::1"}, "which is loopback"),
+        ({"r-0": "169.254.7.7", "r-1": "10.0.0.1"}, "which is link-local"),
+    ],
+)
+def test_hosts_that_cannot_meet_by_their_addresses(addresses, why):
+    found = no_meeting(addresses)
+    assert found is None if why is None else found is not None and why in found
 
 
 def test_each_launcher_has_a_host_file_of_its_form():

@@ -1051,6 +1051,26 @@ def test_ranks_that_meet_in_the_internet(tmp_path, config, found):
     assert all(f"`{example}`" in (d.hint or "") for d in loaded.diagnostics)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(
+            f"{{hosts: [{{hostname: a, internal_ip: '{ip}'}}]}}"
+            for ip in ("127.0.0.1", "::1", "169.254.1.2", "fe80::1")
+        ),
+        *(
+            f"{{hosts: [a], network: '{net}'}}"
+            for net in ("127.0.0.0/8", "169.254.0.0/16", "fe80::/64", "224.0.0.0/4")
+        ),
+    ],
+)
+def test_ranks_never_meet_where_each_host_means_itself(tmp_path, config):
+    [error] = errors(write(tmp_path, a=f"type: fleet\nname: rack\nssh_config: {config}\n"))
+    assert (error.code, error.span.line if error.span else 0) == ("bad-address", 3)
+    assert error.summary.endswith(("no other host reaches it", "no host reaches another there"))
+    assert "write the " in (error.hint or "")
+
+
 def test_files_are_named_relative_to_the_directory(tmp_path):
     write(tmp_path, a="type: project\ninclude: [sub/*.yaml]\n", sub__b="type: fleet\n")
     assert {d.span and d.span.file for d in errors(tmp_path)} == {"sub/b.yaml"}

@@ -276,6 +276,44 @@ def test_a_host_with_other_gpus_than_are_recorded_is_made_anew_once_it_is_idle(h
         assert f"its host has {has} GPUs now, not the {had} that are recorded of it" in note.summary
 
 
+PAIR = {"name": "pair", "nodes": 2, "resources": {"cpu": 4}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ("10.0.0.1", "10.0.0.2", None),
+        ("10.99.7.2", "10.99.7.2", "node/rack-0 and node/rack-1 have the same address 10.99.7.2"),
+        ("127.0.0.1", "127.0.0.1", "node/rack-0 has the address 127.0.0.1, which is loopback"),
+    ],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_gang_is_refused_on_hosts_that_cannot_meet(recorded, first, second, why):
+    """Whether they were looked at or are nodes; tasks of one node run there, and with `placement: any`."""
+    world = World()
+    hosts = rack("a", "b")
+    if recorded:
+        bring(world, declared(hosts))
+        for i, address in enumerate((first, second)):
+            record = world.records[Address("node", f"rack-{i}")]
+            world.records[record.address] = replace(record, outputs={**record.outputs, "address": address})
+
+    def refused_for(task: Mapping[str, Any]) -> list[tuple[str | None, str]]:
+        desired = declared(hosts, tasks=[task])
+        seen = world.inventory(desired)
+        if not recorded:
+            at = dict(zip("ab", (first, second), strict=True))
+            offers = [offer_of_host(h, SHAPE, address=at[h.key]) for h in hosts_of(desired, world.state())]
+            seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)})
+        found = make(desired, world.state(), seen, world.now)
+        return [(d.address, d.summary) for d in found.diagnostics if d.code == "gang-address"]
+
+    assert refused_for({**PAIR, "placement": "any"}) == refused_for(HOLD) == []
+    found = refused_for(PAIR)
+    assert bool(found) is bool(why)
+    assert all(address == "task/pair" and why and why in summary for address, summary in found)
+
+
 def test_another_environment_makes_nodes_anew_from_what_is_recorded():
     world = World()
     bring(world, declared(rack("a", "b")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shlex
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from providers.ssh.host import Host, host_of, terminal
 from providers.ssh.link import unsent
 from providers.ssh.probe import TOOLS
 from providers.ssh.transport import command_line
-from providers.transport import Finished
+from providers.transport import Finished, LocalTransport
 from tests.model import of_node
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -329,6 +330,26 @@ def test_a_probe_is_read_from_whatever_came():
     assert (facts.disk_free_mib, facts.disk_mib, facts.files_free) == (100, 200, None)
     assert (facts.shape.cpu, facts.memory_mib, facts.clock_offset) == (8, 2048, 60.5)
     assert probe.parse(["now=100.N"], 100.0).clock_offset == 0  # busybox
+
+
+def test_addresses_of_bridges_are_none_for_other_hosts(tmp_path, monkeypatch):
+    """Each host has the same ones."""
+    shown = {
+        "eth0": "10.0.0.7",
+        "docker0": "172.17.0.1",
+        "br-0f1e2d3c4b5a": "172.18.0.1",
+        "virbr0": "192.168.122.1",
+    }
+    shown |= {"br0": "10.0.1.7", "cni-podman0": "10.88.0.1", "ib0": "fd00::7"}
+    lines = [
+        f"{i}: {name}    inet{'6' * (':' in ip)} {ip}/24 scope global {name}"
+        for i, (name, ip) in enumerate(shown.items(), 2)
+    ]
+    (tmp_path / "ip").write_text("#!/bin/sh\nprintf '%s\\n' " + shlex.join(lines) + "\n")
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    host: Any = SimpleNamespace(host="h", run=LocalTransport().run)
+    assert probe.probe(host, str(tmp_path / "state")).addresses == ("10.0.0.7", "10.0.1.7", "fd00::7")
 
 
 def test_a_node_without_a_host_is_not_ready(tmp_path):

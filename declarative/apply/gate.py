@@ -28,6 +28,7 @@ from declarative.model.record import dataclass
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.model.status import PREPARING, WAITING, RankState, RankStatus
+from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call
@@ -218,10 +219,7 @@ def _at_nodes(ranks: list[Record], state: State, ask: Callable[[Record, Mapping[
 
 # ------------------------------------------------------------------------------ whether its nodes can meet
 
-HINT = (
-    "write the address by which the other hosts reach it as the host's `internal_ip`, or the network that "
-    "they share as `network: 10.0.0.0/8` of `ssh_config`; or let them through in the firewall"
-)
+HINT = f"{MEET_HINT}; or let them through in the firewall"
 
 
 class PeerError(Exception):
@@ -234,13 +232,15 @@ class PeerError(Exception):
 
 
 def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Known) -> None:
-    """`PeerError` if a node of the gang is known not to reach rank 0's address.
+    """`PeerError` if nodes of the gang have no addresses of their own, or one is known not to reach rank 0's.
 
     `inputs` are those of one of its ranks. `known` answers are not asked for again.
     """
     if not is_gang(inputs) or not knows_siblings(inputs):
         return
     first, *rest = (state.node_of_rank(rank_name(inputs.task, rank)) for rank in range(inputs.nodes))
+    if why := no_meeting(addresses_of({n.address.name for n in (first, *rest) if n}, state.records, ())):
+        raise PeerError(why)
     if first is None or not first.outputs.get("address"):
         return
     address = str(first.outputs["address"])

@@ -260,7 +260,9 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
 def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
     """Offline: the hosts as they are declared."""
     found = [(host, declared_shape(host)) for host in hosts]
-    offers = [offer_of_host(host, shape) for host, shape in found if shape]
+    offers = [
+        offer_of_host(host, shape, address=host.fields.get("internal_ip")) for host, shape in found if shape
+    ]
     unknown = [host for host, shape in found if not shape]
     return offers, [LeftOut(host=host, reason="what it has is not known offline") for host in unknown]
 
@@ -292,7 +294,7 @@ def _looked(
         if readiness.risk:
             risks[host.name] = readiness.risk
         if shape and readiness.state is NodeState.READY:
-            offers.append(offer_of_host(host, shape, readiness.can))
+            offers.append(offer_of_host(host, shape, readiness.can, getattr(seen, "address", None)))
         else:
             reason = _in_words(readiness)
             left_out.append(LeftOut(host=host, reason=reason, shape=shape or declared_shape(host)))

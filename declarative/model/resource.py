@@ -117,6 +117,8 @@ class Offer:
     """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
     priced_on: str | None = None
     """The day that its price is of, `2025-03-02`, where that is known."""
+    address: str | None = None
+    """Of a host: the address by which other hosts would reach it, as it was found."""
     on_demand: float | None = None
     """The price of the same on demand: spot offers without a price are ordered by it."""
 

@@ -18,10 +18,10 @@ from declarative.model.inputs import NodeInputs, data_of
 from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
-from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
+from declarative.model.spec.hosts import HostFields, SshConfig, host_keys, own_only
 from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
-from declarative.model.state import Address, Record, State
+from declarative.model.state import Address, Record, State, natural
 from declarative.placement.types import Kind, Unseen, of_offer, offer_name
 from declarative.planner.inventory import Inventory, PartitionNode, busy
 from declarative.planner.types import Op, Plan
@@ -182,6 +182,46 @@ def _numbers(declared: Resources | None) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def no_meeting(addresses: Mapping[str, str]) -> str | None:
+    """Why nodes of hosts cannot be a gang with these addresses, by their names; None if they may be.
+
+    Behind port forwards or on bridges of containers, each host sees an address that means itself, or
+    another machine elsewhere. A gang would run, with all its processes on one host.
+    """
+    if len(addresses) < 2:
+        return None
+    for name, address in sorted(addresses.items(), key=lambda item: natural(item[0])):
+        if kind := own_only(address):
+            return f"node/{name} has the address {address}, which is {kind}: no other host reaches it there"
+    by_address: dict[str, list[str]] = {}
+    for name in sorted(addresses, key=natural):
+        by_address.setdefault(addresses[name], []).append(f"node/{name}")
+    for address, names in by_address.items():
+        if len(names) > 1:
+            return f"{' and '.join(names[:2])} have the same address {address}"
+    return None
+
+
+MEET_HINT = (
+    "write the address by which the other hosts reach it as the host's `internal_ip`, or the network that "
+    "they share as `network: 10.0.0.0/8` of `ssh_config`"
+)
+
+
+def addresses_of(
+    names: Iterable[str], records: Mapping[Address, Record], offers: Iterable[Offer]
+) -> dict[str, str]:
+    """Node → address, of those nodes of hosts that are recorded or were looked at."""
+    seen = {o.host.name: o.address for o in offers if o.host and o.address}
+    out: dict[str, str] = {}
+    for name in names:
+        record = records.get(Address("node", name))
+        recorded = record.outputs.get("address") if record and "hostname" in record.node.host else None
+        if address := seen.get(name) or recorded:
+            out[name] = str(address)
+    return out
+
+
 def declared_shape(host: Host) -> Shape | None:
     """The declared shape of a host; None if its CPUs or memory have to be read from it."""
     if {"cpu", "memory_mib"} <= set(host.declared):
@@ -189,7 +229,9 @@ def declared_shape(host: Host) -> Shape | None:
     return None
 
 
-def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -> Offer:
+def offer_of_host(
+    host: Host, shape: Shape, can: frozenset[str] | None = None, address: str | None = None
+) -> Offer:
     """A host as an offer. It makes one node, and costs nothing.
 
     It is a zone of its own: a volume on its disk exists only there.
@@ -204,6 +246,7 @@ def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -
         limit=1,
         host=host,
         can=can,
+        address=address,
     )
 
 

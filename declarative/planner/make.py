@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
-from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.inputs import NodeInputs, RankInputs, knows_siblings
 from declarative.model.manifest import changes_text
 from declarative.model.resource import EXISTING, LOCAL, Desired
 from declarative.model.schema import encode
@@ -21,6 +21,7 @@ from declarative.planner.differences import differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import NO_REASON, SICK, node_hint, of_hosts, of_nodes, silence_text
+from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
 from declarative.planner.inventory import Inventory, differences, effective, vanished
 from declarative.planner.launchable import Rehearsed, rehearsals
 from declarative.planner.limits import too_large
@@ -101,6 +102,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *located(inventory.diagnostics, desired.places),
         *errors,
         *_remarks(desired, found, inventory),
+        *_no_meetings(desired, found, state, inventory, actions),
         *(() if destroy else (*looks_renamed(desired, state), *naming_nothing(desired, recorded))),
     ]
     once = _once(asked, found)
@@ -167,6 +169,25 @@ def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[D
         *_later_files(desired, found),
         *_later_starts(desired, found),
     ]
+
+
+def _no_meetings(
+    desired: Desired, found: Decisions, state: State, inventory: Inventory, actions: Sequence[Action]
+) -> Iterator[Diagnostic]:
+    """An error for each gang to be started on hosts that would not reach each other by their addresses."""
+    started = {a.typed.task for a in actions if a.op is Op.CREATE and isinstance(a.typed, RankInputs)}
+    offers = [offer for offers in inventory.offers.values() for offer in offers]
+    nodes: dict[str, set[str]] = {}
+    for choice in found.outcome.choices:
+        nodes.setdefault(choice.task, set()).add(choice.node)
+    for task in sorted(started & nodes.keys()):
+        if not knows_siblings(desired.tasks[task].spec):
+            continue
+        if why := no_meeting(addresses_of(nodes[task], state.records, offers)):
+            address = f"task/{task}"
+            yield finding(
+                desired, address, "gang-address", summary=f"{address} cannot run there: {why}", hint=MEET_HINT
+            )
 
 
 def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:

@@ -123,7 +123,7 @@ class StartsFrom(Protocol):
 
 
 class Look(Protocol):
-    """The result of a look at a host."""
+    """The result of a look at a host. One with an `address` says how other hosts would reach it."""
 
     @property
     def readiness(self) -> Readiness:

@@ -152,6 +152,8 @@ class Look:
     facts: Facts | None = None
     shape: Shape | None = None
     """Its shape; a declared field counts instead of a reported one."""
+    address: str | None = None
+    """The address by which other hosts would reach it, if it is known."""
 
 
 # -------------------------------------------------------------------------------------------- looks

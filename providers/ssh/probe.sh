@@ -66,7 +66,8 @@ for one in $can; do say can "$one"; done
 address=${SSH_CONNECTION-}
 address=${address% *}
 say address "${address##* }"
-[ -n "${2-}" ] || { ip -o addr show scope global | sed -n 's/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
+# Those of bridges for containers and virtual machines mean another machine on each host.
+[ -n "${2-}" ] || { ip -o addr show scope global | sed -n '/^[0-9]*: *\(docker\|br-\|virbr\|cni\|podman\|lxcbr\|lxdbr\)/d;s/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
 
 # The state folder, or the folder in which it would be made.
 at=$root

@@ -65,6 +65,7 @@ class Ssh(RanksOfNodes):
             try:
                 if found.facts and found.readiness.state is NodeState.READY:
                     self._check_free(transport, fields, found.facts)
+                    found = replace(found, address=_address(fields, found.facts))
             except ProviderError as error:
                 return replace(found, readiness=probe.unanswered(error))
             return found

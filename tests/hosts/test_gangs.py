@@ -237,6 +237,21 @@ def test_mpi_reaches_all_ranks_by_the_host_file_alone(project, four, launcher, e
     assert [m.sh(KEYS) for m in four] == [""] * 4
 
 
+def test_a_gang_with_one_address_is_refused_and_runs_once_each_host_has_its_own(project, four):
+    rack = project.rack(*(project.host(i, internal_ip="10.99.7.2") for i in range(2)))
+    pair = task("pair", "echo $FLEETFORM_MASTER_NODE_IP", nodes=2)
+    project.bring(rack)
+    project.declare(SSH, rack, pair)
+    said = project.run("apply", "--auto-approve", code=1).err
+    assert "error[gang-address]" in said
+    assert "node/rack-0 and node/rack-1 have the same address 10.99.7.2" in said
+    assert "`internal_ip`" in said
+    for host in rack["ssh_config"]["hosts"]:
+        host["internal_ip"] = host["hostname"]
+    project.bring(rack, pair, args=("--wait",))
+    assert project.logs("pair/1") == f"{four[0].address}\n"
+
+
 FILE = '"$FLEETFORM_MPI_HOSTFILE"'
 
 

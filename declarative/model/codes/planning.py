@@ -96,6 +96,14 @@ PLANNING: dict[str, Code] = {
         "lowering `max_price` while a task runs",
         "nothing: it is replaced once it is idle, or deleted if it is above the maximum",
     ),
+    "gang-address": Code(
+        Chapter.PLANNING,
+        "hosts of a gang have the same address, or one that no other host reaches: loopback or link-local, "
+        "as behind port forwards and on bridges of containers",
+        "two hosts behind `ssh -R`, whose sshd sees 127.0.0.1",
+        "write `network` in `ssh_config`, or `internal_ip` at each host; or `placement: any`, if ranks need "
+        "no others",
+    ),
     "host-not-ready": Code(
         Chapter.PLANNING,
         "a host cannot be reached or is not fit for work, so it is not a node for now; or no host was "

@@ -16,6 +16,24 @@ from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describ
 from declarative.model.spec.values import Blocks, Resources, Topology
 
 
+def own_only(address: str) -> str | None:
+    """The kind of an address or network that means another machine on each host; None if others may reach
+    it.
+    """
+    try:
+        found = ipaddress.ip_network(address)
+    except ValueError:
+        return None  # a name
+    for kind, is_one in (
+        ("loopback", found.is_loopback),
+        ("link-local", found.is_link_local),
+        ("no host's", found.is_unspecified or found.is_multicast),
+    ):
+        if is_one:
+            return kind
+    return None
+
+
 def _address(value: str | None, field: str) -> None:
     """The address if `value` is an IP address, else None."""
     if value is None:
@@ -27,6 +45,9 @@ def _address(value: str | None, field: str) -> None:
         raise BadValueError(
             "bad-address", f"{describe(value)} is not an IP address", hint, (field,)
         ) from None
+    if kind := own_only(value):
+        hint = "write the address by which the other hosts reach it, such as `10.0.0.4`"
+        raise BadValueError("bad-address", f"`{value}` is {kind}: no other host reaches it", hint, (field,))
 
 
 def is_public(address: str) -> bool:
@@ -289,6 +310,10 @@ class SshConfig:
                 raise BadValueError(
                     "bad-address", f"`{self.network}` is not a network", hint, ("network",)
                 ) from None
+            if kind := own_only(self.network):
+                hint = "write the network in which the hosts reach each other, as `10.0.0.0/24`"
+                summary = f"`{self.network}` is {kind}: no host reaches another there"
+                raise BadValueError("bad-address", summary, hint, ("network",))
             if any(h.internal_ip for h in self.hosts):
                 hint = "keep one of them"
                 raise BadValueError(
