@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.inputs import RankInputs
-from declarative.model.spec.reconcile import Budget, Cause, Reconcile
+from declarative.model.spec.reconcile import Budget, Cause, Guarded, Limits, Reconcile
+from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
 from declarative.planner.types import Op
 from tests.cli import Project, fleet, hold, lines, task, until
@@ -156,6 +157,23 @@ def test_none_is_made_while_a_rank_keeps_the_old_one_without_a_deletion(words):
     wait = wait_of(found, "volume/store")
     assert wait.why == "takes the place of volume/data, which stays as long as it is used"
     assert wait.hint.startswith(entry("volume/data", "volume/store"))
+
+
+def test_none_is_made_in_the_round_that_ends_a_protection_of_the_limits():
+    """That round only records it, and deletes nothing: a later one asks for the deletion."""
+    limits = Limits(protected=Guarded.parse(["volume/data"]))
+    before = wanted(({**DATA, **FREE},))
+    world = World()
+    world.apply(world.plan(replace(before, project=replace(before.project, limits=limits))))
+    assert world.records[Address("volume", "data")].volume.protected
+    for name in world.running():
+        world.end(name, RankState.SUCCEEDED)
+    world.settle()
+    after = wanted(({**DATA, **FREE, "name": "store"},), (LEARN,))
+    found = chosen(world, after)
+    assert {str(a.address) for a in found.plan.actions} == {"volume/data"}
+    assert made(found) == set()
+    assert wait_of(found, "volume/store").hint.startswith(entry("volume/data", "volume/store"))
 
 
 def test_a_renamed_task_does_not_run_twice():
