@@ -7,6 +7,7 @@ import math
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,15 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from declarative.apply import inventory
+from declarative.apply.polls import poll
+from declarative.model.resource import Desired
 from declarative.model.state import State
 from declarative.planner.make import make
 from declarative.reconcile.moment import Moment
 from declarative.render.data import plan_json, to_json
 from declarative.store.rows import SEEN_ANEW
 from providers.local import folders
-from tests.cli import Project, fleet, task, until, volume
+from tests.cli import Project, fleet, kill_ranks, task, until, volume
 from tests.model import set_limits
 from tests.rounds import Clock, Here
 from tests.strategies import pairs
@@ -147,6 +150,23 @@ def renamed(project: Project) -> None:
     file.write_text(json.dumps({**data, "token": data["token"][::-1]}))
 
 
+AGAIN = {"on_events": ["error"], "duration": "1d"}
+SLEEPER = "echo $$ > sleeper; while [ ! -e end ]; do sleep 0.05; done"
+
+
+def folder(project: Project) -> Path:
+    """Of the only rank that runs."""
+    (pid,) = project.path.glob(".fleetform/local/nodes/*/work/hello-0.*/sleeper")
+    return pid.parent
+
+
+def killed(project: Project) -> None:
+    """Kill the command of the only rank that runs, and wait until its runner has noted that it ended."""
+    work = folder(project)
+    os.kill(int((work / "sleeper").read_text()), signal.SIGKILL)
+    until((work.parents[1] / "ranks" / work.name / "exit").exists, "it runs on")
+
+
 CHANGES: dict[str, Callable[[Project], Any]] = {
     "nothing": lambda _: None,
     "more nodes": lambda p: p.declare(fleet(nodes=4), volume("data"), file="things.yaml"),
@@ -154,6 +174,10 @@ CHANGES: dict[str, Callable[[Project], Any]] = {
     "another field": lambda p: p.declare(fleet(nodes=3, blocks=1), volume("data"), file="things.yaml"),
     "another thing": lambda p: p.declare(fleet(nodes=3), volume("data"), volume("more"), file="things.yaml"),
     "a task": lambda p: p.declare(fleet(nodes=3), volume("data"), task("hello", "true"), file="things.yaml"),
+    "a task that runs": lambda p: p.declare(
+        fleet(nodes=3), volume("data"), task("hello", SLEEPER, retry=AGAIN), file="things.yaml"
+    ),
+    "a rank that was killed": killed,
     "a file": lambda p: p.declare(fleet("other", nodes=1), file="other.yaml"),
     "no files": lambda p: (p.path / "things.yaml").write_text(""),
     "a drained node": lambda p: p.run("drain", "gpu-1"),
@@ -174,7 +198,7 @@ def actions_of(plan) -> list[str]:
     return [action.id for action in plan.actions]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "a rank that was killed"])
 def test_after_any_change_a_loop_plans_as_a_cold_command(project: Project, loop: Loop, change: str):
     loop.calm()
     CHANGES[change](project)
@@ -197,6 +221,7 @@ def test_after_any_change_a_loop_plans_as_a_cold_command(project: Project, loop:
 )
 @given(st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.booleans()), min_size=1, max_size=6))
 @example([("fewer nodes", False), ("more nodes", True), ("fewer nodes", True)])
+@example([("a task that runs", True), ("a rank that was killed", True)])
 def test_after_any_changes_a_loop_plans_as_a_cold_command(tmp_path_factory, changes):
     """Also where a change comes before the loop has become calm again, or is undone."""
     made = Project(tmp_path_factory.mktemp("calm"))
@@ -204,12 +229,16 @@ def test_after_any_changes_a_loop_plans_as_a_cold_command(tmp_path_factory, chan
         {"type": "project", "name": "lab", "reconcile": {"allow": ["create", "delete", "replace-lost"]}}
     )
     made.declare(fleet(nodes=3), volume("data"), file="things.yaml")
-    loop = Loop(made.path, Clock())
+    loop, patch = Loop(made.path, Clock()), pytest.MonkeyPatch()
+    patch.setattr(folders, "SETTLED", 0.05)
     try:
         loop.step()
         for change, at_rest in changes:
-            for _ in range(3 if at_rest else 0):
+            for _ in range(20 if at_rest else 0):
                 loop.step(5)
+                if loop.rounds._calm:
+                    break
+            event(f"before {change}: {'calm' if loop.rounds._calm else 'not calm'}")
             try:
                 CHANGES[change](made)
             except (OSError, ValueError, AssertionError):
@@ -219,6 +248,7 @@ def test_after_any_changes_a_loop_plans_as_a_cold_command(tmp_path_factory, chan
             if done.plan is not None and "actions" in cold:
                 assert [action["id"] for action in cold["actions"]] == actions_of(done.plan)
     finally:
+        patch.undo()
         loop.close()
         made.clean_up()
 
@@ -233,14 +263,32 @@ def test_a_calm_round_is_like_the_one_before(loop: Loop):
     assert (second.held, second.waits, second.errors) == (True, (), ())
 
 
-def test_no_round_is_repeated_while_a_rank_runs(project: Project, loop: Loop):
-    """It may end at any time, and only a look shows that."""
-    project.declare(fleet(nodes=3), volume("data"), task("hello", "sleep 600"), file="things.yaml")
-    until(lambda: loop.step().plan and project.ranks("hello")[0]["state"] == "running", "no rank")
-    for _ in range(4):
-        looks = loop.looks
-        assert actions_of(loop.step(5).plan) == []
-        assert loop.looks > looks
+ENDS: dict[str, Callable[[Project], Any]] = {
+    "by itself": lambda p: (folder(p) / "end").touch(),
+    "its command killed": killed,
+    "all of it killed": lambda p: kill_ranks(p.path),
+    "by a person": lambda p: p.run("stop", "hello"),
+}
+
+
+@pytest.mark.parametrize("end", [None, *ENDS])
+def test_a_round_is_repeated_while_ranks_run_and_no_longer(project: Project, loop: Loop, end: str | None):
+    """It may end at any time, and no mark shows that."""
+    project.declare(fleet(nodes=3), volume("data"), task("hello", SLEEPER), file="things.yaml")
+    until(lambda: loop.step().plan and [*project.path.rglob("sleeper")], "no rank")
+    loop.calm()
+    first, looks = loop.step(5), loop.looks
+    if end is None:
+        done = loop.step(5)
+        assert (loop.looks, done.status, actions_of(done.plan)) == (looks, first.status, [])
+        return
+    state = loop.session.state.read_anew(None).read()
+    backend = loop.session.backends(Desired(), state).get("local")
+    ENDS[end](project)
+    until(lambda: all(s.state.ended for s in poll(state, backend, state.of("node")).values()), "it runs on")
+    assert [t.state for t in loop.seen(5).tasks] != ["running"]
+    assert loop.looks > looks
+    assert [t["state"] for t in project.status()["tasks"]] != ["running"]
 
 
 def test_that_nodes_were_seen_is_recorded_without_a_look(project: Project, loop: Loop):

@@ -16,15 +16,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.intents import Resolution
 from declarative.apply.interrupted import clear, is_node
 from declarative.apply.inventory import Seen, look
-from declarative.apply.stops import (
-    MOST_STOPS,
-    Note,
-    gang_stops,
-    half_started,
-    stop_rank,
-    stop_ranks,
-    user_stops,
-)
+from declarative.apply.stops import MOST_STOPS, Note, stop_rank, stop_ranks, stops
 from declarative.apply.unreachable import (
     end_given_up,
     give_up_hosts,
@@ -142,10 +134,10 @@ def _stop_lost(
 def _stop_gangs(writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note) -> None:
     """Stop the ranks of gangs that cannot go on, and those that the user has stopped."""
     state = writer.state()
-    stops = {**half_started(state, now()), **gang_stops(state), **user_stops(state)}
+    due = stops(state, now())
     # Ranks on silent nodes are stopped when the nodes answer again.
-    there = (n for n in stops if (w := state.node_of_rank(n)) and w.address.name not in seen.inventory.silent)
-    causes = {rank: stops[rank].cause for rank in there}
+    there = (n for n in due if (w := state.node_of_rank(n)) and w.address.name not in seen.inventory.silent)
+    causes = {rank: due[rank].cause for rank in there}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
 
 

@@ -75,6 +75,13 @@ def _why_to_stop(members: Sequence[Record], state: State) -> str | None:
     return None
 
 
+def stops(state: State, now: float) -> dict[str, RankStatus]:
+    """The ranks that have to stop, and how they end: of gangs that cannot go on, and those that the user has
+    stopped.
+    """
+    return {**half_started(state, now), **gang_stops(state), **user_stops(state)}
+
+
 def half_started(state: State, now: float) -> dict[str, RankStatus]:
     """Ranks that have waited too long for siblings that were not started: an apply was cut short.
 

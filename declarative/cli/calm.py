@@ -3,17 +3,21 @@
 A round comes from the declaration, the records, what backends say, and the time. A `Calm` keeps these of a
 round that left nothing to do. As long as each is the same, so is the round: the declaration and the policy
 are compared, the seal stands for the records (`Store.seal`), a mark for each backend (`TellsChange`), and
-`Moment` knows until when the time changes nothing. No age decides.
+`Moment` knows until when the time changes nothing. Ranks may end at any time, and no mark shows that: those
+that run are asked in each round. No age decides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from declarative.apply.polls import poll, running
+from declarative.apply.stops import stops
 from declarative.model.record import dataclass
-from declarative.model.status import NodeState
+from declarative.model.status import NodeState, RankState
 from declarative.provider import ProviderError
 from declarative.store.rows import SEEN_ANEW
 
@@ -43,6 +47,20 @@ def marks_of(backends: Backends, names: Iterable[str]) -> Marks | None:
     return out
 
 
+def _goes_on(state: State, backends: Backends) -> bool:
+    """Whether each rank that has not ended is doing as it is recorded."""
+    try:
+        found = [poll(state, backends.get(name), nodes) for name, nodes in running(state).items()]
+    except ProviderError:
+        return False
+    live = {name: state.ranks.get(name) for name in _live(state)}
+    return {name: status for some in found for name, status in some.items()} == live
+
+
+def _live(state: State) -> list[str]:
+    return [r.address.name for r in state.of("rank") if not state.has_ended(r.address.name)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calm:
     """A round that left nothing to do, and what it came from."""
@@ -65,7 +83,8 @@ class Calm:
     def holds(self, desired: Desired, policy: OperatorPolicy, now: float) -> bool:
         """Whether nothing has changed since."""
         same = self.since <= now < self.until and desired == self.desired and policy == self.policy
-        return same and self.store.seal() == self.seal and marks_of(self.backends, self.marks) == self.marks
+        same = same and self.store.seal() == self.seal and marks_of(self.backends, self.marks) == self.marks
+        return same and _goes_on(self.state, self.backends)
 
     def repeated(self) -> Round:
         """The same round, with what was spent until now."""
@@ -77,9 +96,12 @@ class Calm:
 
 def settled(before: State, after: State) -> bool:
     """Whether a round that found `before` and left `after` would find nothing else to record: nothing but
-    times differs, no call is open, and no rank runs.
+    times differs, no call is open, and no rank starts or is to stop, now or later.
     """
-    if after.intents or not all(status.state.ended for status in after.ranks.values()):
+    starting = {after.ranks[n].state if n in after.ranks else None for n in _live(after)} - {
+        RankState.RUNNING
+    }
+    if after.intents or starting or stops(after, math.inf):
         return False
     if before is after:
         return True

@@ -296,8 +296,8 @@ class TellsUnused(Protocol):
 
 @runtime_checkable
 class TellsChange(Protocol):
-    """A provider that can tell cheaply whether anything has changed. As long as nothing has, a loop without
-    running ranks asks for nothing else.
+    """A provider that can tell cheaply whether anything has changed. As long as nothing has, a loop asks for
+    nothing else but its running ranks.
     """
 
     def mark(self) -> object | None:
