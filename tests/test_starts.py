@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from declarative.model.inputs import NodeFailures, RetrySeries, data_of
+from declarative.model.manifest import Entry, Manifest
 from declarative.model.resource import TaskWant
 from declarative.model.state import FAILED_ON, RETRIES, STOPPED, Address, Record, State
 from declarative.model.status import NOT_RELEASED, NodeState, RankState, RankStatus, Readiness
@@ -233,3 +234,54 @@ def test_a_failed_task_runs_again_by_its_retry() -> None:
     assert (found.course, found.reason) == (Course.RUN, Reason.RETRY)
     assert found.because[0].startswith("rank/job-0 failed")
     assert judged(want(), state, rank()).course is Course.KEPT
+
+
+# ---------------------------------------------------------------------------------- by changed files
+
+
+def with_files(*entries: tuple[str, str], **fields: Any) -> TaskWant:
+    """A task that sends the folder `data` and the file `run.py`: (path, content) of each file."""
+    files = tuple(Entry(path=path, source=path, sha256=content) for path, content in sorted(entries))
+    return replace(want(files=["data", "run.py"], **fields), files=Manifest(files))
+
+
+SENT = (("data/a", "one"), ("run.py", "one"))
+MORE = (("data/a", "two"), ("run.py", "one"))
+
+
+@pytest.mark.parametrize(
+    ("after", "reason", "files"),
+    [
+        (with_files(*SENT), None, {}),
+        (with_files(*MORE), None, {"data/a": "changed"}),
+        (with_files(("data/a", "one"), ("run.py", "two")), Reason.CHANGED, {}),
+        (with_files(*MORE, commands=["./other"]), Reason.CHANGED, {}),
+        (with_files(*SENT, commands=["./other"]), Reason.CHANGED, {}),
+    ],
+    ids=["same", "folder", "named", "folder and commands", "commands"],
+)
+def test_which_changes_run_an_ended_task_again(
+    after: TaskWant, reason: Reason | None, files: Mapping[str, str]
+) -> None:
+    """Changes within folders do not; with another change of the task they do not count."""
+    found = judge(after, ended(DONE), {0: rank(task=with_files(*SENT))}, frozenset(), NOW)
+    assert (found.files, found.reason if found.course is Course.RUN else None) == (files, reason)
+
+
+def test_outside_of_its_hours_a_task_tells_what_has_changed() -> None:
+    before = {0: rank(task=with_files(*SENT, schedule=HOURS))}
+    folder = judge(
+        replace(with_files(*MORE, schedule=HOURS), off=True), ended(DONE), before, frozenset(), NOW
+    )
+    assert (folder.course, folder.files, folder.because) == (Course.KEPT, {"data/a": "changed"}, ())
+    other = with_files(*SENT, schedule=HOURS, commands=["./other"])
+    commands = judge(replace(other, off=True), ended(DONE), before, frozenset(), NOW)
+    assert (commands.course, commands.files, commands.because) == (Course.KEPT, {}, ("commands",))
+
+
+def test_a_part_of_a_gang_that_failed_knows_where() -> None:
+    task = want(nodes=2, retry=True)
+    part = rank(0, task, node="gpu-0", machine="gpu-0.1")
+    found = judged(task, gang(None, started=NOW - 51.0), part)
+    assert (found.course, found.incomplete) == (Course.RUN, True)
+    assert found.failed_on == (NodeFailures(machine="gpu-0.1", count=1, at_start=True),)
