@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from declarative.apply.inventory import Seen
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
-    from declarative.model.state import State
+    from declarative.model.state import Record, State
     from declarative.reconcile.round import Round
     from declarative.store import Store
 
@@ -53,12 +53,12 @@ def _goes_on(state: State, backends: Backends) -> bool:
         found = [poll(state, backends.get(name), nodes) for name, nodes in running(state).items()]
     except ProviderError:
         return False
-    live = {name: state.ranks.get(name) for name in _live(state)}
+    live = {record.address.name: state.ranks.get(record.address.name) for record in _live(state)}
     return {name: status for some in found for name, status in some.items()} == live
 
 
-def _live(state: State) -> list[str]:
-    return [r.address.name for r in state.of("rank") if not state.has_ended(r.address.name)]
+def _live(state: State) -> list[Record]:
+    return [r for r in state.of("rank") if not state.has_ended(r.address.name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,14 @@ class Calm:
 
 def settled(before: State, after: State) -> bool:
     """Whether a round that found `before` and left `after` would find nothing else to record: nothing but
-    times differs, no call is open, and no rank starts or is to stop, now or later.
+    times differs, no call is open, no rank starts or is to stop, now or later, and none has its GPUs sampled,
+    which each round shows anew.
     """
-    starting = {after.ranks[n].state if n in after.ranks else None for n in _live(after)} - {
-        RankState.RUNNING
-    }
-    if after.intents or starting or stops(after, math.inf):
+    for record in _live(after):
+        status = after.ranks.get(record.address.name)
+        if status is None or status.state is not RankState.RUNNING or record.rank.utilization_policy:
+            return False
+    if after.intents or stops(after, math.inf):
         return False
     if before is after:
         return True

@@ -236,8 +236,7 @@ class RoundRun(Run):
             return None
         if self._before is None or self._backends is None or self._marks is None:
             return None
-        # What GPUs do is shown anew in each round.
-        done = plan.actions or plan.scope.moved or found.results or found.waits or found.errors or found.gpus
+        done = plan.actions or plan.scope.moved or found.results or found.waits or found.errors
         if done or plan.result != "none" or self.desired.project.limits.cost_per_month is not None:
             return None
         if self._planned is not after or not settled(self._before, after):
