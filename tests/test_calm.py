@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from declarative.apply.inventory import Seen
 from declarative.cli.calm import Calm, lasts, marks_of, settled
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.state import Address, Intent, State
+from declarative.model.state import Address, Intent, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import Spent
@@ -128,16 +129,29 @@ def test_a_round_is_settled_if_nothing_but_times_differs() -> None:
     assert not settled(one, replace(one, serial=one.serial + 1))
 
 
-def test_a_round_is_not_settled_with_an_open_call_or_a_rank_that_runs() -> None:
+def test_a_round_is_not_settled_with_an_open_call_or_a_rank_that_starts_or_is_sampled() -> None:
     """Though before it was the same."""
     one = State(lineage="l")
     assert settled(one, one)
     called = replace(one, intents=(OPEN,))
     assert not settled(called, called)
     for state in RankState:
-        ran = replace(one, ranks={"a-0": RankStatus(state=RankState.FAILED), "b-0": RankStatus(state=state)})
-        assert settled(ran, ran) is state.ended
-        assert settled(ran, replace(ran)) is state.ended
+        ranks = {"a-0": RankStatus(state=RankState.FAILED), "b-0": RankStatus(state=state)}
+        for sampled in (False, True):
+            policy = {"min_gpu_utilization": 10, "time_window": "5m"} if sampled else None
+            ran = replace(one, ranks=ranks, records=dict(map(rank_of, ranks, (None, policy))))
+            same = state.ended or (state is RankState.RUNNING and not sampled)
+            assert settled(ran, ran) is same
+            assert settled(ran, replace(ran)) is same
+
+
+def rank_of(name: str, policy: Mapping[str, Any] | None) -> tuple[Address, Record]:
+    """A recorded rank, whose GPUs are sampled if it has a policy."""
+    address = Address("rank", name)
+    task, number = name.rsplit("-", 1)
+    more = {"utilization_policy": policy} if policy else {}
+    inputs = {"task": task, "rank": int(number), "resources": {}, "commands": ["true"], **more}
+    return address, Record(address=address, backend="local", inputs=inputs)
 
 
 def seen(age: float = 0.0, **more: Any) -> tuple[Seen, State]:

@@ -137,8 +137,8 @@ def test_plan(project):
     )
     plan = project.plan(code=3)
     assert list(plan) == PLAN
-    origin = ("project", None, "sqlite:///.fleetform/state.db", None)
-    assert tuple(plan[k] for k in PLAN[:8]) == (1, *origin, None, 0, "unplaced")
+    origin = ("project", None, "sqlite:///.fleetform/state.db", None, False)
+    assert tuple(plan[k] for k in PLAN[:9]) == (1, *origin, None, 0, "unplaced")
     assert keys(plan["actions"]) == ACTION
     assert keys(plan["reservations"]) == RESERVATION
     assert keys(plan["unplaced"]) == UNPLACED

@@ -46,7 +46,7 @@ def test_they_are_shown_and_hold_their_blocks(stray):
 def test_a_node_is_not_deleted_below_them(stray):
     """It is not idle, for as long as they run."""
     stray.declare(fleet(nodes="0..1", idle_duration=0))
-    assert stray.ids() == []
+    assert stray.ids() == ["update:node/gpu-0"]  # which only records the duration
     done = stray.run("destroy", "--auto-approve", code=4)
     assert "`fleetform stop TASK` also stops what runs and is not recorded" in done.err + done.out
     stray.run("stop", "old")
