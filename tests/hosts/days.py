@@ -100,7 +100,7 @@ class Machined:
 
 def _pipe(folder: Path) -> Path:
     """That of the attempt of this folder: `disk/upper/var/lib/fleetform/node/LINEAGE/ranks/ATTEMPT`."""
-    return folder.parents[3] / f"{Path(PIPE).name}{folder.name}"
+    return folder.parents[7] / f"own{PIPE}{folder.name}"
 
 
 def _begun(folder: Path) -> bool:
