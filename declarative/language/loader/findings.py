@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -52,9 +53,14 @@ class Findings:
                 self.items.append(replace(item, hint=known.fix) if known else item)
 
     def near(self, word: str, known: Collection[str]) -> str | None:
-        """`did you mean …?`; None once comparing names has taken too long."""
+        """`did you mean …?`; None once comparing names has taken too long. A name with another number
+        (`gpu-3` beside `gpu-2`) is not mistyped.
+        """
         self._compared += len(known)
-        return suggest(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
+        if self._compared > MAX_COMPARED or len(word) > 100:
+            return None
+        letters = re.sub(r"[0-9]", "", word)
+        return suggest(word, [name for name in known if re.sub(r"[0-9]", "", name) != letters])
 
     @property
     def full(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -262,10 +261,7 @@ class _Assembly:
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # a document that could not be read may declare it
-        # `gpu-3` beside `gpu-2` is no mistyped name.
-        letters = re.sub(r"[0-9]", "", name)
-        others = [other for other in known if re.sub(r"[0-9]", "", other) != letters]
-        hint = self.findings.near(name, others) or f"declare it: `type: {kind}` with `name: {name}`"
+        hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
     def _volumes(self) -> Volumes:
