@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -321,6 +321,7 @@ class Run(RunOutput):
     def _note_unstarted(self, plan: Plan, results: Sequence[ActionResult], writer: Writer) -> None:
         """Write down what failed of the starts of tasks, for `status`."""
         from declarative.apply.retry_schedule import broken_starts
+        from declarative.store import StateError
 
         failed = {r.id: f"{r.op} {r.address}: {r.error}" for r in results if r.outcome == "failed"}
         why: dict[str, str] = {}
@@ -330,7 +331,8 @@ class Run(RunOutput):
                 follows = self.options.get("wait") and task in {*self.lacking, *self.unstarted}
                 again = "`apply --wait` tries again" if follows else self.AGAIN
                 why[task] = f"its start failed: {causes[0]}; {again}"
-        writer.note_waiting(why)
+        with suppress(StateError):  # of a state that cannot be written the report speaks, which comes after this
+            writer.note_waiting(why)
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
         """Remember the tasks whose start failed of what their `retry` covers."""
