@@ -82,9 +82,11 @@ class WorkingCopy(Sqlite):
             here.last_id, here.writes = self._last_id, []
         try:
             yield here
-        except BaseException:
+        except BaseException as error:
             with self.mutex:
                 here.raw.execute("ROLLBACK")
+            if getattr(error, "code", None) == "stale-lease":
+                self.forget()  # it does not know who takes the lock from now on
             raise
         self._send(here)
         with self.mutex:
