@@ -94,7 +94,7 @@ def test_imported_documents_command_nothing_and_mean_the_same(project):
     project.write("sky.txt", json.dumps({"name": "sky", "run": run, "num_nodes": 1}))
     done = project.run("import", "skypilot", "sky.txt")
     assert commands_of(done.out) == []
-    project.write("x.yaml", done.out)
+    project.write("x.yaml", "name: cloud\ntype: backend\ndriver: local\n---\n" + done.out)
     assert EVIL[0] in json.dumps(project.run("plan", "--offline", "--json", code=None).json)
 
 

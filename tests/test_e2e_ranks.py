@@ -63,11 +63,12 @@ def test_environment_of_a_cluster(project):
         assert both(env, "NODES_IPS") == "127.0.0.1\n127.0.0.1"
         assert both(env, "GPUS_PER_NODE") == "8"
         assert both(env, "GPUS_NUM") == "16"
-        assert both(env, "MPI_HOSTFILE")
+        hostfiles = [env[prefix + "_MPI_HOSTFILE"] for prefix in ("FLEETFORM", "DSTACK")]
+        assert [Path(file).name for file in hostfiles] == ["plain", "openmpi"]  # dstack's images have Open MPI
         for name, ours in (("NODE_RANK", "NODE_RANK"), ("NUM_NODES", "NODES_NUM"), ("NODE_IPS", "NODES_IPS")):
             assert env[f"SKYPILOT_{name}"] == both(env, ours)
         assert env["SKYPILOT_NUM_GPUS_PER_NODE"] == both(env, "GPUS_PER_NODE")
-        assert lines(project.data(f"data-{rank}") / "hosts") == ["127.0.0.1 slots=16"]
+        assert lines(project.data(f"data-{rank}") / "hosts") == ["127.0.0.1"] * 16
         assert (env["COLOUR"], env["SHAPE"]) == ("blue", "round")
         assert env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
         assert str(project.data(f"data-{rank}")) == env["FLEETFORM_VOLUME_DATA"]

@@ -337,9 +337,8 @@ def test_no_plan_ends_a_protection_and_uses_it(found, before, after, seed):
     world = lived(found[0], random.Random(seed))
     guarded = declared({**found[0], "limits": {"protected": before}})
     for address, record in world.records.items():
-        if address.kind in ("node", "volume"):
-            protected = guarded.is_guarded(str(address), record.typed)
-            world.records[address] = replace(record, inputs={**record.inputs, "protected": protected})
+        if address.kind in ("node", "volume") and guarded.is_guarded(str(address), record.typed):
+            world.records[address] = replace(record, inputs={**record.inputs, "protected": True})
     desired = declared({**found[1], "limits": {"protected": after}})
     plan = limited(world.plan(desired), desired)
     event(f"put off: {any(d.code == 'protection-ends' for d in plan.diagnostics)}")

@@ -67,7 +67,7 @@ class Machined:
         known = {(attempt.node, attempt.name) for attempt in self.attempts}
         for node in self.nodes.values():
             machine = None if node.gone is not None else self.machine_of(node.key)
-            for folder in machine.folder.glob(ATTEMPTS) if machine else ():
+            for folder in _attempts(machine) if machine else ():
                 if (node.key, folder.name) not in known and _begun(folder):
                     self.attempts.append(Attempt(node=node.key, name=folder.name, started=self.clock()))
 
@@ -75,7 +75,7 @@ class Machined:
         machine = self.machine_of(attempt.node)
         if machine is None or self.nodes[attempt.node].gone is not None:
             return False
-        folder = next((f for f in machine.folder.glob(ATTEMPTS) if f.name == attempt.name), None)
+        folder = next((f for f in _attempts(machine) if f.name == attempt.name), None)
         return folder is not None and not (folder / "exit").exists()
 
     def end(self, attempt: Attempt, code: int) -> None:
@@ -83,7 +83,7 @@ class Machined:
         attempt.ended = self.clock()
         machine = self.machine_of(attempt.node)
         assert machine, f"{attempt} is where nothing is"
-        (folder,) = (f for f in machine.folder.glob(ATTEMPTS) if f.name == attempt.name)
+        (folder,) = (f for f in _attempts(machine) if f.name == attempt.name)
         until(lambda: _told(folder, code))
         until((folder / "exit").exists)
 
@@ -98,9 +98,16 @@ class Machined:
                 attempt.ended = self.clock()
 
 
+def _attempts(machine: Machine) -> Iterator[Path]:
+    """The folders of attempts: of root's state on hosts, of the user's own on instances."""
+    yield from machine.folder.glob(ATTEMPTS)
+    yield from machine.folder.glob("disk/own/home/*/.local/state/fleetform/*/ranks/*.*")
+
+
 def _pipe(folder: Path) -> Path:
-    """That of the attempt of this folder: `disk/upper/var/lib/fleetform/node/LINEAGE/ranks/ATTEMPT`."""
-    return folder.parents[7] / f"own{PIPE}{folder.name}"
+    """That of the attempt of this folder."""
+    disk = next(parent for parent in folder.parents if parent.name == "disk")
+    return disk / f"own{PIPE}{folder.name}"
 
 
 def _begun(folder: Path) -> bool:
