@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from providers import runner as runner_module
-from providers.runner import Attempt, AttemptState, Launch, Runner, RunnerError, script
+from providers.runner import (
+    Attempt,
+    AttemptState,
+    Launch,
+    Runner,
+    RunnerError,
+    attempts_in,
+    checked,
+    counted,
+    script,
+)
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -1372,3 +1382,43 @@ def test_the_gpus_of_the_environment_are_meant_where_none_is_named(host, gpus, m
     gpus.say("0, GPU-a, 90\n3, GPU-d, 0\n")
     host.start("exec sleep 1000", unused=(10, 1))
     assert host.ended().reason == "unused"
+
+
+# ------------------------------------------------------------------------------- answers that are none
+
+
+@pytest.mark.parametrize(
+    ("code", "written", "error", "text"),
+    [
+        (1, b"no such file", RunnerError, "`poll` gave exit code 1: no such file"),
+        (128, b"", RunnerError, "`poll` gave exit code 128: it said nothing"),
+        (129, b"", ConnectionLost, "`poll` gave exit code 129: it said nothing"),
+        (-9, b"", ConnectionLost, "`poll` gave exit code -9: it said nothing"),
+    ],
+)
+def test_a_script_that_was_killed_may_have_done_anything(code, written, error, text):
+    """One that failed by itself did what it says."""
+    with pytest.raises(error) as caught:
+        checked(Finished(code, b"", written), "`poll`")
+    assert str(caught.value).endswith(text)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"LOG ", b"LOG 3", b"LOG 3\nab", b"LOG 0", b"LOG x\nabc", b"LOG \nabc"]
+)
+def test_an_answer_that_was_cut_short_is_a_lost_connection(answer):
+    """And no log that ends there."""
+    with pytest.raises(ConnectionLost):
+        counted(b"LOG ", answer, "the log")
+
+
+def test_bytes_are_counted():
+    """What a login writes before and after them is no part of the log."""
+    assert counted(b"LOG ", b"Welcome\nLOG 3\nabcd", "the log") == b"abc"
+    assert counted(b"LOG ", b"LOG 0\n", "the log") == b""
+
+
+@pytest.mark.parametrize("line", [b"", b"a running", b"a asleep 7 - - 0 1 - -", b"a running 7 x - 0 1 - -"])
+def test_an_answer_that_means_nothing_is_a_fault(line):
+    with pytest.raises(RunnerError, match="cannot be read"):
+        attempts_in(b"FLEETFORM-HOST 1 boot\n" + line + b"\nFLEETFORM-END\n")
