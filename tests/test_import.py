@@ -216,6 +216,21 @@ def test_one_usable_cloud_of_several_is_kept_and_the_others_are_told(tmp_path):
     assert done.stderr == ""
 
 
+def test_each_backend_without_a_driver_is_told_at_its_line(tmp_path):
+    """It is left out where another one can be used, and else kept, so that nothing runs on this machine."""
+    fleet = "type: fleet\nname: lake\nnodes: 1\nbackends:\n- "
+    kept, done = of_dstack(tmp_path, fleet + "aws\n- aws\n- kubernetes\n- runpod\n")
+    assert kept["fleet/lake"]["backends"] == ["aws"]
+    assert "# x.dstack.yml:7: left out `backends` (kubernetes)" in done.stdout
+    assert "# x.dstack.yml:8: left out `backends` (runpod)" in done.stdout
+    kept, done = of_dstack(tmp_path, fleet + "runpod\n- runpod\n- vastai\n")
+    assert kept["fleet/lake"]["backends"] == ["runpod", "vastai"]
+    assert "# x.dstack.yml:5: `backends` (runpod): no driver of that name" in done.stdout
+    assert "# x.dstack.yml:7: `backends` (vastai): no driver of that name" in done.stdout
+    volume = "type: volume\nname: lake\nregion: EU-RO-1\nsize: 100GB\nbackend: runpod\n"
+    assert "# x.dstack.yml:5: `backend` (runpod): no driver" in of_dstack(tmp_path, volume)[1].stdout
+
+
 def test_a_pool_of_hosts_is_a_fleet_to_declare(tmp_path):
     found, done = of_sky(tmp_path, sky("{infra: ssh/rack, cpus: 2+}"))
     assert list(found) == ["task/job"]

@@ -183,17 +183,17 @@ def known_backends(draft: Draft, names: Sequence[Any], key: str = "backends") ->
     """The backends that have a driver. If none of them has one, all stay: a document without `backends` would
     run anywhere, on this machine too.
     """
-    found = list(dict.fromkeys(map(cloud_of, names)))
-    usable = [name for name in found if has_driver(name)]
-    for i, name in enumerate(found):
-        if name in usable:
+    clouds = list(map(cloud_of, names))
+    usable = [name for name in dict.fromkeys(clouds) if has_driver(name)]
+    for i, name in enumerate(clouds):
+        if name in usable or name in clouds[:i]:
             continue
         path: Path = (key, i) if key == "backends" else (key,)
         if usable:
             draft.drop(key, NO_DRIVER, path, name)
         else:
             draft.note(f"`{key}` ({name}): {NO_DRIVER}. Until then `validate` refuses this document", path)
-    return usable or [name_of(name, SOME_CLOUD, []) or SOME_CLOUD for name in found]
+    return usable or [name_of(name, SOME_CLOUD, []) or SOME_CLOUD for name in dict.fromkeys(clouds)]
 
 
 NO_DRIVER = "no driver of that name; name another backend, or declare this one if libcloud has its cloud"
