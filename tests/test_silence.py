@@ -60,6 +60,12 @@ def test_it_begins_when_it_is_noticed_and_lasts_from_one_command_to_the_next():
     assert silence_text(known, NOW) == "has not answered for 1 min (timed out): it is given up in 9 min"
 
 
+def test_silence_begins_when_it_was_observed():
+    """And not when the plan is made; where nobody wrote down when that was, it begins now."""
+    observed = [replace(SILENCE, observed_at=at) for at in (NOW - 30, NOW + 5, None)]
+    assert [s.since for s in found([node(0), node(1), node(2)], observed).values()] == [NOW - 30, NOW, NOW]
+
+
 def counted(limit, seconds, since):
     """The silence of an hour, on whose limit another one was recorded."""
     record = node(0, NOW - 3600)
@@ -74,7 +80,8 @@ def test_a_shorter_limit_counts_from_its_apply(before):
     silence = counted(600.0, before, NOW - 3600)
     assert (silence.until, silence.given_up) == (before and NOW + 3600, False)
     assert (silence.limit, silence.counts_from) == (600.0, NOW), "what the apply records"
-    assert counted(600.0, 600.0, NOW - 599).until == NOW + 1
+    silence = counted(600.0, 600.0, NOW - 599)
+    assert (silence.until, silence.counts_from) == (NOW + 1, NOW - 599), "no later apply begins it anew"
     assert counted(600.0, 600.0, NOW - 600).given_up
 
 
