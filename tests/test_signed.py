@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from declarative.cli.errors import Failed
-from declarative.cli.plan_files import check, keys_of, sign
+from declarative.cli.plan_files import _signed, _string, check, keys_of, sign
 from declarative.model.spec.policy import PlanKey
 from tests.cli import Project, fleet, task
 from tests.test_e2e_saved import refused, seal
@@ -159,6 +159,15 @@ def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
     assert "`--signed-by` or FLEETFORM_SIGNED_BY is empty" in done.err
 
 
+@pytest.mark.parametrize(
+    ("given", "why"), [("/none/a.pub", "No such file or directory"), ("a\0b", "it is not the name of a file")]
+)
+def test_keys_that_cannot_be_read(given: str, why: str) -> None:
+    with pytest.raises(Failed) as caught:
+        keys_of(given)
+    assert caught.value.diagnostics[0].summary == f"the keys that may sign plans cannot be read: {why}"
+
+
 def test_options_that_go_with_a_file(project: Project, keys: Path) -> None:
     """And what is in the way of a signature is left alone."""
     declared(project)
@@ -192,6 +201,46 @@ def armored(blob: bytes) -> bytes:
 
 
 BLOB = blob_of(sign(PLAN, KEY))
+
+
+def by_algorithm(name: bytes) -> bytes:
+    """A signature that is right in all but its hash's name."""
+    public = _string(b"ssh-ed25519") + _string(KEY.public_key().public_bytes_raw())
+    made = _string(b"ssh-ed25519") + _string(KEY.sign(_signed(b"fleetform-plan", b"", name, PLAN)))
+    parts = (public, b"fleetform-plan", b"", name, made)
+    return armored(b"SSHSIG\0\0\0\1" + b"".join(map(_string, parts)))
+
+
+@pytest.mark.parametrize(
+    ("signature", "why"),
+    [
+        (armored(BLOB).replace(b"BEGIN", b"BEGAN"), "it does not begin or end as one"),
+        (armored(BLOB).replace(b"END", b"ENDED"), "it does not begin or end as one"),
+        (armored(BLOB).replace(b"AAAA", b"AA!AA", 1), "it is damaged"),
+        (armored(BLOB).replace(b"AAAA", b"AAAAA", 1), "it is damaged"),
+        (armored(BLOB[:-70]), "it is cut short"),
+        (armored(BLOB + b"\0\0\0\0"), "it has more parts than a signature"),
+        (by_algorithm(b"sha1"), "its hash is neither sha256 nor sha512"),
+    ],
+)
+def test_what_is_no_signature_is_named_as_what_it_is(tmp_path, signature, why) -> None:
+    (tmp_path / "p.plan.sig").write_bytes(signature)
+    with pytest.raises(Failed) as caught:
+        check(str(tmp_path / "p.plan"), PLAN, [public_of(KEY)])
+    assert caught.value.diagnostics[0].summary.endswith(f"is not the signature of a plan: {why}")
+
+
+def test_a_signature_by_either_hash_holds(tmp_path) -> None:
+    for name in (b"sha256", b"sha512"):
+        (tmp_path / "p.plan.sig").write_bytes(by_algorithm(name))
+        check(str(tmp_path / "p.plan"), PLAN, [public_of(KEY)])
+
+
+def test_a_signature_that_cannot_be_read_is_an_error(tmp_path) -> None:
+    (tmp_path / "p.plan.sig").symlink_to("p.plan.sig")
+    with pytest.raises(Failed) as caught:
+        check(str(tmp_path / "p.plan"), PLAN, [public_of(KEY)])
+    assert "cannot be read: Too many levels of symbolic links" in caught.value.diagnostics[0].summary
 
 
 @given(at=st.integers(0, len(BLOB) - 1), change=st.integers(1, 255), cut=st.booleans())

@@ -50,6 +50,7 @@ from cosmic_ray.operators.comparison_operator_replacement import (
 )
 from cosmic_ray.operators.exception_replacer import ExceptionReplacer
 from cosmic_ray.operators.operator import Operator
+from parso.python.tree import Name
 from reached import ALL, HUNG, IMPORT, NUMBER, SERVES
 
 HERE = Path(__file__).parent
@@ -129,6 +130,27 @@ class Never(Decide):
     value = "False"
 
 
+class OtherException(ExceptionReplacer):
+    """As the library's, also for `module.Error`."""
+
+    def mutate(self, node: Any, index: int) -> Any:
+        """The node with its `index`-th exception replaced by one that nothing raises."""
+        name = self._name_nodes(node)[index]
+        if name.type == "name":
+            return super().mutate(node, index)
+        first = name.get_first_leaf()
+        name.children = [Name("CosmicRayTestingException", first.start_pos, first.prefix)]
+        return node
+
+    @staticmethod
+    def _name_nodes(node: Any) -> Any:
+        caught = node.children[1]
+        if caught.type != "atom":
+            return (caught,)
+        listed = caught.children[1]
+        return listed.children[::2] if listed.type == "testlist_comp" else (listed,)
+
+
 OPERATORS: dict[str, type[Any]] = {
     "always": Always,
     "never": Never,
@@ -140,7 +162,7 @@ OPERATORS: dict[str, type[Any]] = {
     "<= -> <": ReplaceComparisonOperator_LtE_Lt,
     "> -> >=": ReplaceComparisonOperator_Gt_GtE,
     ">= -> >": ReplaceComparisonOperator_GtE_Gt,
-    "other exception": ExceptionReplacer,
+    "other exception": OtherException,
 }
 
 

@@ -206,16 +206,16 @@ def _string(data: bytes) -> bytes:
 
 def _strings(data: bytes, count: int) -> list[bytes]:
     """The strings in `data`, exactly `count`."""
-    found: list[bytes] = []
-    while data and len(found) < count:
+    strings: list[bytes] = []
+    for _ in range(count):
         size = int.from_bytes(data[:4], "big")
-        found.append(data[4 : 4 + size])
         if len(data) < 4 + size:
             raise ValueError("it is cut short")
+        strings.append(data[4 : 4 + size])
         data = data[4 + size :]
-    if data or len(found) != count:
-        raise ValueError("its parts are not those of a signature")
-    return found
+    if data:
+        raise ValueError("it has more parts than a signature")
+    return strings
 
 
 def _read(path: Path) -> bytes:
