@@ -286,6 +286,17 @@ def test_who_slept_through_the_lease_calls_no_backend(store, url, asleep) -> Non
     assert store.fence() is None, "who only reads has no epoch"
 
 
+def test_who_renews_and_has_lost_the_lock_calls_no_backend(store, url) -> None:
+    """However long its own lease would have lasted: another one is at work."""
+    with store.lock("apply") as old, open_store(url) as other:
+        other.unlock()
+        with other.lock("destroy"):
+            with pytest.raises(StateError, match="has lost the state's lock to `destroy`"):
+                old.renew(locks.LEASE_SECONDS)
+            with pytest.raises(StateError, match="has lost the state's lock to `destroy`"):
+                old.fence()
+
+
 def test_who_slept_and_still_has_the_lock_goes_on(store, asleep) -> None:
     """Nobody has taken it, and nobody takes it now: it is renewed before the call."""
     with store.lock("apply") as writer:
@@ -295,17 +306,23 @@ def test_who_slept_and_still_has_the_lock_goes_on(store, asleep) -> None:
         assert store.lock_info() == replace(writer.lease, expires=ANY, ends=ANY)
 
 
-def test_who_cannot_renew_calls_no_backend(store, asleep, monkeypatch) -> None:
-    """The database is away: perhaps the lock is another one's by now."""
+def test_who_cannot_renew_calls_no_backend(store, monkeypatch) -> None:
+    """The database is away: perhaps the lock is another one's by now. It is not while a third of the lease
+    is left.
+    """
+    now = 1000.0
+    monkeypatch.setattr(locks, "boottime", lambda: now)
     with store.lock("apply") as writer:
 
         def away(*_: object) -> None:
             raise UnreachableError("unreachable", "the database is away")
 
         monkeypatch.setattr(locks, "renew", away)
-        asleep(locks.LEASE_SECONDS / 2)
+        now += locks.LEASE_SECONDS * 2 / 3
+        with pytest.raises(UnreachableError):
+            writer.renew(locks.LEASE_SECONDS)
         assert writer.fence()
-        asleep(locks.LEASE_SECONDS / 4)
+        now += 0.001
         with pytest.raises(UnreachableError):
             writer.fence()
         monkeypatch.undo()

@@ -9,9 +9,8 @@ import pytest
 
 from declarative.model.state import Address, Intent, Record, attempt_id, attempt_of, token
 from declarative.store import StateError, open_store
+from declarative.store.writer import LATEST
 from tests.cli import Project, fleet, hold, lines, task, until
-
-pytestmark = pytest.mark.slow
 
 
 def counted(project: Project, text: str) -> dict:
@@ -46,6 +45,7 @@ def by_push(project: Project) -> Callable[[], None]:
     return restore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_file, by_push])
 def test_a_task_that_did_not_run_has_not_succeeded(project, way):
     """An attempt of the future that was lost has the generation of the new one: it is another attempt."""
@@ -61,6 +61,7 @@ def test_a_task_that_did_not_run_has_not_succeeded(project, way):
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_with_the_state_refuses_nobody(project):
     """What is recorded of a later writer, by the clock of then, is checked by one with a higher number."""
     project.declare(
@@ -87,7 +88,7 @@ def test_only_who_has_changed_nothing_yet_counts_above_a_later_writer(tmp_path):
             newest = writer.fence() + 1000
             assert writer.learn(newest)
             assert writer.fence() == newest + 1
-            assert not writer.learn(1 << 60), "a number that somebody made up"
+            assert not writer.learn(LATEST), "a number that somebody made up"
             writer.begin("create", Address("volume", "data"), "local", {})
             assert not writer.learn(newest + 5)
         with store.lock("apply") as writer:
