@@ -1032,6 +1032,22 @@ def test_who_launched_a_node_does_not_leave_alone_those_that_launch_nothing(besi
     assert solved._may_join(ledger, (base, 0), None, 1, on) is not beside
 
 
+@pytest.mark.parametrize(
+    ("base", "other", "guest", "may"), [(6, 2, 6, True), (2, 6, 6, False), (6, None, 6, False)]
+)
+def test_two_change_places_where_both_fit_and_who_launches_nothing_is_not_left_alone(base, other, guest, may):
+    """The guest comes from a node where it is alone, to that of the base and, perhaps, of another one."""
+    sizes = {"base": base, **({"other": other} if other else {})}
+    asks = [ask(name, resources={"cpu": size}) for name, size in sizes.items()]
+    asks.append(ask("guest", resources={"cpu": guest}, creation_policy="reuse"))
+    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    jobs = {str(job.task.name): job for job in board.jobs}
+    here, there = [jobs[name] for name in sizes], [jobs["guest"]]
+    ledger = _seated(board, [job.index for job in here], [job.index for job in there])
+    on = {0: [(job, 0) for job in here], 1: [(job, 0) for job in there]}
+    assert solved._may_join(ledger, (jobs["base"], 0), (jobs["guest"], 0), 1, on) is may
+
+
 def test_what_launches_nothing_sits_where_the_program_says_beside_another():
     """It may sit only where others do: one of them goes to its node, and nothing larger is launched."""
     asks = [
