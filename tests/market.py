@@ -217,7 +217,8 @@ class Site:
     def __init__(self, market: Market) -> None:
         self.market = market
         self._folder = tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
-        self.store: Store = open_store(f"sqlite:///{self._folder.name}/state.db")
+        self.url = f"sqlite:///{self._folder.name}/state.db"
+        self.store: Store = open_store(self.url)
         self.time = 1_000_000.0
         self.heard = Heard()
         self.results: dict[str, ActionResult] = {}

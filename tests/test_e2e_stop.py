@@ -139,3 +139,19 @@ def test_a_task_between_two_attempts_does_not_run_again(project: Project):
         r"task/job +failed +ended \S+Z after \d+ s; is not run again: it was stopped by the user",
         project.run("status").out,
     )
+
+
+def test_what_cannot_be_asked_goes_on_until_it_can_whatever_the_project_says(project: Project):
+    """The exit code tells. A project with errors keeps nobody from stopping what runs."""
+    up = project.path / "up"
+    project.declare(fleet(nodes=2), task("job", hold(up), nodes=2))
+    project.apply()
+    until(lambda: len(lines(up)) == 2)
+    nodes, away = project.local / "nodes", project.local / "away"
+    nodes.rename(away)
+    assert "rank/job-0 could not be stopped" in project.run("stop", "job", code=4).err
+    away.rename(nodes)
+    project.write("main.yaml", "type: nothing")
+    done = project.run("stop", "job")
+    assert done.out == "task/job is stopped.\n"
+    assert "The project has errors" in done.err

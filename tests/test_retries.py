@@ -389,6 +389,15 @@ def test_a_retry_that_would_come_after_the_duration_is_neither_told_nor_waited_f
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(("delay", "runs"), [(60.0, True), (60.5, False)])
+def test_a_retry_may_come_at_the_very_end_of_the_duration(delay, runs):
+    retry = {"on_events": ["error"], "duration": "1m"}
+    world, desired = gang(retry), job(retry)
+    retries, _ = waiting(world, desired, (delay,))
+    fail(world)
+    assert retries.due(world.state()).keys() == ({"job"} if runs else set())
+
+
 def test_each_failure_is_told_once_also_the_first_of_a_new_series():
     world, desired = gang(), job()
     retries, said = waiting(world, desired)
@@ -404,9 +413,10 @@ def test_each_failure_is_told_once_also_the_first_of_a_new_series():
 
 def test_what_a_task_held_is_given_back_before_it_runs_again():
     world, desired = gang(), job()
-    retries, _ = waiting(world, desired)
+    retries, said = waiting(world, desired)
     world.ranks |= dict.fromkeys(("job-0", "job-1"), RankStatus(state=RankState.FAILED, exit_code=1))
     assert retries.ready(world.state()) == ()
+    assert said == [], "nobody knows when that is"
     assert not is_over(world.state(), ["job"], retries), "somebody is about to give it back"
     world.settle()
     world.now += 2
@@ -431,8 +441,19 @@ def test_who_follows_sees_that_another_command_has_declared_something_else(tasks
     fail(world)
     world.apply(world.plan(declared(fleets=fleets, tasks=tasks)))
     assert retries.overtaken(world.state()) == changed
+    assert retries.overtaken(world.state(), ["another"]) is None
     retries.end()
     assert retries.due(world.state()) == {}
+
+
+def test_who_follows_takes_its_own_start_for_its_own():
+    """Of which it was not known whether it came to pass when the command was done."""
+    desired = job()
+    world = bring(World(), tasks=[])
+    retries, _ = waiting(world, desired)
+    retries.leave(world.state())
+    world.apply(world.plan(desired))
+    assert retries.overtaken(world.state()) is None
 
 
 def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypatch):
@@ -494,6 +515,11 @@ def test_the_last_try_is_at_the_end_of_the_duration_and_none_comes_after_it():
     desired, world = declared(tasks=[{**JOB, "retry": retry}]), World()
     retries, _ = waiting(world, desired, (1.0, 30.0, 60.0))
     retries.wait_for_place(["job"])
+    begun = world.now
+    for late, ready in ((50, ("job",)), (50.5, ())):
+        world.now = begun + late  # nobody has looked before
+        assert retries.ready(world.state()) == ready
+    world.now = begun
     for delay in (30, 20):
         assert round(retries.waits(["job"])["job"].delay) == delay
         world.now += delay + 0.2
@@ -530,16 +556,31 @@ def test_blocks_that_were_only_promised_wake_nobody_when_they_are_given_back():
     assert retries.due(world.state())["late"].when == world.now
 
 
-def test_a_silent_node_that_is_given_up_wakes_who_waits_for_room():
-    """Its fleet may have another one: the task does not wait for ten more minutes."""
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_silent_node_that_is_given_up_wakes_who_waits_for_room(silent):
+    """Its fleet may have another one: the task does not wait for ten more minutes. One that answered is no
+    room when it goes.
+    """
     world, desired = gang(), declared(tasks=[{**JOB, "retry": True}, {"name": "late", "retry": True}])
     retries, _ = waiting(world, desired, (1.0, 10.0))
     node = world.records[Address("node", "gpu-1")]
-    world.records[node.address] = replace(node, outputs={**node.outputs, SILENT: world.now})
+    if silent:
+        world.records[node.address] = replace(node, outputs={**node.outputs, SILENT: world.now})
     retries.wait_for_place(["late"])
     assert retries.due(world.state())["late"].when == world.now + 10
     del world.records[node.address]
-    assert retries.due(world.state())["late"].when == world.now
+    assert retries.due(world.state())["late"].when == world.now + (0 if silent else 10)
+
+
+def test_one_that_found_a_place_and_ended_waits_for_none():
+    """Somebody else started it, and nobody saw it run."""
+    world, desired = gang(), job()
+    retries, _ = waiting(world, desired)
+    retries.wait_for_place(["job"])
+    for rank in ("job-0", "job-1"):
+        world.end(rank, RankState.SUCCEEDED)
+    world.settle()
+    assert retries.due(world.state()) == retries.without_place == {}
 
 
 def test_what_the_user_stops_while_it_has_no_place_is_not_started_again():
