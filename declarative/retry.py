@@ -68,9 +68,9 @@ def call_on(
         return function()
 
     def note(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         if on_retry and isinstance(error, transient):
-            on_retry(error, state.next_action.sleep if state.next_action else 0.0)
+            on_retry(error, state.upcoming_sleep)
 
     import tenacity
 
@@ -80,7 +80,7 @@ def call_on(
 
     def wait(state: tenacity.RetryCallState) -> float:
         """The server's own Retry-After where that is longer."""
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         after = error.after if isinstance(error, TransientError) and error.after else 0.0
         return max(after, jitter(state))
 
@@ -97,6 +97,11 @@ def call_on(
     return retrying(again)
 
 
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    """What the last try raised."""
+    return state.outcome.exception() if state.outcome else None
+
+
 class _Away:
     """When a machine was away for so long, time after time."""
 
@@ -105,7 +110,7 @@ class _Away:
         self._since: float | None = None
 
     def __call__(self, state: tenacity.RetryCallState) -> bool:
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         passed = state.seconds_since_start
         if passed is None or not (isinstance(error, TransientError) and error.away):
             self._since = None

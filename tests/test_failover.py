@@ -13,7 +13,7 @@ import pytest
 
 from declarative.apply import execute
 from declarative.apply.gate import Tools
-from declarative.apply.retry_schedule import Retries, lacking
+from declarative.apply.retry_schedule import Retries, broken_starts, lacking
 from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
@@ -452,6 +452,19 @@ def test_who_finds_no_capacity_is_told_from_who_fails(site, market, kind, parall
     market.room = stock(za=3)
     assert site.apply(desired)
     assert {zone for name, zone in market.where().items() if name.startswith("gpu")} == {"zb"}
+
+
+def test_the_node_that_could_not_be_had_is_named_and_not_one_that_went_with_it(site, market):
+    """Of the task that needs it; one that was started lacks nothing."""
+    two = stock(za=2)
+    market.room = lambda inputs: two(inputs) if inputs["fleet"] == "gpu" else None
+    alone = {"name": "alone", "fleets": ["other"], "resources": {"gpu": "H100:8"}}
+    tasks = [{**GANG, "fleets": ["gpu"]}, alone]
+    fleets = [FLEET, {**FLEET, "name": "other"}]
+    desired = declared(fleets=fleets, tasks=tasks, availability_zones=["za"])
+    plan = site.plan(desired)
+    assert lacks(site, desired) == {"train": "node/gpu-2 and 3 more"}
+    assert broken_starts(plan, tuple(site.results.values())).keys() == {"train"}
 
 
 def test_who_fails_of_something_else_as_well_has_failed(site, market):
