@@ -243,6 +243,20 @@ def test_a_rank_that_never_started_is_recorded_as_stopped(
     assert all(state.records[Address("rank", name)].outputs == {STOPPED: True} for name in made)
 
 
+def test_a_stop_that_is_cut_short_is_one_for_what_it_has_recorded(writer: Writer) -> None:
+    """Else the next command would take the rank for one that may run again."""
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    want = TaskWant(spec=spec(Task, {"name": "job", "commands": ["true"], "nodes": 3}))
+    cloud: Any = Cloud()
+    with pytest.raises(KeyboardInterrupt):
+        stop_task(writer, cloud, "job", lambda: NOW, cut, want=want)
+    (rank,) = writer.state().of("rank")
+    assert rank.outputs == {STOPPED: True}
+
+
 # ------------------------------------------------------------------------------------ the command
 
 

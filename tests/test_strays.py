@@ -56,6 +56,9 @@ def test_a_node_is_not_deleted_below_them(stray):
 
 @pytest.mark.parametrize("way", [("stop", "old"), ("destroy", "--orphans", "--auto-approve")])
 def test_they_can_be_stopped(stray, way):
+    """By the name of their task, and by no other one."""
+    stray.run("stop", "other", code=1)
+    assert processes(stray.path) != {}
     stray.run(*way)
     assert processes(stray.path) == {}
     stray.no_changes()
