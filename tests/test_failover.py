@@ -458,7 +458,7 @@ def test_the_node_that_could_not_be_had_is_named_and_not_one_that_went_with_it(s
     """Of the task that needs it; one that was started lacks nothing."""
     two = stock(za=2)
     market.room = lambda inputs: two(inputs) if inputs["fleet"] == "gpu" else None
-    alone = {"name": "alone", "fleets": ["other"], "resources": {"gpu": "H100:8"}}
+    alone: dict[str, Any] = {"name": "alone", "fleets": ["other"], "resources": {"gpu": "H100:8"}}
     tasks = [{**GANG, "fleets": ["gpu"]}, alone]
     fleets = [FLEET, {**FLEET, "name": "other"}]
     desired = declared(fleets=fleets, tasks=tasks, availability_zones=["za"])

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.cli import cli
 from declarative.apply.stops import START_LIMIT, gang_stops, half_started, stop_rank, user_stops
 from declarative.apply.watch import stop_task
+from declarative.cli import cli
 from declarative.cli.nodes import _report_stop
 from declarative.cli.session import Session
 from declarative.model.resource import TaskWant
@@ -24,7 +24,7 @@ from declarative.model.state import SILENT, STARTED, STOPPED, Address, Intent, R
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import Writer, open_store
 from tests.market import Market, Site
-from tests.model import of_node, of_reservation, spec
+from tests.model import spec
 from tests.planned import declared
 from tests.test_settle import NODE, NOW, PLACE, RANK, REFUSED, Cloud, lived, record
 
@@ -35,15 +35,12 @@ RUNS, DONE, FAILED, LOST, STOPS = (
     RankState.LOST,
     RankState.STOPPED,
 )
-STATE = "sqlite:///state.db"
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Writer]:
-    with (
-        open_store(STATE, root=tmp_path, clock=lambda: NOW) as store,
-        store.lock("test", 0) as made,
-    ):
+    opened = open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: NOW)
+    with opened as store, store.lock("test", 0) as made:
         yield made
 
 
@@ -74,10 +71,9 @@ def asked(op: str, address: str) -> Intent:
 def test_what_the_user_stopped_stops_but_for_what_has_ended() -> None:
     """Every rank of the task, if one of them says so; no rank of another one."""
     state = gang(RUNS, FAILED, RUNS)
-    first, other = Address("rank", "job-0"), member(0, 1, "other")
     assert user_stops(state) == {}
-    state.records[first] = replace(state.records[first], outputs={STOPPED: True})  # type: ignore[index]
-    state.records[other.address] = other  # type: ignore[index]
+    more = [member(0, 3, outputs={STOPPED: True}), member(0, 1, "other")]
+    state = replace(state, records={**state.records, **{r.address: r for r in more}})
     assert user_stops(state) == dict.fromkeys(
         ("job-0", "job-2"), RankStatus(state=STOPS, cause="stopped by the user")
     )
@@ -131,9 +127,7 @@ def test_who_has_waited_too_long_for_siblings_stops(
     """The time counts from the start of the first. A whole gang waits for nobody, and what has ended stays
     as it ended.
     """
-    ranks = [
-        member(i, nodes, outputs={} if at is None else {STARTED: at}) for i, at in enumerate((*starts,))
-    ]
+    ranks = [member(i, nodes, outputs={} if at is None else {STARTED: at}) for i, at in enumerate(starts)]
     state = State(
         records={r.address: r for r in ranks},
         ranks={"job-1": RankStatus(state=DONE)},

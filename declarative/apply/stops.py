@@ -66,8 +66,8 @@ def _why_to_stop(members: Sequence[Record], state: State) -> str | None:
     """Why the ranks of a gang that go on have to stop, if they have to."""
     statuses = {r.address.name: state.ranks.get(r.address.name) for r in members}
     if broken := first_failure(statuses):
-        status = state.ranks[broken]
-        return f"rank/{broken} {status.state.value}: {status.cause}"
+        failed = state.ranks[broken]
+        return f"rank/{broken} {failed.state.value}: {failed.cause}"
     if members[0].rank.stop_criteria == StopCriteria.MASTER_DONE.value:
         for master in (r.address.name for r in members if r.rank.rank == 0):
             if (status := statuses[master]) and status.state is RankState.SUCCEEDED:
