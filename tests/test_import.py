@@ -216,6 +216,21 @@ def test_one_usable_cloud_of_several_is_kept_and_the_others_are_told(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("resources", "lost"),
+    [
+        ("{job_recovery: {max_restarts_on_errors: abc}}", "max_restarts_on_errors` (abc)"),
+        ("{job_recovery: {max_restarts_on_errors: -1}}", "max_restarts_on_errors` (-1)"),
+        (f"{{accelerators: 'A100:{'9' * 400}'}}", "resources.accelerators"),
+        (f"{{cpus: 8, memory: {'9' * 400}x}}", "resources.memory"),
+        (f"{{cpus: {'9' * 400}, memory: 4x}}", "resources.memory"),
+    ],
+)
+def test_numbers_that_are_none_are_told(resources, lost, tmp_path):
+    (tmp_path / "sky.yaml").write_text(sky(resources))
+    assert lost in imported("skypilot", tmp_path / "sky.yaml").output
+
+
 def test_each_backend_without_a_driver_is_told_at_its_line(tmp_path):
     """It is left out where another one can be used, and else kept, so that nothing runs on this machine."""
     fleet = "type: fleet\nname: lake\nnodes: 1\nbackends:\n- "

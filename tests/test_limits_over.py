@@ -14,6 +14,7 @@ from declarative.planner.permit import causes_of
 from declarative.planner.tasks import at
 from declarative.planner.types import Op
 from declarative.reconcile.permission import Backoff, choose
+from declarative.render.approval import approval_of, differences
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.listings import approvals_json, approvals_text
@@ -85,6 +86,19 @@ def test_an_approval_says_which_actions_end_work():
     ]
     assert found.unused(done) == {}
     assert found.unused(done[:1]) == found.approvals
+
+
+def test_an_approval_of_a_later_limit_ends_nothing():
+    """The time passes between approval and apply: what then ends work was not approved. The other way round
+    less is done than was approved.
+    """
+    world = running(max_duration="8h")
+    early = approval_of(world.plan(wanted(max_duration="3h")))
+    world.now += 2 * HOUR
+    late = approval_of(world.plan(wanted(now=NOW + 2 * HOUR, max_duration="3h")))
+    assert early.digest != late.digest
+    assert list(differences(early, late)) == ["not as approved: rank/train-[0-1] ends what is running"]
+    assert list(differences(late, early)) == []
 
 
 @pytest.mark.parametrize("limit", ["3h", "off", None])

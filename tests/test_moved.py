@@ -286,6 +286,16 @@ def test_a_typo_in_removed_is_noticed(project):
     assert unknown(project, right, volume("rest")) == []
 
 
+def test_no_entry_that_was_carried_out_is_taken_for_another_number(project):
+    """The hint would delete the next volume."""
+    project.declare(volume("data", count=3))
+    project.apply()
+    entry = {"type": "project", "removed": [{"from": "volume/data-2", "destroy": True}]}
+    assert unknown(project, entry, volume("data", count=2)) == []
+    project.apply()
+    assert unknown(project, entry, volume("data", count=1)) == []
+
+
 @pytest.mark.parametrize(
     ("pattern", "hint"),
     [
@@ -297,6 +307,7 @@ def test_a_typo_in_removed_is_noticed(project):
 def test_a_pattern_of_protected_that_matches_nothing_is_noticed(project, pattern, hint):
     here = (volume("data", count=2), fleet("gpu"))
     matching = ["volume/data", "volume/data-1", "volume/*", "fleet/g*", "node/gpu-*", "node/gpu-7", "node/*"]
+    matching += ["node/gpu-1*", "node/g*"]
     limits = {"type": "project", "limits": {"protected": [*matching, pattern]}}
     project.declare(*here)
     project.apply()

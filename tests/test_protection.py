@@ -288,11 +288,30 @@ def test_an_entry_goes_together_with_what_it_protects(removed):
     assert ids(world.plan(nothing)) == ["delete:node/pair-0", "delete:node/pair-1", "delete:volume/data"]
 
 
+def test_an_entry_holds_against_removed_and_goes_on_to_hold_for_one_apply():
+    """A plan that is refused later is refused now; nothing ends a protection whose entry is there."""
+    world, removed = brought(with_volume(FREE, limits=GUARDED)), [{"from": "volume/data", "destroy": True}]
+    guarded = declared(fleets=[PAIR], removed=removed, limits=GUARDED)
+    plan = limited(world.plan(guarded), guarded)
+    assert (ids(plan), codes(plan)) == (["delete:volume/data"], ["protected"])
+    free = declared(fleets=[PAIR], removed=removed)
+    assert "delete:volume/data" not in ids(world.plan(free))
+    world.apply(world.plan(free))
+    assert ids(world.plan(free)) == ["delete:volume/data"]
+
+
 def test_what_is_only_forgotten_needs_no_apply_before():
     world = brought(with_volume(FREE, limits=GUARDED))
     plan = world.plan(declared(fleets=[PAIR], removed=[{"from": "volume/data", "destroy": False}]))
     assert "delete:volume/data" in ids(plan)
     assert next(a for a in plan.actions if a.op is Op.DELETE).forgets
+
+
+def test_what_destroy_only_forgets_is_not_called_gone():
+    world = brought(with_volume(FREE))
+    removed = declared(removed=[{"from": "volume/data", "destroy": False}])
+    (action,) = world.plan(removed, destroy=True).of(Op.DELETE, "volume")
+    assert (action.forgets, action.of_gone) == (True, False)
 
 
 def test_an_entry_keeps_unused_content_for_one_apply():

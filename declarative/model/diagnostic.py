@@ -125,6 +125,14 @@ def suggest(word: str, known: Iterable[str], most: int = MAX_EDITS) -> str | Non
     return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
 
 
+def suggest_name(word: str, known: Iterable[str]) -> str | None:
+    """`suggest` for a name that somebody chose: one with another number (`gpu-3` beside `gpu-2`) is not
+    mistyped.
+    """
+    letters = re.sub(r"[0-9]", "", word)
+    return suggest(word, [name for name in known if re.sub(r"[0-9]", "", name) != letters])
+
+
 @lru_cache(maxsize=64)
 def _near(typed: str, known: tuple[str, ...], most: int) -> Sequence[str]:
     """The nearest of some words. Kept: who mistypes a field does so in each document."""

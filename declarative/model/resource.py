@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from typing import Any
 
 from declarative.model.blocks import Shape, gpu_order, split
@@ -218,6 +220,8 @@ class Desired:
     def guard(self, *addresses: str) -> str | None:
         """The entry of `limits.protected` that names one of these."""
         patterns = self.project.limits.protected
+        if not any(_any_of(patterns).match(address) for address in addresses):
+            return None
         return next((p for p in patterns if any(fnmatchcase(a, p) for a in addresses)), None)
 
     def wrongly_moved(self, address: str) -> str | None:
@@ -239,6 +243,12 @@ class Desired:
         """Whether `limits.protected` names a node or its fleet, or a volume or all of its count."""
         family = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
         return self.guard(address, family) is not None
+
+
+@lru_cache(maxsize=4)
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all patterns: each node and volume is asked for. Without patterns, none matches."""
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:

@@ -9,13 +9,14 @@ a wider guess counts: what may take the place of the old thing is not made witho
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Severity, and_more, suggest
+from declarative.model.diagnostic import Diagnostic, Severity, and_more, suggest_name
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.resource import Desired, fleet_marks
 from declarative.model.schema import in_place
@@ -30,6 +31,9 @@ from declarative.planner.volumes import keeps
 
 MOST_NAMED = 3
 """Recorded things that are named of those that are alike."""
+MAX_MATCHED, MAX_SUGGESTED = 2_000_000, 50_000
+"""Names that patterns are compared with, and that suggestions are chosen from: about a second each."""
+_GLOB = re.compile(r"[*?\[]")
 
 
 def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
@@ -74,7 +78,7 @@ def naming_nothing(desired: Desired, state: State) -> Iterator[Diagnostic]:
     yield from _moved_nothing(desired, recorded, declared, left)
     for index, entry in enumerate(project.removed):
         address = f"volume/{entry.volume}"
-        near = suggest(address, [name for name in left if name.startswith("volume/")])
+        near = suggest_name(address, [name for name in left if name.startswith("volume/")])
         if near and address not in recorded | declared:
             yield _names_nothing(desired, f"removed.{index}", address, near)
     yield from _protected_nothing(desired, recorded | declared)
@@ -93,7 +97,7 @@ def _moved_nothing(
             continue
         meant = [address for address in left if address.startswith(f"{kind}/")]
         # Fleets and tasks come and go: without nodes or ranks, nothing is recorded of them.
-        near = suggest(move.source, meant or (recorded if kind == "volume" else ()))
+        near = suggest_name(move.source, meant or (recorded if kind == "volume" else ()))
         if meant or near:
             others = f"recorded, and declared no more: {and_more(meant, MOST_NAMED)}" if meant else ""
             yield _names_nothing(desired, f"moved.{index}", move.source, near or others)
@@ -102,14 +106,23 @@ def _moved_nothing(
 def _protected_nothing(desired: Desired, known: set[str]) -> Iterator[Diagnostic]:
     """The warnings about patterns of `limits.protected`. Nodes that are yet to be launched count."""
     names = {name for name in known if not name.startswith("task/")}
-    nodes = {f"node/{name}-0" for name in desired.fleets}
+    nodes = {f"node/{name}" for name in desired.fleets}
+    matched = suggested = 0
     for index, pattern in enumerate(desired.project.limits.protected):
+        text = _GLOB.split(pattern, maxsplit=1)[0]
         base, _, number = pattern.rpartition("-")
-        any_node = f"{base}-0" if number.isdecimal() else pattern
-        matches = any(fnmatchcase(name, pattern) for name in names)
-        if not matches and not any(fnmatchcase(name, any_node) for name in nodes):
-            near = suggest(pattern, names)
-            yield _names_nothing(desired, f"limits.protected.{index}", pattern, near)
+        if pattern in names or (number.isdecimal() and base in nodes):
+            continue
+        if text != pattern:
+            matched += len(names)
+            if matched > MAX_MATCHED:
+                return
+            may_be_nodes = any(f"{node}-".startswith(text) or text.startswith(f"{node}-") for node in nodes)
+            if may_be_nodes or any(fnmatchcase(name, pattern) for name in names):
+                continue
+        suggested += len(names)
+        near = suggest_name(pattern, names) if suggested <= MAX_SUGGESTED else None
+        yield _names_nothing(desired, f"limits.protected.{index}", pattern, near)
 
 
 def _names_nothing(desired: Desired, place: str, address: str, hint: str | None) -> Diagnostic:

@@ -127,7 +127,7 @@ class Action:
     @property
     def of_gone(self) -> bool:
         """Whether it deletes the record of a thing that is gone, of which a new one is made."""
-        return self.forget and self.reason is not Reason.REMOVED
+        return self.forget and self.reason not in (Reason.REMOVED, Reason.DESTROY)
 
 
 class ReservationStatus(StrEnum):

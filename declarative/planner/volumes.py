@@ -306,7 +306,8 @@ def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecisi
     removal, before = desired.project.removed.of(record.address.name), record.volume
     forgotten = removal is not None and not removal.destroy and before.volume_id is None
     kept = _is_protected(desired, record)
-    if not (destroy or forgotten or kept) and before.protected:
+    guarded = desired.is_guarded(str(record.address), before)  # then the module `limits` refuses the deletion
+    if not (destroy or forgotten or kept or guarded) and before.protected:
         return _only_unprotected(record, "it is not declared any more")
     return VolumeDecision(
         name=record.address.name,

@@ -86,7 +86,8 @@ def approval_of(plan: Plan) -> PlanDigest:
         {
             "lineage": plan.basis.lineage,
             "actions": [
-                {"id": action.id, **inputs_data(action), "forget": action.forgets} for action in plan.actions
+                {"id": action.id, **inputs_data(action), "forget": action.forgets, "ends": action.ends}
+                for action in plan.actions
             ],
             "moved": moved_data(plan),
             "unplaced": [{"task": refusal.task} for refusal in plan.unplaced.refusals],
@@ -131,12 +132,21 @@ def _bytes(data: Any) -> bytes:
 
 
 def _done(action: Mapping[str, Any]) -> dict[str, Any]:
-    """What an action does. Of a retry its number counts, but not its time, which differs in each plan."""
+    """What an action does. Of a retry its number counts, but not its time, which differs in each plan. An
+    update that ends what runs does so by the time of the plan: a `max_duration` that is over by then.
+    """
     after = action["after"]
     if after is not None and isinstance(after.get(RETRIES), Mapping):
         series = {key: value for key, value in after[RETRIES].items() if key not in ("since", "at")}
         after = {**after, RETRIES: series}
-    return {"id": action["id"], "before": action["before"], "after": after, "forget": action["forget"]}
+    ends = {"ends": True} if action.get("ends") and action["id"].startswith("update:") else {}
+    return {
+        "id": action["id"],
+        "before": action["before"],
+        "after": after,
+        "forget": action["forget"],
+        **ends,
+    }
 
 
 def _rename(move: Mapping[str, Any]) -> str:
@@ -249,7 +259,10 @@ def _not_approved(known: Mapping[str, Any], actions: Iterable[Mapping[str, Any]]
 
 
 def _changes(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The values that differ, each with a text of both; nothing if only the price is lower."""
+    """The values that differ, each with a text of both; nothing if only the price is lower or less ends."""
+    if now.get("ends") and not approved.get("ends"):
+        yield "ends what is running", ""
+    approved, now = ({k: v for k, v in action.items() if k != "ends"} for action in (approved, now))
     if isinstance(approved["after"], Mapping) and isinstance(now["after"], Mapping):
         was, new = approved["after"].get("price"), now["after"].get("price")
         if isinstance(was, (int, float)) and isinstance(new, (int, float)) and new < was:

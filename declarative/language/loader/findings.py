@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from declarative.model.codes import CODES
-from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest_name
 
 MAX_FINDINGS = 1_000
 """Nobody reads more at once, and showing one takes as long as reading a document."""
@@ -53,14 +52,9 @@ class Findings:
                 self.items.append(replace(item, hint=known.fix) if known else item)
 
     def near(self, word: str, known: Collection[str]) -> str | None:
-        """`did you mean …?`; None once comparing names has taken too long. A name with another number
-        (`gpu-3` beside `gpu-2`) is not mistyped.
-        """
+        """`did you mean …?`; None once comparing names has taken too long."""
         self._compared += len(known)
-        if self._compared > MAX_COMPARED or len(word) > 100:
-            return None
-        letters = re.sub(r"[0-9]", "", word)
-        return suggest(word, [name for name in known if re.sub(r"[0-9]", "", name) != letters])
+        return suggest_name(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
 
     @property
     def full(self) -> bool:

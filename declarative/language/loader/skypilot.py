@@ -367,6 +367,9 @@ class _Resources:
         if str(strategy).lower() == "none" and strategy is not None:
             return
         restarts = fields.get("max_restarts_on_errors") or 0
+        if not isinstance(restarts, int) or not 0 <= restarts < 10**9:
+            self.task.drop(f"{key}.max_restarts_on_errors", "it is no number of restarts", path, restarts)
+            restarts = 0
         codes = fields.get("recover_on_exit_codes")
         events = ["no-capacity", "interruption"]
         retry: dict[str, Any] = {"on_events": events, "duration": "off"}
@@ -435,8 +438,8 @@ class _Resources:
         if number[-1:].lower() != "x":
             resources["memory"] = f"{_size(number)}.." if text.endswith("+") else _size(number)
             return
-        cpus = re.fullmatch(r"(\d+)(?:\.\.)?", str(resources.get("cpu", "")))
-        ratio = re.fullmatch(r"\d+(?:\.\d+)?", number[:-1])
+        cpus = re.fullmatch(r"(\d{1,9})(?:\.\.)?", str(resources.get("cpu", "")))
+        ratio = re.fullmatch(r"\d{1,9}(?:\.\d+)?", number[:-1])
         if cpus and ratio:
             resources["memory"] = f"{int(float(ratio[0]) * int(cpus[1]))}GB.."
         else:
@@ -483,7 +486,7 @@ class _Resources:
         path = self.at["accelerators"]
         name, _, count = item.strip().partition(":")
         name, count = name.strip(), count.strip() or "1"
-        number = re.fullmatch(r"(\d+(?:\.\d+)?)(\+?)", count)
+        number = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(\+?)", count)
         whole = number is not None and float(number[1]) == int(float(number[1])) and float(number[1]) > 0
         if number is None or not _GPU.fullmatch(name):
             self.about.refuse(f"`resources.accelerators` ({item}) names no GPUs", path)
