@@ -191,6 +191,13 @@ def public_of(key: Ed25519PrivateKey) -> PlanKey:
     return keys_of("ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + raw).decode())[0]
 
 
+def test_a_file_of_keys_may_have_comments_and_empty_lines(tmp_path: Path) -> None:
+    key = public_of(KEY)
+    line = "ssh-ed25519 " + base64.b64encode(_string(b"ssh-ed25519") + _string(key.raw)).decode()
+    (tmp_path / "keys").write_text(f"# who may\n\n{line} one\n  # and\n{line} two\n")
+    assert [found.raw for found in keys_of(str(tmp_path / "keys"))] == [key.raw, key.raw]
+
+
 def blob_of(signature: bytes) -> bytes:
     return base64.b64decode(b"".join(signature.splitlines()[1:-1]))
 
