@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from declarative.model.codes import CODES
-from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest_name
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
+
+Suggest = Callable[[str, Iterable[str]], str | None]
 
 MAX_FINDINGS = 1_000
 """Nobody reads more at once, and showing one takes as long as reading a document."""
@@ -51,10 +53,10 @@ class Findings:
                 known = CODES.get(item.code) if item.hint is None else None
                 self.items.append(replace(item, hint=known.fix) if known else item)
 
-    def near(self, word: str, known: Collection[str]) -> str | None:
-        """`did you mean …?`; None once comparing names has taken too long."""
+    def near(self, word: str, known: Collection[str], among: Suggest = suggest) -> str | None:
+        """`did you mean …?` by `suggest` or `suggest_name`; None once comparing names has taken too long."""
         self._compared += len(known)
-        return suggest_name(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
+        return among(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
 
     @property
     def full(self) -> bool:
