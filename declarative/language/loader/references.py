@@ -261,7 +261,9 @@ class _Assembly:
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # a document that could not be read may declare it
-        hint = self.findings.near(name, known, suggest_name) or f"declare it: `type: {kind}` with `name: {name}`"
+        hint = (
+            self.findings.near(name, known, suggest_name) or f"declare it: `type: {kind}` with `name: {name}`"
+        )
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
     def _volumes(self) -> Volumes:
