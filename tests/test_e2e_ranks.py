@@ -64,10 +64,7 @@ def test_environment_of_a_cluster(project):
         assert both(env, "GPUS_PER_NODE") == "8"
         assert both(env, "GPUS_NUM") == "16"
         hostfiles = [env[prefix + "_MPI_HOSTFILE"] for prefix in ("FLEETFORM", "DSTACK")]
-        assert [Path(file).name for file in hostfiles] == [
-            "plain",
-            "openmpi",
-        ]  # dstack's images have Open MPI
+        assert [Path(file).name for file in hostfiles] == ["plain", "openmpi"]  # as dstack's images expect
         for name, ours in (("NODE_RANK", "NODE_RANK"), ("NUM_NODES", "NODES_NUM"), ("NODE_IPS", "NODES_IPS")):
             assert env[f"SKYPILOT_{name}"] == both(env, ours)
         assert env["SKYPILOT_NUM_GPUS_PER_NODE"] == both(env, "GPUS_PER_NODE")

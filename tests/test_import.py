@@ -220,13 +220,14 @@ def test_one_usable_cloud_of_several_is_kept_and_the_others_are_told(tmp_path):
     ("resources", "lost"),
     [
         ("{job_recovery: {max_restarts_on_errors: abc}}", "max_restarts_on_errors` (abc)"),
+        ("{job_recovery: {max_restarts_on_errors: true}}", "max_restarts_on_errors` (true)"),
         ("{job_recovery: {max_restarts_on_errors: -1}}", "max_restarts_on_errors` (-1)"),
         (f"{{accelerators: 'A100:{'9' * 400}'}}", "resources.accelerators"),
         (f"{{cpus: 8, memory: {'9' * 400}x}}", "resources.memory"),
         (f"{{cpus: {'9' * 400}, memory: 4x}}", "resources.memory"),
     ],
 )
-def test_numbers_that_are_none_are_told(resources, lost, tmp_path):
+def test_a_value_that_is_no_number_or_a_huge_one_is_named(resources, lost, tmp_path):
     (tmp_path / "sky.yaml").write_text(sky(resources))
     assert lost in imported("skypilot", tmp_path / "sky.yaml").output
 

@@ -10,6 +10,7 @@ import pytest
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
+from declarative.planner.assumptions import stopped_by_now
 from declarative.planner.permit import causes_of
 from declarative.planner.tasks import at
 from declarative.planner.types import Op
@@ -99,6 +100,21 @@ def test_an_approval_of_a_later_limit_ends_nothing():
     assert early.digest != late.digest
     assert list(differences(early, late)) == ["not as approved: rank/train-[0-1] ends what is running"]
     assert list(differences(late, early)) == []
+
+
+def test_a_saved_plan_that_let_ranks_run_on_stops_none():
+    """Its new limit is over by the time that it is applied. One that said so stops them."""
+    world = running(max_duration="8h")
+    early = world.plan(wanted(max_duration="3h"))
+    assert list(stopped_by_now(early, world.state(), NOW + HOUR - 1)) == []
+    refused = list(stopped_by_now(early, world.state(), NOW + HOUR))
+    assert [(d.code, d.address) for d in refused] == [
+        ("plan-rank-state", "rank/train-0"),
+        ("plan-rank-state", "rank/train-1"),
+    ]
+    assert "would be stopped now: it has run for longer than its new `max_duration`" in refused[0].summary
+    late = world.plan(wanted(now=NOW + HOUR, max_duration="3h"))
+    assert list(stopped_by_now(late, world.state(), NOW + 2 * HOUR)) == []
 
 
 @pytest.mark.parametrize("limit", ["3h", "off", None])

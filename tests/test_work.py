@@ -2,11 +2,11 @@
 
 import pytest
 
+from declarative.model.diagnostic import MAX_COMPARED, Near
 from declarative.model.state import State
 from declarative.placement.finish import gaps, stretch
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import work
-from declarative.planner.offers import MAX_COMPARED, Near
 from tests.cli import Project
 from tests.model import project
 

@@ -126,8 +126,9 @@ class SavedRun(Run):
         """The plan, after a check that it still holds. Also records what happened by itself."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import settle
-        from declarative.planner.assumptions import again, differences
+        from declarative.planner.assumptions import again, differences, stopped_by_now
         from declarative.planner.hosts import hosts_of_plan
+        from declarative.planner.inventory import effective
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
@@ -142,9 +143,12 @@ class SavedRun(Run):
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
         self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
-        found = differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness)
-        if found:
-            raise Failed(found)
+        changed = (
+            *differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness),
+            *stopped_by_now(plan, effective(state, seen.inventory), now()),
+        )
+        if changed:
+            raise Failed(changed)
         self.check_vanished(state, seen)
         if not plan.scope.moved:
             settle(writer, backends, seen, now, self.note)

@@ -331,7 +331,7 @@ class Run(RunOutput):
                 follows = self.options.get("wait") and task in {*self.lacking, *self.unstarted}
                 again = "`apply --wait` tries again" if follows else self.AGAIN
                 why[task] = f"its start failed: {causes[0]}; {again}"
-        with suppress(StateError):  # the report, which follows, speaks of a state that cannot be written
+        with suppress(StateError):  # it helps `status` alone, and the report, which follows, tells all of it
             writer.note_waiting(why)
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:

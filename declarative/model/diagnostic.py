@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
@@ -125,12 +125,32 @@ def suggest(word: str, known: Iterable[str], most: int = MAX_EDITS) -> str | Non
     return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
 
 
-def suggest_name(word: str, known: Iterable[str]) -> str | None:
-    """`suggest` for a name that somebody chose: one with another number (`gpu-3` beside `gpu-2`) is not
-    mistyped.
-    """
-    letters = re.sub(r"[0-9]", "", word)
-    return suggest(word, [name for name in known if re.sub(r"[0-9]", "", name) != letters])
+MAX_COMPARED = 50_000
+"""Names with which mistyped ones are compared, in all: about a second. Somebody's file may have thousands."""
+MAX_WORD = 100
+"""Letters. Longer text is no mistyped word: comparing it would only take time."""
+
+
+class Near:
+    """`suggest`, until all comparisons together take too long."""
+
+    def __init__(self) -> None:
+        self._compared = 0
+
+    def __call__(self, word: str, known: Collection[str], most: int = MAX_EDITS) -> str | None:
+        """See `suggest`."""
+        self._compared += len(known)
+        usable = self._compared <= MAX_COMPARED and len(word) <= MAX_WORD
+        return suggest(word, known, most) if usable else None
+
+    def other_than_number(self, word: str, known: Collection[str]) -> str | None:
+        """The same for names of which one with another number (`gpu-3` beside `gpu-2`) is not mistyped."""
+        if self._compared > MAX_COMPARED:
+            return None
+        letters = re.sub(r"[0-9]", "", word)
+        others = [name for name in known if re.sub(r"[0-9]", "", name) != letters]
+        self._compared += len(known) - len(others)
+        return self(word, others)
 
 
 @lru_cache(maxsize=64)

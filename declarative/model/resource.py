@@ -247,7 +247,7 @@ class Desired:
 
 @lru_cache(maxsize=4)
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all patterns: each node and volume is asked for. Without patterns, none matches."""
+    """One expression for all patterns, for it is asked for each node and volume. `(?!)` matches nothing."""
     return re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
 

@@ -11,7 +11,7 @@ from declarative.model.inputs import AttachmentInputs, RankInputs, ReservationIn
 from declarative.model.resource import node_inputs
 from declarative.model.spec import Duration, Retry, StartupOrder
 from declarative.model.state import ALONE, Address, Record, State, rank_name
-from declarative.model.status import RankState
+from declarative.model.status import RankState, RankStatus
 from declarative.placement.types import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import alone_seconds
@@ -222,12 +222,15 @@ def _is_over(state: State, decision: TaskDecision, record: Record, after: RankIn
         have = decision.have.values()
         if again(replace(decision.want, spec=spec), have, state, now):
             return again(decision.want, have, state, now) is None
-    if before.max_duration == after.max_duration or after.max_duration is None:
+    return before.max_duration != after.max_duration and is_used_up(status, after, now)
+
+
+def is_used_up(status: RankStatus | None, inputs: RankInputs, now: float) -> bool:
+    """Whether a rank that runs has used up the `max_duration` of these inputs by now."""
+    if inputs.max_duration is None or status is None or status.state is not RankState.RUNNING:
         return False
-    limit = Duration.parse(after.max_duration).seconds
-    if limit is None or status is None or status.state is not RankState.RUNNING:
-        return False
-    return status.started_at is not None and now - status.started_at >= limit
+    limit = Duration.parse(inputs.max_duration).seconds
+    return limit is not None and status.started_at is not None and now - status.started_at >= limit
 
 
 def attached(state: State) -> dict[str, dict[str, str]]:

@@ -23,6 +23,7 @@ from declarative.model.resource import Offer
 from declarative.model.state import Address, Record, State
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.filters import lacks_hard, lacks_runtime
+from declarative.planner.actions import is_used_up
 from declarative.planner.inventory import LOSABLE, Inventory, effective, rank_of
 from declarative.planner.types import Op, Plan
 
@@ -233,6 +234,19 @@ def differences(
         *(_rank(n, freed=freed) for n, freed in before.ranks.items() if after.ranks.get(n) is not freed),
         *_changed_offers(before, after),
     )
+
+
+def stopped_by_now(plan: Plan, state: State, now: float) -> Iterator[Diagnostic]:
+    """Ranks that the plan lets run on, though their new `max_duration` is used up by now. `state` has what is
+    known of ranks now.
+    """
+    for action in plan.of(Op.UPDATE, "rank"):
+        if action.ends or "max_duration" not in action.because or not isinstance(action.typed, RankInputs):
+            continue
+        if is_used_up(state.ranks.get(action.address.name), action.typed, now):
+            what = f"{action.address} was to run on when the plan was made, and would be stopped now"
+            summary = f"{what}: it has run for longer than its new `max_duration`"
+            yield Diagnostic(code="plan-rank-state", summary=summary, hint=AGAIN, address=str(action.address))
 
 
 def _ready(before: Facts, after: Facts, reasons: Mapping[str, Readiness]) -> Iterator[Diagnostic]:

@@ -4,11 +4,11 @@ and the limit that keeps a fleet from its size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from declarative.model.blocks import Shortfall, misfits
-from declarative.model.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
+from declarative.model.diagnostic import Diagnostic, Near, Severity
 from declarative.model.record import dataclass
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
@@ -179,24 +179,11 @@ def priced_on(offers: Iterable[Offer]) -> Mapping[str, str]:
 WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
 MISTYPED = 1
 """Letters by which the names of two regions may differ, for one to be meant by the other."""
-MAX_COMPARED = 50_000
-"""Names that are compared with mistyped ones, in all: regions may be named by the thousand."""
 NAMED = 8
 """How many names a hint lists."""
 
 Why = tuple[str, str]
 """The end of the summary, and the hint."""
-
-
-class Near:
-    """`suggest`, until all comparisons of a plan together take too long."""
-
-    def __init__(self) -> None:
-        self.compared = 0
-
-    def __call__(self, word: str, known: Collection[str], most: int = MAX_EDITS) -> str | None:
-        self.compared += len(known)
-        return suggest(word, known, most) if self.compared <= MAX_COMPARED else None
 
 
 def short(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> list[Diagnostic]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Severity, and_more, suggest_name
+from declarative.model.diagnostic import Diagnostic, Near, Severity, and_more
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.resource import Desired, fleet_marks
 from declarative.model.schema import in_place
@@ -31,9 +31,10 @@ from declarative.planner.volumes import keeps
 
 MOST_NAMED = 3
 """Recorded things that are named of those that are alike."""
-MAX_MATCHED, MAX_SUGGESTED = 2_000_000, 50_000
-"""Names that patterns are compared with, and that suggestions are chosen from: about a second each."""
+MAX_MATCHED = 2_000_000
+"""Names that are compared with patterns of `limits.protected`: about a second. After that, no pattern is."""
 _GLOB = re.compile(r"[*?\[]")
+"""Where the wildcards of a pattern begin."""
 
 
 def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
@@ -74,55 +75,67 @@ def naming_nothing(desired: Desired, state: State) -> Iterator[Diagnostic]:
         declared |= {f"volume/{name}", want.declared_by}
     recorded = {name for record in state.records.values() for name in names_of(record)}
     removed = {f"volume/{entry.volume}" for entry in project.removed}
-    left = sorted(a for a in recorded - declared - removed if a.rpartition("-")[0] not in removed)
-    yield from _moved_nothing(desired, recorded, declared, left)
+    kinds: dict[str, list[str]] = defaultdict(list)
+    """What is recorded and declared no more, by its kind: entries may mean it."""
+    for address in sorted(recorded - declared - removed):
+        if address.rpartition("-")[0] not in removed:
+            kinds[address.partition("/")[0]].append(address)
+    known, near = recorded | declared, Near()
+    yield from _moved_nothing(desired, recorded, declared, kinds, near)
     for index, entry in enumerate(project.removed):
         address = f"volume/{entry.volume}"
-        near = suggest_name(address, [name for name in left if name.startswith("volume/")])
-        if near and address not in recorded | declared:
-            yield _names_nothing(desired, f"removed.{index}", address, near)
-    yield from _protected_nothing(desired, recorded | declared)
+        if address not in known and (hint := near.other_than_number(address, kinds["volume"])):
+            yield _names_nothing(desired, f"removed.{index}", address, hint)
+    yield from _protected_nothing(desired, known, near)
 
 
 def _moved_nothing(
-    desired: Desired, recorded: set[str], declared: set[str], left: Sequence[str]
+    desired: Desired, recorded: set[str], declared: set[str], kinds: Mapping[str, Sequence[str]], near: Near
 ) -> Iterator[Diagnostic]:
-    """The warnings about `moved`. `left` are recorded and declared no more: entries may mean them."""
-    follow = {move.source: move.target for move in desired.project.moved}
+    """The warnings about `moved`. `kinds` has what is recorded and declared no more."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for move in desired.project.moved:
+        sources[move.target].append(move.source)
+    carried_out: set[str] = set()
+    """What is recorded, and the names that it had before, through all renames."""
+    waiting = [*recorded]
+    while waiting:
+        address = waiting.pop()
+        if address not in carried_out:
+            carried_out.add(address)
+            waiting += sources.get(address, ())
+    named = {kind: and_more(addresses, MOST_NAMED) for kind, addresses in kinds.items()}
     for index, move in enumerate(desired.project.moved):
-        kind, way = move.source.partition("/")[0], [move.source]
-        while way[-1] in follow and len(way) <= len(follow):
-            way.append(follow[way[-1]])
-        if move.source in declared or not recorded.isdisjoint(way):
+        if move.source in declared or move.source in carried_out:
             continue
-        meant = [address for address in left if address.startswith(f"{kind}/")]
+        kind = move.source.partition("/")[0]
         # Fleets and tasks come and go: without nodes or ranks, nothing is recorded of them.
-        near = suggest_name(move.source, meant or (recorded if kind == "volume" else ()))
-        if meant or near:
-            others = f"recorded, and declared no more: {and_more(meant, MOST_NAMED)}" if meant else ""
-            yield _names_nothing(desired, f"moved.{index}", move.source, near or others)
+        meant = kinds.get(kind) or (recorded if kind == "volume" else ())
+        hint = near.other_than_number(move.source, meant)
+        if hint or kind in named:
+            hint = hint or f"recorded, and declared no more: {named[kind]}"
+            yield _names_nothing(desired, f"moved.{index}", move.source, hint)
 
 
-def _protected_nothing(desired: Desired, known: set[str]) -> Iterator[Diagnostic]:
+def _protected_nothing(desired: Desired, known: set[str], near: Near) -> Iterator[Diagnostic]:
     """The warnings about patterns of `limits.protected`. Nodes that are yet to be launched count."""
     names = {name for name in known if not name.startswith("task/")}
     nodes = {f"node/{name}" for name in desired.fleets}
-    matched = suggested = 0
+    matched = 0
     for index, pattern in enumerate(desired.project.limits.protected):
-        text = _GLOB.split(pattern, maxsplit=1)[0]
+        begin = _GLOB.split(pattern, maxsplit=1)[0]
         base, _, number = pattern.rpartition("-")
         if pattern in names or (number.isdecimal() and base in nodes):
             continue
-        if text != pattern:
+        if begin != pattern:
             matched += len(names)
             if matched > MAX_MATCHED:
                 return
-            may_be_nodes = any(f"{node}-".startswith(text) or text.startswith(f"{node}-") for node in nodes)
-            if may_be_nodes or any(fnmatchcase(name, pattern) for name in names):
+            may_be_node = any(f"{node}-".startswith(begin) or begin.startswith(f"{node}-") for node in nodes)
+            if may_be_node or any(fnmatchcase(name, pattern) for name in names):
                 continue
-        suggested += len(names)
-        near = suggest_name(pattern, names) if suggested <= MAX_SUGGESTED else None
-        yield _names_nothing(desired, f"limits.protected.{index}", pattern, near)
+        hint = near.other_than_number(pattern, names)
+        yield _names_nothing(desired, f"limits.protected.{index}", pattern, hint)
 
 
 def _names_nothing(desired: Desired, place: str, address: str, hint: str | None) -> Diagnostic:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from declarative.store import journal, lock, tables
 from declarative.store.database import Connection
-from declarative.store.faults import busy, translated
+from declarative.store.faults import StateError, busy, translated
 from declarative.store.sqlite import Sqlite
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class WorkingCopy(Sqlite):
         except BaseException as error:
             with self.mutex:
                 here.raw.execute("ROLLBACK")
-            if getattr(error, "code", None) == "stale-lease":
+            if isinstance(error, StateError) and error.code == "stale-lease":
                 self.forget()  # it does not know who takes the lock from now on
             raise
         self._send(here)

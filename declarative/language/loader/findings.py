@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.model.codes import CODES
-from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
-
-Suggest = Callable[[str, Iterable[str]], str | None]
+from declarative.model.diagnostic import Diagnostic, InvalidError, Near, Severity, Span, in_order
 
 MAX_FINDINGS = 1_000
 """Nobody reads more at once, and showing one takes as long as reading a document."""
-MAX_COMPARED = 50_000
 MAX_SUMMARY = 300
 
 
@@ -27,7 +24,7 @@ class Findings:
         self.published = published
         self.items: list[Diagnostic] = []
         self.lost = False
-        self._compared = 0
+        self.near = Near()
 
     def add(
         self,
@@ -52,11 +49,6 @@ class Findings:
             if not self.full:
                 known = CODES.get(item.code) if item.hint is None else None
                 self.items.append(replace(item, hint=known.fix) if known else item)
-
-    def near(self, word: str, known: Collection[str], among: Suggest = suggest) -> str | None:
-        """`did you mean …?` by `suggest` or `suggest_name`; None once comparing names has taken too long."""
-        self._compared += len(known)
-        return among(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
 
     @property
     def full(self) -> bool:

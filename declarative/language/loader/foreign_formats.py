@@ -183,17 +183,19 @@ def known_backends(draft: Draft, names: Sequence[Any], key: str = "backends") ->
     """The backends that have a driver. If none of them has one, all stay: a document without `backends` would
     run anywhere, on this machine too.
     """
-    clouds = list(map(cloud_of, names))
-    usable = [name for name in dict.fromkeys(clouds) if has_driver(name)]
-    for i, name in enumerate(clouds):
-        if name in usable or name in clouds[:i]:
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        first.setdefault(cloud_of(name), i)
+    usable = [name for name in first if has_driver(name)]
+    for name, i in first.items():
+        if name in usable:
             continue
         path: Path = (key, i) if key == "backends" else (key,)
         if usable:
             draft.drop(key, NO_DRIVER, path, name)
         else:
             draft.note(f"`{key}` ({name}): {NO_DRIVER}. Until then `validate` refuses this document", path)
-    return usable or [name_of(name, SOME_CLOUD, []) or SOME_CLOUD for name in dict.fromkeys(clouds)]
+    return usable or [name_of(name, SOME_CLOUD, []) or SOME_CLOUD for name in first]
 
 
 NO_DRIVER = "no driver of that name; name another backend, or declare this one if libcloud has its cloud"

@@ -12,7 +12,7 @@ from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
 from declarative.language.template import TemplateScope
-from declarative.model.diagnostic import Severity, Span, suggest_name
+from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import (
     LOCAL,
     SLURM,
@@ -261,9 +261,8 @@ class _Assembly:
     def _dangling(self, entry: Declaration, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # a document that could not be read may declare it
-        hint = (
-            self.findings.near(name, known, suggest_name) or f"declare it: `type: {kind}` with `name: {name}`"
-        )
+        near = self.findings.near.other_than_number(name, known)
+        hint = near or f"declare it: `type: {kind}` with `name: {name}`"
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
     def _volumes(self) -> Volumes:

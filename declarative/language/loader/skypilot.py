@@ -367,8 +367,8 @@ class _Resources:
         if str(strategy).lower() == "none" and strategy is not None:
             return
         restarts = fields.get("max_restarts_on_errors") or 0
-        if not isinstance(restarts, int) or not 0 <= restarts < 10**9:
-            self.task.drop(f"{key}.max_restarts_on_errors", "it is no number of restarts", path, restarts)
+        if type(restarts) is not int or not 0 <= restarts < 10**9:
+            self.task.drop(f"{key}.max_restarts_on_errors", "it has to be a whole number", path, restarts)
             restarts = 0
         codes = fields.get("recover_on_exit_codes")
         events = ["no-capacity", "interruption"]

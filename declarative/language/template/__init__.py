@@ -23,7 +23,7 @@ from declarative.language.template.expression import (
     never_closed,
     one_too_many,
 )
-from declarative.model.diagnostic import suggest
+from declarative.model.diagnostic import Near
 from declarative.model.record import dataclass
 from declarative.model.schema import Json
 
@@ -42,7 +42,6 @@ __all__ = [
 
 MAX_EXPRESSIONS = 2_000
 """How many different expressions of one project Jinja2 compiles: each takes about a millisecond."""
-MAX_COMPARED = 50_000
 MAX_OUTPUT = 32 << 20
 """How many characters all expressions of a project may produce together."""
 
@@ -92,12 +91,7 @@ class TemplateScope:
     open: bool = False
     output: int = 0
     compiled: set[str] = field(default_factory=set)
-    compared: int = 0
-
-    def suggest(self, word: str, known: list[str]) -> str | None:
-        """`did you mean …?`; None once comparing names has taken too long."""
-        self.compared += len(known)
-        return suggest(word, known) if self.compared <= MAX_COMPARED and len(word) <= 100 else None
+    near: Near = field(default_factory=Near)
 
     def expression(self, text: str) -> Expression:
         """Read one expression, within the limit for Jinja2."""
@@ -231,7 +225,7 @@ def _check_names(part: Expression, scope: TemplateScope) -> None:
             continue
         if scope.open or name in scope.unset:
             raise TemplateError("unset", f"`var.{name}` has no value")
-        near = scope.suggest(name, [*scope.variables, *scope.unset])
+        near = scope.near(name, [*scope.variables, *scope.unset])
         near = near.replace(" `", " `var.") if near else None
         declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
         raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
@@ -247,7 +241,7 @@ def _instead_of(name: str, scope: TemplateScope) -> str:
     known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
     if f"var.{name}" in known:
         return f"did you mean `var.{name}`?"
-    return scope.suggest(name, known) or f"known: {NAMES}"
+    return scope.near(name, known) or f"known: {NAMES}"
 
 
 def _evaluate(part: Expression, scope: TemplateScope, rank: int | None) -> Json:

@@ -94,7 +94,8 @@ SAVED: dict[str, Code] = {
     ),
     "plan-rank-state": Code(
         Chapter.SAVED,
-        "the plan relies on a rank that had ended, or that ran, and this is no longer so",
+        "the plan relies on a rank that had ended, or that ran, and this is no longer so; or a rank that it "
+        "lets run on has used up its new `max_duration` by now",
         "one rank of a task was to be started again, and the other has failed since then",
         _PLAN_AGAIN,
     ),

@@ -12,10 +12,9 @@ from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar
 
-from declarative.model.diagnostic import and_more, suggest
+from declarative.model.diagnostic import MAX_WORD, and_more, suggest
 from declarative.model.schema.marks import (
     MAX_SHOWN,
-    MAX_WORD,
     BadValueError,
     Field,
     Is,

@@ -16,8 +16,6 @@ Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Js
 
 MAX_SHOWN = 40
 """Characters of a value that a message shows."""
-MAX_WORD = 100
-"""Longer text is no mistyped word: comparing it would only take time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.diagnostic import suggest
+from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import dataclass
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.marks import (
-    MAX_WORD,
     BadValueError,
     Doc,
     InPlace,

@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.diagnostic import suggest
+from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import dataclass, set_field
-from declarative.model.schema.marks import MAX_WORD, BadValueError, Doc, Json, describe, unquoted
+from declarative.model.schema.marks import BadValueError, Doc, Json, describe, unquoted
 from declarative.model.spec.amounts import Duration
 
 
