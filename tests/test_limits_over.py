@@ -113,8 +113,10 @@ def test_a_saved_plan_that_let_ranks_run_on_stops_none():
         ("plan-rank-state", "rank/train-1"),
     ]
     assert "would be stopped now: it has run for longer than its new `max_duration`" in refused[0].summary
-    late = world.plan(wanted(now=NOW + HOUR, max_duration="3h"))
-    assert list(stopped_by_now(late, world.state(), NOW + 2 * HOUR)) == []
+    world.now += HOUR
+    late = world.plan(wanted(now=world.now, max_duration="3h"))
+    assert [a.ends for a in late.actions] == [True, True]
+    assert list(stopped_by_now(late, world.state(), world.now + HOUR)) == []
 
 
 @pytest.mark.parametrize("limit", ["3h", "off", None])
