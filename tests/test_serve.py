@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, ip_addresses
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
@@ -99,12 +101,12 @@ def site():
     """Serves `recorded` with an optional token; asks it."""
     opened = []
 
-    def make(recorded=None, *, token=None, interval=None, clock=None):
+    def make(recorded=None, *, token=None, interval=None, clock=None, host="127.0.0.1"):
         found = recorded or Recorded(view=view(), events=(entry(),))
         look = found if callable(found) else lambda: found
         seen = LatestState(lambda: "lab", look, clock or Clock(), interval and (lambda: interval))
         metrics = Metrics(seen, loop=interval is not None)
-        server = Server("127.0.0.1", 0, Site(seen, metrics, token))
+        server = Server(host, 0, Site(seen, metrics, token))
         server.start()
         opened.append(server)
         return At(server.port, seen, metrics)
@@ -145,8 +147,8 @@ def test_a_stranger_gets_401_and_whoever_has_the_token_is_answered(site):
             assert (status, text) == (401, "the token is missing or wrong\n")
             assert sent["WWW-Authenticate"].startswith("Basic ")
     basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
-    for given in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
-        status, _, text = get(server, "/", Authorization=given, Host="fleet.example.com")
+    for header in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
+        status, _, text = get(server, "/", Authorization=header, Host="fleet.example.com")
         assert status == 200
         assert TOKEN not in text
     assert get(server, "/healthz")[0] == 200
@@ -236,6 +238,32 @@ def test_the_oldest_that_says_nothing_goes_first(site, monkeypatch):
         assert lines[0].recv(1) == b""
         lines[-1].sendall(b"alhost\r\n\r\n")
         assert lines[-1].recv(12) == b"HTTP/1.0 200"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::"])
+def test_a_client_of_ipv4_shuts_out_no_other_one(site, monkeypatch, host):
+    """Where it listens on both protocols, all of them come as `::ffff:127.0.0.1` and the like."""
+    monkeypatch.setattr(servers, "SOONEST", 600.0)
+    monkeypatch.setattr(servers, "LONGEST", 600.0)
+    server = site(host=host)
+    with silent_lines(server, servers.FROM_ONE_ADDRESS, "127.0.0.2") as lines:
+        assert get(server, "/healthz")[0] == 200
+        lines[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert lines[0].recv(12) == b"HTTP/1.0 200"
+
+
+@given(one=ip_addresses(v=6), bits=integers(min_value=0, max_value=127))
+def test_a_client_has_a_network_of_64_bits(one, bits):
+    other = type(one)(int(one) ^ 1 << bits)
+    if not (one.ipv4_mapped or other.ipv4_mapped):
+        assert (servers._source(str(one)) == servers._source(str(other))) == (bits < 64)
+
+
+@given(one=ip_addresses(v=4), other=ip_addresses(v=4))
+def test_each_address_of_ipv4_is_a_client(one, other):
+    for start in ("", "::ffff:"):
+        sources = servers._source(f"{start}{one}"), servers._source(f"{start}{other}")
+        assert (sources[0] == sources[1]) == (one == other)
 
 
 def test_probes_wait_for_no_page(site, monkeypatch):

@@ -209,12 +209,13 @@ class _Connection:
 
 
 def _source(address: str) -> str:
-    """The client of an address; a client has a whole network of IPv6."""
-    try:
-        read = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    """The client of an address. It has a whole network of IPv6, but of IPv4 the address alone, which is
+    `::ffff:192.0.2.1` where this listens on both.
+    """
+    read = ipaddress.ip_address(address)
+    if isinstance(read, ipaddress.IPv4Address) or read.ipv4_mapped:
         return address
-    return address if read.version == 4 else str(ipaddress.ip_network((read, 64), strict=False))
+    return str(ipaddress.ip_network((read, 64), strict=False))
 
 
 class Server(HTTPServer):
