@@ -1,14 +1,18 @@
 """The budget of a plan: work is counted without a clock, and refused at the document that costs most."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from declarative.model.diagnostic import MAX_COMPARED, Near
-from declarative.model.state import State
+from declarative.model.state import Address, Record, State
 from declarative.placement.finish import gaps, stretch
+from declarative.planner import limits
 from declarative.planner.inventory import Inventory
-from declarative.planner.limits import work
+from declarative.planner.limits import too_large, work
 from tests.cli import Project
-from tests.model import project
+from tests.model import local_offer, of_node, project
 
 FLEET = "type: fleet\nname: gpu\nnodes: 0..100000\nresources: {cpu: 8}\nblocks: 8\n"
 TASK = "type: task\nname: train\nnodes: 50000\nplacement: any\nresources: {cpu: 1}\ncommands: [a]\n"
@@ -71,6 +75,117 @@ def test_pins_count_for_each_node():
     tasks = [{"name": "job", "instances": [f"gpu-{i}" for i in range(70)]}]
     declared = project(fleets=[{"name": "gpu", "nodes": 70}], tasks=tasks)
     assert 140 <= work(declared, State(), Inventory())["task/job"] <= 170
+
+
+TWO = {"A": "x" * 124, "B": "x" * 124}
+"""Variables for two units: four entries of 250 characters together."""
+TOLD = 1 / 4 + 4 / 250
+"""Units for the command `true`."""
+HOSTS = {"name": "rack", "ssh_config": {"user": "me", "hosts": ["10.0.0.1", "10.0.0.2"]}}
+
+
+def offers(count, cpu=8):
+    """So many offers of `local`, each in a region of its own."""
+    kinds = [replace(local_offer(cpu), region=f"r{i}", shaped=False) for i in range(count)]
+    return Inventory(offers={"local": tuple(kinds)})
+
+
+@pytest.mark.parametrize(
+    ("fleets", "units"),
+    [
+        ([{"nodes": 3}], [21]),
+        ([{"nodes": 3, "env": TWO}], [27]),
+        ([{"nodes": "3..5", "env": TWO}], [27 + 2 * 2]),
+        ([{"nodes": "3..50", "env": TWO}], [27 + 10 * 2]),
+        ([{"nodes": "3..", "env": TWO}], [27 + 10 * 2]),
+        ([{"nodes": "3..", "tags": TWO}], [27 + 10 * 2]),
+        ([{"nodes": "3.."}], [21]),
+        ([{**HOSTS, "env": TWO}], [2 * (7 + 2)]),
+        ([{"nodes": "0..4", "env": {"A": "x" * 124}}, {"nodes": "0..4", "env": TWO}], [4, 8]),
+        ([{"nodes": "0..9", "env": {"A": "x" * 124}}, {"nodes": "0..9", "env": TWO}], [1, 18]),
+    ],
+)
+def test_the_nodes_of_fleets_are_counted_and_those_that_tasks_may_launch_once(fleets, units):
+    """Ten ranks launch ten nodes at most, of the fleets whose nodes are told most."""
+    named = [{"name": f"f{i}", **fleet} for i, fleet in enumerate(fleets)]
+    declared = project(fleets=named, tasks=[{"name": "job", "nodes": 10}])
+    for seen, offered in ((Inventory(), 0), (offers(3), 6)):
+        found = work(declared, State(), seen)
+        more = 0 if "ssh_config" in named[0] else offered
+        assert [found[f"fleet/{fleet['name']}"] for fleet in named] == [n + more for n in units]
+
+
+@pytest.mark.parametrize(
+    ("asks", "held"),
+    [
+        ({}, 1),
+        ({"cpu": 4}, 4),
+        ({"cpu": "..4"}, 1),
+        ({"gpu": 4}, 4),
+        ({"gpu": "0..4"}, 1),
+        ({"cpu": 2, "gpu": 4}, 4),
+        ({"cpu": 20}, 9),
+        ({"memory": "1GB"}, 9),
+    ],
+)
+def test_the_blocks_of_ranks_are_counted(asks, held):
+    for blocks, seen in ((9, Inventory()), (9, offers(1, 50)), ("auto", offers(1, 9))):
+        fleets = [{"name": "gpu", "nodes": 0, "blocks": blocks}, HOSTS]
+        for exclusive in (False, True):
+            words = {"resources": asks, "exclusive": exclusive}
+            declared = project(fleets=fleets, tasks=[{"name": "job", "nodes": 1, **words}])
+            units = math.ceil(22 + TOLD + (9 if exclusive else held) / 3)
+            assert work(declared, State(), seen)["task/job"] == units
+
+
+def test_a_gang_tries_each_network():
+    def units(nodes):
+        task = {"name": "job", "nodes": nodes, "exclusive": False}
+        return work(project(fleets=[HOSTS, FLEETS[0]], tasks=[task]), State(), offers(3))["task/job"]
+
+    assert [units(1), units(2), units(3)] == [
+        math.ceil(n * (22 + TOLD + 1 / 3)) + 6 * (n > 1) for n in (1, 2, 3)
+    ]
+
+
+FLEETS = [{"name": "gpu", "nodes": 2, "env": {"AA": "b"}, "resources": {"cpu": 8}, "blocks": 8}, HOSTS]
+TASKS = [
+    {"name": "job", "nodes": 3, "env": {"AA": "b"}, "resources": {"cpu": 1}, "commands": ["ccc"]},
+    {"name": "odd", "tags": {"a": "b"}, "resources": {"cpu": 2}, "commands": ["cc"]},
+    {"name": "alike", "resources": {"cpu": 2}},
+]
+NARROW = {"name": "narrow", "nodes": 0, "regions": ["r0"]}
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "message"),
+    [
+        ("MOST_PLACES", 5 + 4 + 1, "3 tasks with 5 ranks, and 4 nodes, are too many"),
+        ("MOST_ENTRIES", 2 * 2 + 3 * 3 + 3 + 1, "17 entries with 32 characters: too much"),
+        ("MOST_TEXT", 2 * 3 + 3 * 6 + 4 + 4, "17 entries with 32 characters: too much"),
+        ("MOST_OFFERED", 2 * 4, "3 fleets with 8 offers to look at are too many"),
+        ("MOST_SIZES", 2 * 5, "tasks of 2 sizes and 5 offers to launch are too many"),
+        (None, None, "units of work, and a plan may take"),
+    ],
+)
+def test_each_bound_is_the_most_that_is_planned(monkeypatch, bound, most, message):
+    """What is recorded and declared hosts count as well; of offers those that fleets may launch."""
+    declared = project(fleets=[*FLEETS, NARROW], tasks=TASKS)
+    node = Record(address=Address("node", "old-0"), backend="local", inputs=of_node())
+    recorded, seen = State(records={node.address: node}), offers(4)
+    if bound is None:
+        most = work(declared, recorded, seen).total()
+
+    def found(most):
+        if bound is None:
+            return too_large(declared, recorded, seen, most)
+        monkeypatch.setattr(limits, bound, most)
+        return too_large(declared, recorded, seen)
+
+    assert found(most) is None
+    refused = found(most - 1)
+    assert (refused.code, refused.address) == ("too-large", None)
+    assert message in refused.summary
 
 
 def test_names_are_compared_as_long_as_that_does_not_take_too_long():

@@ -256,7 +256,7 @@ def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
         target = fleet.nodes.target if fleet.nodes else hosts
         most = left if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
         more = min(left, most) if fleet.nodes else 0
-        left -= more if units[name] else 0
+        left -= more
         offered = sum(len(inventory.offers.get(b, ())) for b in allowed_backends(desired, fleet))
         out[address] += math.ceil(target * (NODE + units[name]) + more * units[name] + OFFERED * offered)
     return out
