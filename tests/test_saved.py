@@ -573,6 +573,70 @@ def test_files_lie_below_the_project(text, field, source):
     assert "a list of files" in found.summary
 
 
+@pytest.mark.parametrize(
+    ("files", "rank", "where"),
+    [
+        (True, True, None),
+        (True, False, None),
+        (False, False, None),
+        (False, True, "`actions.rank/tb-0` is not a task's files"),
+        ("0" * 64, False, f"`files.{'0' * 64}` is not a list of files"),
+    ],
+)
+def test_the_files_of_ranks_are_in_the_plan(text, files, rank, where):
+    manifest = Manifest((Entry(path="x", source="a/x", size=1, sha256="0" * 64),))
+    name = manifest.digest if files is True else files
+
+    def change(data: Any) -> None:
+        data["files"] = {name: to_data(manifest)} if name else {}
+        if rank:
+            data["plan"]["actions"][-1]["after"]["files"] = {"paths": ["a"], "digest": manifest.digest}
+
+    forged = again_sealed(text, change)
+    if where is None:
+        assert load(forged, "x", "0").files == ({manifest.digest: manifest} if files else {})
+    else:
+        assert where in refused(forged).summary
+
+
+def test_the_projects_name_is_one(text):
+    assert load(again_sealed(text, put("project", "lab")), "x", "0").project == "lab"
+    for name in ("", "a b", "a\n"):
+        assert "`project` is not a name" in refused(again_sealed(text, put("project", name))).summary
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [(2**31 - 1, str(2**31 - 1)), (2**31, "unknown"), (-5, "-5"), (None, "unknown"), (1.5, "unknown")]
+    + [(True, "unknown"), ("1", "unknown")],
+)
+@pytest.mark.parametrize("made_by", ["3.1.4", "`rm`", None])
+def test_a_format_and_a_version_are_shown_if_they_may_be_some(found, shown, made_by):
+    known = made_by == "3.1.4"
+    said = refused(json.dumps({"kind": "fleetform plan", "format_version": found, "made_by": made_by}))
+    by = "3.1.4" if known else "of another version"
+    assert said.summary.startswith(f"`x.plan` has format {shown}, made by fleetform {by}; ")
+    plan_again = "plan again: `fleetform plan --out FILE`"
+    assert said.hint == (f"apply it with fleetform 3.1.4, or {plan_again}" if known else plan_again)
+
+
+def test_each_action_is_there_once_and_of_its_kind(text):
+    """A new rank's place is its own, an update needs none, and what was deleted is there no more."""
+    one = json.loads(text)["plan"]["actions"][0]
+    twice = again_sealed(text, lambda data: data["plan"]["actions"].append(one))
+    assert "`plan.actions[2].address` is not given once" in refused(twice).summary
+
+    def of(**words: Any) -> str:
+        action = {**json.loads(text)["plan"]["actions"][-1], "needs": [], **words}
+        return again_sealed(text, put("plan", "actions", [action]))
+
+    inputs = json.loads(text)["plan"]["actions"][-1]["after"]
+    assert "`plan.actions[0].holds` is not with one reservation" in refused(of(holds=[])).summary
+    assert load(of(op="update", holds=[], before=inputs), "x", "0").plan.actions
+    both = of(op="delete", before=inputs)
+    assert "`plan.actions[0].after` is not there for all but a delete" in refused(both).summary
+
+
 def test_deep_inputs_are_refused(text):
     deep: Any = []
     for _ in range(60):
