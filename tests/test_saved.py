@@ -21,6 +21,7 @@ from declarative.model.state import Address, State
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.planner.assumptions import (
     Facts,
+    OfferFact,
     again,
     canonical,
     differences,
@@ -351,6 +352,97 @@ def test_offers_that_are_launched_have_to_be_as_they_were(change, words):
     assert [d.summary for d in found] == (said if words else [])
 
 
+CHEAP = OfferFact(price=1.0, room=2, shape={"cpu": 1})
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (CHEAP, CHEAP, None),
+        (None, None, None),
+        (CHEAP, None, "is not offered any more"),
+        (None, CHEAP, "is offered now, and was not"),
+        (CHEAP, replace(CHEAP, price=2.5, room=1), "cost 1 USD/h, and costs 2.5 USD/h"),
+        (CHEAP, replace(CHEAP, price=None), "cost 1 USD/h, and costs an unknown price"),
+        (CHEAP, replace(CHEAP, room=1), "can be had in another number: at most 1"),
+        (CHEAP, replace(CHEAP, room=None), "can be had in another number: any number"),
+        (CHEAP, replace(CHEAP, shape=None), "has another shape"),
+    ],
+)
+def test_what_has_changed_of_an_offer_is_said(was, now, words):
+    found = differences(Facts(offers={"big": was}), Facts(offers={"big": now}))
+    said = [f"what nodes would be launched from has changed: big {words}"] if words else []
+    assert [d.summary for d in found] == said
+
+
+READY, WAITS, BOOTS, ILL = NodeState.READY, NodeState.PENDING, NodeState.PROVISIONING, NodeState.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "counts"),
+    [
+        ({"nodes": {"n-0": READY}}, {"nodes": {"n-0": READY}}, []),
+        ({"nodes": {"n-0": BOOTS}}, {"nodes": {"n-0": READY}}, []),
+        ({"nodes": {"n-0": BOOTS}}, {"nodes": {"n-0": WAITS}}, []),
+        ({"nodes": {"n-0": READY}}, {"nodes": {"n-0": BOOTS}}, ["node/n-0"]),
+        ({"nodes": {"n-0": ILL}}, {"nodes": {"n-0": READY}}, ["node/n-0"]),
+        ({"nodes": {"n-0": READY}}, {"nodes": {"n-0": ILL}}, ["node/n-0"]),
+        ({"nodes": {"n-0": READY}}, {}, ["node/n-0"]),
+        ({"nodes": {"n-0": READY}}, {"gone": ("node/n-0",)}, ["node/n-0"]),
+        ({"nodes": {"n-0": READY}}, {"gone": ("volume/n-0",)}, ["volume/n-0", "node/n-0"]),
+        ({"gone": ("node/n-0",)}, {}, ["node/n-0"]),
+        ({"gone": ("node/n-0",)}, {"gone": ("node/n-0",)}, []),
+        ({"found": {"node/n-0": "a"}}, {"found": {"node/n-0": "a"}}, []),
+        ({"found": {"node/n-0": "a"}}, {"found": {"node/n-0": "b"}}, ["node/n-0"]),
+        ({"able": {"n-0": True}}, {"able": {"n-0": True}}, []),
+        ({"able": {"n-0": True}}, {"able": {"n-0": False}}, ["node/n-0"]),
+        ({"able": {"n-0": True}}, {}, []),
+        ({"able": {"n-0": False}}, {"able": {"n-0": False}}, []),
+        ({"able": {"n-0": False}}, {"able": {"n-0": True}}, []),
+        ({"ranks": {"t-0": True}}, {"ranks": {"t-0": True}}, []),
+        ({"ranks": {"t-0": True}}, {"ranks": {"t-0": False}}, ["rank/t-0"]),
+        ({"ranks": {"t-0": False}}, {"ranks": {"t-0": True}}, ["rank/t-0"]),
+        ({"ranks": {"t-0": False}}, {}, ["rank/t-0"]),
+    ],
+)
+def test_each_fact_that_changed_is_said_once(was, now, counts):
+    assert [d.address for d in differences(Facts(**was), Facts(**now))] == counts
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({"gone": ("node/n-0",)}, {}, "node/n-0 was gone when the plan was made, and is there again"),
+        ({}, {"gone": ("node/n-0",)}, "node/n-0 is gone since the plan was made"),
+        (
+            {"found": {"node/n-0": "a"}},
+            {},
+            "node/n-0, of a command that was cut short, is not there any more",
+        ),
+        (
+            {},
+            {"found": {"node/n-0": "a"}},
+            "node/n-0, of a command that was cut short, is found, and the plan does not know of it",
+        ),
+        (
+            {"nodes": {"n-0": READY}},
+            {"nodes": {"n-0": ILL}},
+            "node/n-0 was ready when the plan was made, and is not_ready now",
+        ),
+        (
+            {"nodes": {"n-1": READY}},
+            {"nodes": {"n-1": ILL}},
+            "node/n-1 was ready when the plan was made, and is not_ready now: full",
+        ),
+    ],
+)
+def test_it_is_said_which_way_a_fact_has_changed(was, now, said):
+    reasons = {"n-0": Readiness(state=ILL), "n-1": Readiness(state=ILL, reason="full")}
+    assert [d.summary for d in differences(Facts(**was), Facts(**now), reasons)] == [said]
+    bare = said.removesuffix(": full")
+    assert [d.summary for d in differences(Facts(**was), Facts(**now))] == [bare]
+
+
 def test_what_a_command_that_was_cut_short_had_made_counts(lived):
     world, desired, saved = lived
     record = replace(world.of("node")[0], address=Address("node", "aa-7"))
@@ -607,8 +699,12 @@ def test_the_projects_name_is_one(text):
 
 @pytest.mark.parametrize(
     ("found", "shown"),
-    [(2**31 - 1, str(2**31 - 1)), (2**31, "unknown"), (-5, "-5"), (None, "unknown"), (1.5, "unknown")]
-    + [(True, "unknown"), ("1", "unknown")],
+    [
+        (2**31 - 1, str(2**31 - 1)),
+        (2**31, "unknown"),
+        (-5, "-5"),
+        *((other, "unknown") for other in (None, 1.5, True, "1")),
+    ],
 )
 @pytest.mark.parametrize("made_by", ["3.1.4", "`rm`", None])
 def test_a_format_and_a_version_are_shown_if_they_may_be_some(found, shown, made_by):
