@@ -12,6 +12,7 @@ import subprocess
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -39,6 +40,7 @@ from tests.test_reports import HOSTILE
 from tests.test_reports import Seen as Tags
 
 TOKEN = "0123456789abcdef-secret"
+BASIC = base64.b64encode(f"me:{TOKEN}".encode()).decode()
 PROMTOOL = shutil.which("promtool")
 
 
@@ -141,13 +143,15 @@ def test_a_stranger_gets_401_and_whoever_has_the_token_is_answered(site):
             {"Authorization": "Bearer wrong"},
             {"Authorization": f"Bearer {TOKEN}x"},
             {"Authorization": "Basic !!"},
+            {"Authorization": f"Basic {BASIC[:8]}!{BASIC[8:]}"},
+            {"Authorization": f"Digest {BASIC}"},
+            {"Authorization": TOKEN},
             {"Authorization": "Bearer "},
         ):
             status, sent, text = get(server, path, **headers)
             assert (status, text) == (401, "the token is missing or wrong\n")
             assert sent["WWW-Authenticate"].startswith("Basic ")
-    basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
-    for header in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
+    for header in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {BASIC}"):
         status, _, text = get(server, "/", Authorization=header, Host="fleet.example.com")
         assert status == 200
         assert TOKEN not in text
@@ -162,6 +166,24 @@ def test_without_a_token_only_this_machines_names_are_answered(site):
         assert get(server, "/metrics", Host=host)[0] == 200
     for host in ("evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[", ""):
         assert get(server, "/metrics", Host=host)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "there"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.com", False),
+        ("", False),
+    ],
+)
+def test_only_this_machine_reaches_a_loopback_address(address, there):
+    assert servers.is_loopback(address) == there
 
 
 def test_nothing_is_changed_by_any_request(site):
@@ -185,6 +207,7 @@ def test_a_state_that_cannot_be_read_is_said_by_its_code_alone(site):
 
     server = site(broken)
     assert get(server, "/")[::2] == (503, "damaged\n")
+    assert get(site(lambda: {}["secret"]), "/")[::2] == (503, "KeyError\n")
     assert get(server, "/healthz")[0] == 200
     assert metrics_of(get(server, "/metrics")[2])["fleetform_state_readable"] == 0
 
@@ -240,7 +263,10 @@ def test_the_oldest_that_says_nothing_goes_first(site, monkeypatch):
         assert lines[-1].recv(12) == b"HTTP/1.0 200"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::"])
+BOTH = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6 on this machine")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::", marks=BOTH)])
 def test_a_client_of_ipv4_shuts_out_no_other_one(site, monkeypatch, host):
     """Where it listens on both protocols, all of them come as `::ffff:127.0.0.1` and the like."""
     monkeypatch.setattr(servers, "SOONEST", 600.0)
@@ -264,6 +290,123 @@ def test_each_address_of_ipv4_is_a_client(one, other):
     for start in ("", "::ffff:"):
         sources = servers._source(f"{start}{one}"), servers._source(f"{start}{other}")
         assert (sources[0] == sources[1]) == (one == other)
+
+
+class Line:
+    """A connection of a client that is not there."""
+
+    ended = False
+
+    def shutdown(self, how: int) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        assert self.ended
+
+
+class Waiting:
+    """A thread that does not come to answer."""
+
+    def __init__(self, target: Any, args: Any, *, daemon: bool) -> None:
+        assert daemon, "it must not keep the program from ending"
+
+    def start(self) -> None:
+        pass
+
+
+class Door(NamedTuple):
+    """A server that is told of connections, its clock, and what lets clients come."""
+
+    server: Server
+    clock: Clock
+    comes: Any
+
+
+@pytest.fixture
+def door(monkeypatch):
+    """It lets in four at most, and two of one address that say nothing."""
+    monkeypatch.setattr(servers, "CONNECTIONS", 4)
+    monkeypatch.setattr(servers, "FROM_ONE_ADDRESS", 2)
+    clock = Clock()
+    monkeypatch.setattr(servers.time, "monotonic", clock)
+    seen = LatestState(lambda: "lab", lambda: Recorded(view=view()), clock, None)
+    server = Server("127.0.0.1", 0, Site(seen, Metrics(seen, loop=False), None))
+    monkeypatch.setattr(servers, "threading", SimpleNamespace(Thread=Waiting))
+
+    def comes(*addresses, asks=False):
+        lines = [Line() for _ in addresses]
+        for line, address in zip(lines, addresses, strict=True):
+            clock.now += 1
+            server.process_request(line, (address, 1))
+            if asks:
+                server.note_asked(line)
+        return lines
+
+    yield Door(server, clock, comes)
+    server.server_close()
+
+
+A, B, C, D, E = (f"192.0.2.{number}" for number in range(5))
+
+
+@pytest.mark.parametrize(
+    ("silent", "asked", "comes", "ends"),
+    [
+        ((), (), A, None),
+        ((A,), (), A, None),
+        ((A, A), (), A, 0),
+        ((A, A), (), B, None),
+        ((B, A, A), (), A, 1),
+        ((B, A), (A,), A, None),
+        ((B, A, A), (A,), A, 1),
+        ((B, A, C), (A,), A, 0),
+        ((B, A, C, D), (), E, 0),
+        ((B,), (A, C, D), E, 0),
+        ((B, C), (A,), D, None),
+        ((), (A, B, C, D), E, "comes"),
+        ((), (A, A, A), A, None),
+        ((), (A, A, A, A), A, "comes"),
+    ],
+)
+def test_who_goes_where_there_are_too_many(door, silent, asked, comes, ends):
+    """The oldest one that has not asked, of the same address first; where all have asked, the last one."""
+    quiet, busy = door.comes(*silent), door.comes(*asked, asks=True)
+    (last,) = door.comes(comes)
+    lines = [*quiet, *busy, last]
+    expected = None if ends is None else last if ends == "comes" else quiet[ends]
+    assert [line for line in lines if line.ended] == ([] if expected is None else [expected])
+    assert [*door.server._open] == [line for line in lines if line is not expected]
+
+
+def test_who_asks_has_longer_than_who_says_nothing(door):
+    server, clock, comes = door
+    ((silent,), (asked,)) = comes(A), comes(B, asks=True)
+    server.note_asked(Line())  # it has ended by now
+    clock.now = server._open[silent].since + servers.SOONEST
+    server.service_actions()
+    assert not silent.ended
+    clock.now += 0.5
+    server.service_actions()
+    assert (silent.ended, asked.ended) == (True, False)
+    clock.now = server._open[asked].since + servers.LONGEST
+    server.service_actions()
+    assert not asked.ended
+    clock.now += 0.5
+    server.service_actions()
+    assert asked.ended
+
+
+def test_there_is_room_for_so_many_pages_and_for_each_probe(door):
+    server = door.server
+    with ExitStack() as stack:
+        assert all(stack.enter_context(server.room("/")) for _ in range(servers.PAGES))
+        for _ in range(2):
+            with server.room("/metrics") as there_is:
+                assert not there_is
+            with server.room("/healthz?x") as there_is:
+                assert there_is
+    with server.room("/") as there_is:
+        assert there_is
 
 
 def test_probes_wait_for_no_page(site, monkeypatch):
