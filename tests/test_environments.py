@@ -6,12 +6,23 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from declarative.cli.actor import is_changed
+from declarative.cli.errors import Failed
+from declarative.cli.run import Run
+from declarative.cli.state_access import StateAccess
+from declarative.model.diagnostic import Span
+from declarative.model.state import State
+from declarative.planner.types import Op
 from tests.cli import Project, fleet, on_terminal
+from tests.model import project as declared
+from tests.planned import plan_of
+from tests.test_render import act
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "environments"
 PROJECT = {
@@ -291,6 +302,76 @@ def test_a_state_from_before_gets_its_name(project: Project) -> None:
     project.apply()
     project.declare({"type": "project", "name": "other"}, fleet())
     assert "project `shop`" in project.run("plan", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "documents", "foreign"),
+    [
+        ("shop", None, True, False),
+        ("shop", "shop", True, False),
+        ("shop", "other", True, True),
+        ("shop", "other", False, True),
+        (None, None, True, False),
+        (None, "other", True, True),
+        (None, "other", False, False),
+    ],
+)
+def test_a_state_is_that_of_the_project_that_named_it(tmp_path, capsys, name, owner, documents, foreign):
+    """A state without a name is anybody's, and a folder without documents has no name to compare."""
+    desired = declared(**({"name": name} if name else {}))
+    if documents:
+        desired = replace(desired, places={"fleet/a": Span("a", 1, 1, 1, 1)})
+    access, store = StateAccess(tmp_path, None), SimpleNamespace(project=lambda: owner)
+    here = f"this is project `{name}`" if name else "this project has no `name`"
+    summary = f"the state is that of project `{owner}`, and {here}"
+    for refuse in (False, True):
+        try:
+            access._check_project(desired, store, refuse=refuse)
+            said = capsys.readouterr().err
+            assert (said != "") == foreign
+            assert not foreign or (said.startswith(f"warning: {summary}; "), refuse) == (True, False)
+        except Failed as failed:
+            (found,) = failed.diagnostics
+            assert (foreign, refuse, found.code, found.summary) == (True, True, "other-project", summary)
+    access._check_project(None, store, refuse=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("sqlite:///.fleetform/state.db", None),
+        ("sqlite:///a/b.db", None),
+        ("sqlite:///../state.db", "outside-project"),
+        ("sqlite:////etc/state.db", "outside-project"),
+        ("postgresql://db/x", "offline-state"),
+        ("postgres://db/x", "offline-state"),
+        ("ftp://x", "bad-url"),
+    ],
+)
+def test_offline_only_a_state_in_the_project_is_read_unless_the_user_named_it(tmp_path, url, code):
+    found = None
+    try:
+        StateAccess(tmp_path, None)._check_within(url)
+    except Failed as failed:
+        found = failed.diagnostics[0].code
+    assert found == code
+    StateAccess(tmp_path, url)._check_within(url)
+
+
+@pytest.mark.parametrize("doing", ["apply", "destroy"])
+@pytest.mark.parametrize("name", ["shop", None])
+@pytest.mark.parametrize("owner", ["other", None])
+@pytest.mark.parametrize("actions", [True, False])
+@pytest.mark.parametrize("lineage", ["3f1c", None])
+def test_an_apply_names_a_state_that_has_no_name(doing, name, owner, actions, lineage):
+    """A plan that changes nothing makes no state."""
+    run, claims = Run.__new__(Run), list[str]()
+    run.doing, run.desired = doing, declared(**({"name": name} if name else {}))
+    writer = SimpleNamespace(project=lambda: owner, claim=claims.append)
+    plan = plan_of(actions=(act(Op.CREATE, "node/a-0", after={}),) if actions else ())
+    run._claim(plan, writer, State(lineage=lineage))
+    due = doing == "apply" and name and not owner and (actions or lineage)
+    assert claims == (["shop"] if due else [])
 
 
 # ---------------------------------------------------------------------------- which one it is, in each output
