@@ -14,10 +14,11 @@ from declarative.model.resource import Taken
 from declarative.model.status import RankState
 from declarative.planner.inventory import busy
 from declarative.provider import PermanentError, PermanentKind, TransientError
-from providers.slurm import cluster
+from providers.slurm import cluster, jobs
 from providers.slurm.cluster import Share
 from providers.slurm.fleets import has, meanings
 from providers.slurm.login import Place, fault
+from providers.slurm.provider import Slurm
 from providers.slurm.snapshot import Looks, read
 from providers.transport import ConnectionLost
 
@@ -327,3 +328,32 @@ def test_half_an_answer_is_none():
         read(b"FLEETFORM-LOOK node\n" + NODE_22.encode(), "login")
     with pytest.raises(PermanentError):
         read(b"FLEETFORM-LOOK node\n" + NODE_22.encode() + b"\nFLEETFORM-END\n", "login")
+
+
+@pytest.mark.parametrize("queue", [True, False])
+@pytest.mark.parametrize("answer", ["PENDING|Resources", "RUNNING|None"])
+@pytest.mark.parametrize("ended", [(None, None), (None, 0), (0, None), (0, 0)])
+def test_a_job_that_slurm_does_not_start_is_cancelled(monkeypatch, queue, answer, ended):
+    """Unless its task is to wait in the queue. What has ended gets no job."""
+    asked: list[tuple[str, ...]] = []
+
+    def ask(what, *words, **_):
+        asked.append((what, *words))
+        return f"FLEETFORM-JOB 17|{answer}\n".encode()
+
+    job = jobs.JobPlan(token="t", name="gang-ff-t", ranks=("n/a",), options=("--mem=1",), queue=queue)
+    monkeypatch.setattr(jobs, "attempts_of", lambda _: [SimpleNamespace(ended=at) for at in ended])
+    monkeypatch.setattr(jobs, "job_of", lambda *_: job)
+    monkeypatch.setattr(jobs, "not_granted", lambda *_: PermanentError(PermanentKind.NO_CAPACITY, "no"))
+    slurm = object.__new__(Slurm)
+    slurm._place = cast("Place", SimpleNamespace(ask=ask, bundle=lambda: "bundle", start_seconds=9))
+    slurm._looks = cast("Looks", SimpleNamespace(changed=lambda: None, get=lambda **_: None))
+    goes, queued = None in ended, answer.startswith("PENDING")
+    if goes and queued and not queue:
+        with pytest.raises(PermanentError):
+            slurm._reserve((), "gang")
+    else:
+        slurm._reserve((), "gang")
+    submit = ("submit", "t", "gang-ff-t", "1" if queue else "9", "bundle", "n/a", "--", "--mem=1")
+    cancel = [("cancel", "t", "gate")] if queued and not queue else []
+    assert asked[1:] == ([submit, *cancel] if goes else [])
