@@ -193,7 +193,7 @@ def _by_model(entry: CatalogOffer, shape: Shape) -> float | None:
     gpu = entry.gpu
     if entry.price is None or gpu is None or not gpu.count.min or not shape.gpus:
         return None
-    if (shape.gpu_name or "").casefold() not in [str(name).casefold() for name in gpu.names]:
+    if not gpu.names or not gpu.allows(shape.gpu_name, shape.gpu_memory_mib):
         return None
     return entry.price / gpu.count.min * shape.gpus
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.codec import ALWAYS
 from declarative.model.record import dataclass
 from declarative.model.spec.amounts import Count, Memory, show_mib
-from declarative.model.spec.gpu_models import MODELS, spelling
+from declarative.model.spec.gpu_models import MODELS, parts, spelling
 
 if TYPE_CHECKING:
     from declarative.model.spec.values import Gpu, Resources
@@ -114,6 +115,21 @@ def split(shape: Shape, blocks: int | None) -> int | None:
     return blocks if shape.cpu % blocks == 0 and shape.gpus % blocks == 0 else None
 
 
+def as_declared(shape: Shape, declared: Mapping[str, Any]) -> Shape:
+    """A shape of which fields are declared: they count instead of those that were found.
+
+    The name of GPUs, `A100-80GB`, says model and memory. One that lists several, `A100,H100`, leaves open
+    which they are.
+    """
+    fields = dict(declared)
+    names = [parts(name) for name in str(fields.pop("gpu_name", None) or "").split(",") if name]
+    if len(names) == 1:
+        fields["gpu_name"], gb = names[0]
+        if gb:
+            fields["gpu_memory_mib"] = max(gb * 1024, fields.get("gpu_memory_mib") or 0)
+    return replace(shape, **fields)
+
+
 def share(shape: Shape, total: int, blocks: int) -> Shape:
     """The shape of `blocks` of `total`: equal shares, and the whole disk. Floors before it multiplies."""
     return Shape(
@@ -152,7 +168,7 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
 def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
     """The same of the model, the vendor and the memory of the GPUs that there are."""
     out: list[Shortfall] = []
-    if not want.allows(shape.gpu_name):
+    if not want.allows(shape.gpu_name, shape.gpu_memory_mib):
         out.append(Shortfall("gpu_model", ",".join(want.names), shape.gpu_name or UNKNOWN, want.count.min))
     vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
     if want.vendor and vendor != want.vendor:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.model.blocks import Shape, split
+from declarative.model.blocks import Shape, as_declared, split
 from declarative.model.inputs import NodeInputs, data_of
 from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
@@ -166,7 +166,9 @@ def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[s
 
 
 def _numbers(declared: Resources | None) -> dict[str, Any]:
-    """The declared resources as fields of `Shape`. A range gives its least value, which is certain."""
+    """The declared resources as fields of `Shape`; see `as_declared`. A range gives its least value, which is
+    certain.
+    """
     if declared is None:
         return {}
     sizes = {"cpu": declared.cpu, "memory_mib": declared.memory, "disk_mib": declared.disk}
@@ -175,7 +177,7 @@ def _numbers(declared: Resources | None) -> dict[str, Any]:
     if gpu:
         found |= {
             "gpus": gpu.count.min,
-            "gpu_name": next(iter(gpu.names), None),
+            "gpu_name": ",".join(gpu.names) or None,
             "gpu_memory_mib": gpu.memory.min if gpu.memory else None,
             "gpu_vendor": gpu.vendor,
         }
@@ -225,7 +227,7 @@ def addresses_of(
 def declared_shape(host: Host) -> Shape | None:
     """The declared shape of a host; None if its CPUs or memory have to be read from it."""
     if {"cpu", "memory_mib"} <= set(host.declared):
-        return Shape(**host.declared)
+        return as_declared(Shape(cpu=0, memory_mib=0), host.declared)
     return None
 
 

@@ -13,18 +13,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from declarative.model.record import dataclass
+from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.gpu_models import known, parts, spelling
 
 MEBIBYTE = 1024 * 1024
 MOST_DIGITS = 16
 LONGEST = 200
 """Characters of a tool's output that a message repeats."""
+SOLD_OVER = 1.1
+"""A GPU is sold with up to so many times the memory that its driver reports."""
 SOLD_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
-"""Sizes that GPUs are sold and asked for by; a driver reports up to a tenth less."""
+"""Sizes that GPUs are sold and asked for by."""
 
 _MAKERS = frozenset(("nvidia", "amd", "instinct", "tesla", "quadro", "geforce", "radeon", "graphics", "pro"))
 _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,60}")
-_EDITIONS = frozenset(("ada", "ti", "super", "max-q", "blackwell"))
-
+_EDITIONS = frozenset(("ada", "ti", "super", "max-q", "blackwell", "xt", "xtx", "gre"))
 
 _UNKNOWN = frozenset(("[n/a]", "n/a", "[not supported]", "not supported"))
 """What a tool says of a value that the GPU does not have, as one that shares the host's memory."""
@@ -47,6 +50,8 @@ class Gpu:
     vendor: str = "nvidia"
     instance: int = 0
     """The number of a MIG instance within its GPU."""
+    reported: str = ""
+    """The name that its driver has for it, with the board: `NVIDIA H100 NVL`. Empty for a MIG instance."""
 
     @property
     def id(self) -> str:
@@ -64,11 +69,13 @@ class BrokenGpuError(ValueError):
 
 def model(reported: str) -> str:
     """`NVIDIA H100 80GB HBM3` → `H100`, `NVIDIA GeForce RTX 4090` → `RTX4090`, `Tesla T4` → `T4`."""
+    if listed := known(reported):
+        return listed[0]
     words = [w for w in re.split(r"[\s_]+", reported.strip()) if w.lower() not in _MAKERS]
     if not words:
         return reported.strip()
     first = words.pop(0)
-    if first.upper() in {"RTX", "GTX", "TITAN"} and words:
+    if first.upper() in {"RTX", "GTX", "RX", "TITAN"} and words:
         second = words.pop(0)
         # `RTX A6000` is the A6000; `RTX 4090` is the RTX4090.
         first = second if re.match(r"[A-Z]\d", second) else first + second
@@ -80,7 +87,7 @@ def model(reported: str) -> str:
 def memory(mib: int) -> int:
     """The size as it is sold, where it is close to one."""
     for gib in SOLD_GIB:
-        if mib * 0.995 <= gib * 1024 <= mib * 1.1:
+        if mib * 0.995 <= gib * 1024 <= mib * SOLD_OVER:
             return gib * 1024
     return mib
 
@@ -115,6 +122,7 @@ def _nvidia(row: str) -> Gpu:
         index=_number("nvidia-smi", index, row),
         uuid=uuid if _UUID.fullmatch(uuid) else None,
         name=model(name),
+        reported=name,
         memory_mib=None if total.lower() in _UNKNOWN else memory(_number("nvidia-smi", total, row)),
         used_mib=int(used) if _counts(used) else 0,
     )
@@ -164,9 +172,11 @@ def _rocm(row: Mapping[str, str]) -> Gpu:
     line = ",".join(map(str, row.values()))
     used, unique = row.get("VRAM Total Used Memory (B)") or "", (row.get("Unique ID") or "").strip()
     mib = _number("rocm-smi", row.get("VRAM Total Memory (B)") or "", line) // MEBIBYTE
+    name = next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")
     return Gpu(
         index=_number("rocm-smi", (row.get("device") or "").removeprefix("card"), line),
-        name=model(next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")),
+        name=model(name),
+        reported=name,
         memory_mib=memory(mib),
         used_mib=int(used) // MEBIBYTE if _counts(used) else 0,
         uuid=unique if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", unique) else None,
@@ -222,13 +232,13 @@ def chosen(there: Sequence[Gpu], choice: Sequence[int | str], declared: Mapping[
     found = [gpu for gpu in there if not choice or any(_is(gpu, one) for one in choice)]
     if "gpus" not in declared:
         return tuple(found)
-    name, vendor, memory_mib = (declared.get(f"gpu_{key}") for key in ("name", "vendor", "memory_mib"))
+    names, vendor = declared.get("gpu_name"), declared.get("gpu_vendor")
     alike = [
         gpu
         for gpu in found
-        if (not name or alike_models(gpu.name, name))
+        if (not names or any(_is_a(gpu, name) for name in names.split(",")))
         and (not vendor or gpu.vendor == vendor)
-        and (not memory_mib or gpu.memory_mib is None or gpu.memory_mib >= memory_mib)
+        and _has(gpu, declared.get("gpu_memory_mib"))
     ]
     return tuple(alike[: declared["gpus"]])
 
@@ -243,7 +253,7 @@ def _is(gpu: Gpu, one: int | str) -> bool:
     if isinstance(one, int):
         return gpu.index == one
     if is_model(one):
-        return alike_models(gpu.name, one)
+        return _is_a(gpu, one)
     return gpu.uuid is not None and gpu.uuid.lower().startswith(one.lower())
 
 
@@ -252,17 +262,23 @@ def is_model(one: int | str) -> bool:
     return isinstance(one, str) and not one.lower().startswith(("gpu-", "mig-", "0x"))
 
 
-def alike_models(one: str, other: str) -> bool:
-    """Whether two ways to write a model mean the same: `RTX 6000 Ada`, `RTX6000-Ada`; `RTXA6000`, `A6000`."""
-    return _bare(one) == _bare(other)
+def _is_a(gpu: Gpu, name: str) -> bool:
+    """Whether the name means this GPU, in whatever spelling: its model, or the board on which it is, with at
+    least the memory that the name says.
+    """
+    wanted, gb = parts(name)
+    own = (gpu.name, parts(gpu.reported)[0])
+    return spelling(wanted) in map(spelling, own) and _has(gpu, gb and gb * 1024)
 
 
-def _bare(name: str) -> str:
-    text = re.sub(r"[^a-z0-9.]", "", " ".join(w for w in name.lower().split() if w not in _MAKERS))
-    return re.sub(r"^rtx(?=[a-z]\d)", "", text)
+def _has(gpu: Gpu, mib: int | None) -> bool:
+    return not mib or gpu.memory_mib is None or gpu.memory_mib * SOLD_OVER >= mib
 
 
-def listing(there: Sequence[Gpu]) -> str:
-    """`2 A6000, 1 T400`; `none`."""
-    counts = Counter(gpu.name for gpu in there)
+def listing(there: Sequence[Gpu], *, sizes: bool = False) -> str:
+    """`2 A6000, 1 T400`; with their memory `2 A6000 with 48GB, 1 T400 with 4GB`; `none`."""
+    counts = Counter(
+        f"{gpu.name} with {show_mib(gpu.memory_mib)}" if sizes and gpu.memory_mib else gpu.name
+        for gpu in there
+    )
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.model.blocks import Shape
+from declarative.model.blocks import Shape, as_declared
 from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
+from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.gpu_models import parts
 from declarative.model.status import NodeState, RankStatus, Readiness, Risk
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider.optional import Visit
@@ -141,7 +143,7 @@ class Declared:
         shape = replace(facts.shape, **_of_gpus(self.gpus_of(facts)))
         if shape.gpus != self.resources.get("gpus", shape.gpus):  # what is reported is of other GPUs
             shape = replace(shape, gpu_name=None, gpu_memory_mib=None, gpu_vendor=None)
-        return replace(shape, **self.resources)
+        return as_declared(shape, self.resources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,9 +370,13 @@ def _falls_short(facts: Facts, declared: Declared) -> list[str]:
             short.append(f"{has} of the {wanted} {word}")
     wanted, has = declared.resources.get("gpus") or 0, len(declared.gpus_of(facts))
     if has < wanted:
-        model = declared.resources.get("gpu_name")
-        what = f"{has} of the {wanted} {f'{model} ' if model else ''}GPUs"
-        short.append(f"{what} (GPUs that work: {gpus.listing(facts.gpus)})")
+        size = as_declared(Shape(cpu=0, memory_mib=0), declared.resources).gpu_memory_mib
+        names = declared.resources.get("gpu_name") or ""
+        what = " ".join(filter(None, (declared.resources.get("gpu_vendor"), names, "GPUs")))
+        what = what.replace(",", " or ") + (f" with {show_mib(size)} of memory" if size else "")
+        sizes = bool(size) or any(parts(name)[1] for name in names.split(","))
+        there = gpus.listing(facts.gpus, sizes=sizes)
+        short.append(f"{has} of the {wanted} {what} (GPUs that work: {there})")
     out = [f"it has {', '.join(short)} that are declared of it"] if short else []
     if out and has < wanted and facts.gpu_fault:
         out.append(facts.gpu_fault)

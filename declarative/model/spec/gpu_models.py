@@ -29,15 +29,18 @@ MODELS = {
 ALIASES = {
     "gaudihl205": "gaudi",
     "gaudihl225": "gaudi2",
-    "rtx6000blackwell": "rtxpro6000",
-    "rtxpro6000blackwell": "rtxpro6000",
-    "rtxpro6000ws": "rtxpro6000",
 }
 """Other names of a model, both without separators."""
 _MAKERS = re.compile(r"(?:(?:nvidia|amd|intel|instinct|tesla|quadro|geforce|radeon)[ _-]+)+(?:pro[ _-]+)?")
-_FORMS = re.compile(r"[ _-]*(?:sxm\d?|pcie|hbm\d?e?|nvlink|oam|mega)(?![a-z])")
+_FORMS = re.compile(
+    r"(?:[ _-]*(?:sxm\d?|pcie|hbm\d?e?|nvlink|oam|mega)"
+    r"|[ _-]+(?:generation|gen|sff|server|workstation|edition|max-?q|dgxs|fhhl|ls|ac|active))(?![a-z])"
+)
 """The board on which a model is sold: the GPU is the same."""
-_SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))(\d{1,3})gb?(?![a-z0-9])")
+_PRO = re.compile(r"rtx(?:pro(\d+)(?:blackwell)?(?:ws)?|(\d+00)blackwell)")
+"""`RTX PRO 6000`, which has no namesake of another generation, and `RTX 6000 Blackwell`, which has."""
+_SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))\(?(\d{1,3}) ?gb?\)?(?![a-z0-9.])", re.IGNORECASE)
+"""A size of memory. That of a MIG instance, `3g.20gb`, is none."""
 _BY_NAME = {
     name.lower(): name for models in MODELS.values() for name, _ in (m.split(":") for m in models.split())
 }
@@ -53,23 +56,48 @@ def spelling(name: str) -> str:
     text = _FORMS.sub("", _MAKERS.sub("", name.lower(), count=1))
     key = re.sub(r"[ _-]", "", text)
     key = re.sub(r"^rtx(a\d)", r"\1", key)
+    if pro := _PRO.fullmatch(key):
+        return f"rtxpro{pro[1] or pro[2]}"
     return ALIASES.get(key, key)
+
+
+@lru_cache(maxsize=4096)
+def parts(name: str) -> tuple[str, int | None]:
+    """The model, as the table has it if it is known, and the GB of memory that the name says:
+    `NVIDIA A100-SXM4-80GB` is an `A100` of 80, `NVIDIA H100 NVL` an `H100NVL`.
+    """
+    size, rest = _SIZE.search(name), _SIZE.sub("", name, count=1)
+    gb = int(size[1]) if size else None
+    if gb and gb > MOST_GB:  # that of the CPU on the same board, as in `GH200 480GB`
+        gb = None
+    return _BY_NAME.get(spelling(rest), rest), gb
 
 
 def known(name: str) -> tuple[str, int | None] | None:
     """The model and the GB that the name says, as for `A100-SXM4-80GB`; None if no such model is known."""
-    size = _SIZE.search(name.lower())
-    rest = _SIZE.sub("", name.lower(), count=1)
-    model = _BY_NAME.get(spelling(rest))
-    if model is None:
+    model, gb = parts(name)
+    if model not in MEMORY_GB:
         return None
     board = model.removesuffix("NVL")
     if board != model:  # offers name the model alone, and its memory
-        return board, int(size[1]) if size else MEMORY_GB[model]
-    return model, int(size[1]) if size else None
+        return board, gb or MEMORY_GB[model]
+    return model, gb
+
+
+def fits(asked: str, model: str, mib: int | None) -> bool:
+    """Whether GPUs of a model with that much memory are those that a name asks for. A size in it is asked for
+    as well: an `A100-80GB` is an `A100` with 80 GB, and an `A100` of any size is an `A100`.
+    """
+    if spelling(asked) == spelling(model):
+        return True
+    (wanted, size), (has, own) = parts(asked), parts(model)
+    if spelling(wanted) != spelling(has):
+        return False
+    return size is None or size * 1024 == (mib or (own or 0) * 1024)
 
 
 MEMORY_GB = {
     name: int(size) for models in MODELS.values() for name, size in (m.split(":") for m in models.split())
 }
 """Model → the GB of one, of several sizes the least."""
+MOST_GB = max(MEMORY_GB.values())

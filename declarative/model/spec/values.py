@@ -24,7 +24,7 @@ from declarative.model.spec.amounts import (
     show_mib,
     unpadded,
 )
-from declarative.model.spec.gpu_models import spelling
+from declarative.model.spec.gpu_models import fits
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
@@ -217,9 +217,9 @@ class Gpu:
             return "memory", Memory.parse(part)
         return "count", Count.parse(part)
 
-    def allows(self, model: str | None) -> bool:
-        """Whether a GPU of this model fits, however it is spelled; without `names` any model does."""
-        return not self.names or spelling(model or "") in map(spelling, self.names)
+    def allows(self, model: str | None, mib: int | None = None) -> bool:
+        """Whether a GPU of this model and memory fits, however it is spelled; without `names` any model does."""
+        return not self.names or any(fits(name, model or "", mib) for name in self.names)
 
     @classmethod
     def _model(cls, name: str, value: Json) -> str:
