@@ -66,8 +66,28 @@ for one in $can; do say can "$one"; done
 address=${SSH_CONNECTION-}
 address=${address% *}
 say address "${address##* }"
-# Those of bridges for containers and virtual machines mean another machine on each host.
-[ -n "${2-}" ] || { ip -o addr show scope global | sed -n '/^[0-9]*: *\(docker\|br-\|virbr\|cni\|podman\|lxcbr\|lxdbr\)/d;s/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
+inner() { # INTERFACE: whether it is a network within this host, whose addresses mean another machine on each host
+  case $1 in
+  docker0 | docker_gwbridge | podman[0-9]* | cni[0-9]* | cni-* | nerdctl[0-9]* | cbr0) ;;
+  virbr[0-9]* | lxcbr[0-9]* | lxdbr[0-9]* | incusbr[0-9]* | mpqemubr[0-9]*) ;;
+  br-*[!0-9a-f]*) return 1 ;; # as br-ex; docker's have twelve digits
+  br-????????????) ;;
+  kube-ipvs0 | nodelocaldns | vboxnet[0-9]* | vmnet[0-9]*) return 0 ;; # no bridges
+  *) return 1 ;;
+  esac
+  # The name is one for bridges of containers and virtual machines. It is a real network's all the same if it is no
+  # bridge, or if one of its ports leads out: a card, or what is built on one, as a VLAN.
+  [ -e "/sys/class/net/$1" ] || return 0
+  [ -d "/sys/class/net/$1/bridge" ] || return 1
+  for port in "/sys/class/net/$1/brif"/*; do
+    for out in "/sys/class/net/${port##*/}/device" "/sys/class/net/${port##*/}"/lower_*; do
+      [ ! -e "$out" ] || return 1
+    done
+  done
+}
+[ -n "${2-}" ] || { ip -o addr show scope global | while read -r _ interface _ address _; do
+  inner "${interface%@*}" || say addresses "${address%%/*}"
+done; } 2>/dev/null
 
 # The state folder, or the folder in which it would be made.
 at=$root

@@ -218,7 +218,7 @@ class Gpu:
         return "count", Count.parse(part)
 
     def allows(self, model: str | None, mib: int | None = None) -> bool:
-        """Whether a GPU of this model and memory fits, however it is spelled; without `names` any model does."""
+        """Whether a GPU of this model and memory fits, however it is spelled; without `names` any does."""
         return not self.names or any(fits(name, model or "", mib) for name in self.names)
 
     @classmethod
