@@ -187,6 +187,10 @@ _ENDED: Mapping[str, tuple[RankState, str | None]] = {
     **{reason: (RankState.FAILED, cause) for reason, cause in containers.LACKING.items()},
     "limit": (RankState.FAILED, LIMIT_REACHED),
     "unused": (RankState.FAILED, UNUSED),
+    "unknown-gpus": (
+        RankState.LOST,
+        "its host could not tell its GPUs, so none of its commands ran; the log says why",
+    ),
     "alone": (RankState.LOST, "its host was cut off: no command reached it, and it reached no other"),
 }
 """By the reason why something else ended the attempt; for other reasons, somebody stopped it."""

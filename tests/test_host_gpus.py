@@ -57,10 +57,13 @@ def test_the_gpus_of_ten_kinds_of_hosts(host, name):
     assert tuple(g.id for g in look.facts.gpus) == kind.ids
     assert look.readiness.state is (NodeState.NOT_READY if kind.fault else NodeState.READY)
     assert kind.fault in (look.readiness.reason or "")
-    assert (look.shape.gpus, look.shape.gpu_vendor) == (
-        len(kind.models),
-        ("amd" if kind.amd else "nvidia") if kind.models else None,
-    )
+    if kind.fault and not kind.models:
+        assert look.shape is None
+    else:
+        assert (look.shape.gpus, look.shape.gpu_vendor) == (
+            len(kind.models),
+            ("amd" if kind.amd else "nvidia") if kind.models else None,
+        )
 
 
 def test_a_host_with_two_models_names_both(host):
@@ -203,6 +206,54 @@ def test_a_driver_that_came_later_is_noticed(host):
     assert not host(MIXED, choice=("A6000",), recorded=TWO, devices=("GPU-b", "GPU-c")).readiness.reshaped
 
 
+def _dumb(kind: Kind) -> Kind:
+    """A host of that kind whose tool has to be ended before it is done."""
+    return replace(kind, code=124)
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared"),
+    [
+        (_dumb(MIXED), {}),
+        (_dumb(MIXED), {"resources": A6000}),
+        (_dumb(MIXED), {"choice": ("A6000",)}),
+        (_dumb(MIXED), {"choice": (1, 2)}),
+        (_dumb(MIXED), {"resources": A6000, "recorded": TWO, "devices": ("GPU-b", "GPU-c")}),
+        (
+            replace(_dumb(MIXED), rows=MIXED.rows[:2], uses=()),
+            {"recorded": TWO, "devices": ("GPU-b", "GPU-c")},
+        ),
+        (_dumb(AMD), {"recorded": TWO, "devices": AMD.ids}),
+        (KINDS["another driver than the kernel's"], {"resources": A6000, "recorded": TWO}),
+    ],
+)
+def test_a_host_that_does_not_tell_its_gpus_has_not_lost_them(host, kind, declared):
+    """It takes no work until it does, its node is not made anew, and nobody is to correct its declaration."""
+    look = host(kind, **declared)
+    assert (look.readiness.state, look.readiness.reshaped) == (NodeState.NOT_READY, False)
+    what = "gave no answer within 10 s" if kind.code == 124 else "gave exit code 18"
+    assert (look.readiness.reason or "").startswith(f"its GPUs are not known now: {kind.tool} {what}")
+    for word in ("trust", "missing", "recorded", "of the"):
+        assert word not in (look.readiness.reason or "")
+    assert (look.shape is None) is ("resources" not in declared)
+
+
+def test_instances_that_are_not_listed_are_not_known(host, tmp_path):
+    """A GPU in MIG mode has only them."""
+    declared = {"recorded": replace(TWO, gpus=3), "devices": MIG.ids}
+    assert host(MIG, **declared).readiness.state is NodeState.READY
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.write_text(tool.read_text().replace("-L) ", "-L) exit 124;"))
+    readiness = host(None, **declared).readiness
+    assert (readiness.state, readiness.reshaped) == (NodeState.NOT_READY, False)
+    assert readiness.reason == "its GPUs are not known now: nvidia-smi gave no answer within 10 s"
+
+
+def test_who_declares_no_gpus_or_is_trusted_needs_no_answer(host):
+    for declared in ({"resources": {"gpus": 0}}, {"resources": {"gpus": 2}, "trusted": True}):
+        assert host(_dumb(MIXED), **declared).readiness.state is NodeState.READY
+
+
 # ------------------------------------------------------------------------------------ what a rank gets
 
 
@@ -271,7 +322,44 @@ def test_a_rank_whose_gpu_is_gone_does_not_run(node):
     status, log = node(ONE_LOST, "GPU-a", "GPU-b").run("echo ran", gpus=(1,))
     assert (status.state, status.exit_code) == (RankState.FAILED, 125)
     assert "recorded of it" in (status.cause or "")
-    assert log == "fleetform: this host does not have GPU GPU-b now, which is recorded of it\n"
+    why = f"(nvidia-smi gave exit code 255: {LOST})"
+    assert log == f"fleetform: this host does not have GPU GPU-b now, which is recorded of it {why}\n"
+
+
+SILENT = {
+    "without a word": replace(MIXED, rows=(), uses=(), code=124),
+    "killed": replace(MIXED, rows=(), uses=(), code=137),
+    "after the first": replace(MIXED, rows=MIXED.rows[:1], uses=(), code=124),
+    "with another driver": KINDS["another driver than the kernel's"],
+    "in MIG mode": replace(MIG, code=124),
+    "AMD's": replace(AMD, code=124),
+}
+"""Hosts whose tool does not tell their GPUs; `timeout` gives these exit codes where it has to end one."""
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_rank_whose_host_cannot_tell_its_gpus_is_lost(node, name):
+    """And may run again elsewhere; its GPUs may be there all the same."""
+    status, log = node(SILENT[name], *(SILENT[name].ids[-2:-1] or ["GPU-b"])).run("echo ran", gpus=(0,))
+    assert (status.state, status.exit_code) == (RankState.LOST, 125)
+    assert "could not tell its GPUs" in (status.cause or "")
+    what = "gave exit code 18: Failed to" if name == "with another driver" else "gave no answer within 30 s"
+    assert log.startswith(f"fleetform: {SILENT[name].tool} {what}")
+    assert "does not have" not in log
+
+
+def test_a_driver_that_has_to_start_is_asked_again(node, tmp_path):
+    """Each time for longer."""
+    made = node(MIXED, "GPU-b", "GPU-c")
+    tool, limits = tmp_path / "bin" / "timeout", tmp_path / "limits"
+    tool.write_text(f"""#!/bin/sh
+echo "$3" >>{limits}
+[ "$(grep -c . {limits})" = 3 ] || exit 124
+exec /usr/bin/timeout "$@"
+""")
+    tool.chmod(0o755)
+    assert made.run(SHOW, gpus=(0, 1))[1] == "1,2 PCI_BUS_ID unset\n"
+    assert limits.read_text().split() == ["10", "15", "30"]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def _check(
 ) -> None:
     """`BrokenGpuError` for rows that are no GPU that works, and for an exit code; it names the first row."""
     if code in {124, 137}:
-        raise BrokenGpuError(f"{tool} gave no answer within 10 s", working)
+        raise BrokenGpuError(f"{tool} gave no answer within 10 s")  # what it had printed may not be all
     error, row = faults[0] if faults else (None, "")
     if code:
         text = f"{tool} gave exit code {code}" + (f": {row[:LONGEST]}" if row else "")

@@ -97,6 +97,11 @@ class Facts:
     name: str
 
     @property
+    def gpus_known(self) -> bool:
+        """Whether it told its GPUs, if not all of them. That it told none does not mean that they are gone."""
+        return not self.gpu_fault or bool(self.gpus)
+
+    @property
     def shape(self) -> Shape:
         """Its shape, with all its GPUs."""
         plain = Shape(cpu=len(self.cpus), memory_mib=self.memory_mib, disk_mib=self.disk_mib)
@@ -153,7 +158,7 @@ class Look:
     readiness: Readiness
     facts: Facts | None = None
     shape: Shape | None = None
-    """Its shape; a declared field counts instead of a reported one."""
+    """Its shape; a declared field counts instead of a reported one. None if its GPUs are not known."""
     address: str | None = None
     """The address by which other hosts would reach it, if it is known."""
 
@@ -253,7 +258,8 @@ def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
         reshaped=reshaped,
         risk=_risk(facts),
     )
-    return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts))
+    told = facts.gpus_known or "gpus" in declared.resources
+    return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts) if told else None)
 
 
 def unanswered(error: Exception) -> Readiness:
@@ -350,7 +356,11 @@ def _unfit(facts: Facts, declared: Declared) -> list[str]:
     if facts.memory_free_mib < LEAST_MEMORY_MIB:
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
     each_named = declared.choice and not any(map(gpus.is_model, declared.choice))
-    if facts.gpu_fault and "gpus" not in declared.resources and not each_named:
+    if not facts.gpus_known:
+        counts = declared.trusted and (declared.resources.get("gpus") or declared.choice)
+        if not counts and declared.resources.get("gpus") != 0:
+            reasons.append(f"its GPUs are not known now: {facts.gpu_fault}")
+    elif facts.gpu_fault and "gpus" not in declared.resources and not each_named:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
     if not declared.trusted:
         reasons += _falls_short(facts, declared)
@@ -369,7 +379,7 @@ def _falls_short(facts: Facts, declared: Declared) -> list[str]:
         if has < wanted * part:
             short.append(f"{has} of the {wanted} {word}")
     wanted, has = declared.resources.get("gpus") or 0, len(declared.gpus_of(facts))
-    if has < wanted:
+    if has < wanted and facts.gpus_known:
         size = as_declared(Shape(cpu=0, memory_mib=0), declared.resources).gpu_memory_mib
         names = declared.resources.get("gpu_name") or ""
         what = " ".join(filter(None, (declared.resources.get("gpu_vendor"), names, "GPUs")))
@@ -378,9 +388,9 @@ def _falls_short(facts: Facts, declared: Declared) -> list[str]:
         there = gpus.listing(facts.gpus, sizes=sizes)
         short.append(f"{has} of the {wanted} {what} (GPUs that work: {there})")
     out = [f"it has {', '.join(short)} that are declared of it"] if short else []
-    if out and has < wanted and facts.gpu_fault:
+    if out and has < wanted and facts.gpus and facts.gpu_fault:
         out.append(facts.gpu_fault)
-    if strange := gpus.absent(facts.gpus, declared.choice):
+    if facts.gpus_known and (strange := gpus.absent(facts.gpus, declared.choice)):
         there = and_more([f"{gpu.index} {gpu.id} {gpu.name}" for gpu in facts.gpus] or ["none"], MOST_NAMED)
         fault = f" ({facts.gpu_fault})" if facts.gpu_fault else ""
         out.append(f"its `gpus` names {', '.join(strange)}, and its GPUs are: {there}{fault}")
@@ -414,7 +424,7 @@ _ANEW = "the next `apply` makes it anew once it is idle"
 def _gone(facts: Facts, declared: Declared) -> str | None:
     """Which GPUs it does not have any more that are recorded of its node."""
     shape, recorded = declared.shape_of(facts), declared.recorded
-    if recorded is None or declared.trusted or (facts.gpu_fault and not facts.gpus):
+    if recorded is None or declared.trusted or not facts.gpus_known:
         return None
     if not declared.devices:
         mine = [gpu.index for gpu in declared.gpus_of(facts)]

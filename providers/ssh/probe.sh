@@ -139,9 +139,16 @@ if command -v nvidia-smi >/dev/null 2>&1; then
     code=$?
     case $said in *'not a valid field'*) ;; *) break ;; esac
   done
+  case $said in
+  *Enabled*) # without their list, the GPUs in MIG mode would seem to be gone
+    listed=$(timeout -k 1 10 nvidia-smi -L 2>/dev/null)
+    second=$?
+    [ $code != 0 ] || code=$second
+    printf '%s\n' "$listed" | sed 's/^/instance=/'
+    ;;
+  esac
   say nvidia_code $code
   printf '%s\n' "$said" | sed 's/^/nvidia=/'
-  case $said in *Enabled*) timeout -k 1 10 nvidia-smi -L 2>/dev/null | sed 's/^/instance=/' ;; esac
 elif command -v rocm-smi >/dev/null 2>&1; then
   said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv 2>&1)
   say rocm_code $?

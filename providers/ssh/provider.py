@@ -14,7 +14,16 @@ from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankStatus, Readiness
-from declarative.provider import Config, Launch, PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider import (
+    Config,
+    Launch,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+    TransientError,
+    TransientKind,
+)
 from declarative.provider.optional import LogEnd, Terminal, Visit
 from providers.faults import guarded, raise_all
 from providers.ownership import key_of
@@ -151,6 +160,12 @@ class Ssh(RanksOfNodes):
             hint = "fix it, or give the backend another `options.root`"
             about = transport.host.hostname
             raise PermanentError(PermanentKind.INVALID, facts.state_fault, about=about, hint=hint)
+        if not (facts.gpus_known or declared_of(host).trusted) and (inputs.get("resources") or {}).get(
+            "gpus"
+        ):
+            # They were known a moment ago, and without their UUIDs no rank would get the right ones.
+            summary = f"the GPUs of {transport.host} are not known now: {facts.gpu_fault}"
+            raise TransientError(TransientKind.BUSY, summary, about=transport.host.hostname)
         wanted = Claim(
             owner=self._config.lineage,
             address=address,

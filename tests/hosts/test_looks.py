@@ -9,7 +9,7 @@ import pytest
 
 from declarative.model.state import Address
 from declarative.model.status import NodeState, Readiness
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, TransientError
 from tests.hosts.machines import Machine, run
 from tests.hosts.nodes import TOKEN, Nodes, fields
 from tests.model import of_node
@@ -100,9 +100,19 @@ def test_a_driver_that_hangs_is_not_waited_for(nodes):
     """The rest of the look is answered."""
     nodes.machines[0].install("nvidia-smi", "#!/bin/sh\nexec sleep 1000")
     look = looked(nodes, resources={})
-    assert not_ready(look) == "its GPUs are in error: nvidia-smi gave no answer within 10 s"
+    assert not_ready(look) == "its GPUs are not known now: nvidia-smi gave no answer within 10 s"
     assert look.facts
     assert look.facts.cpus
+
+
+def test_no_node_is_made_of_gpus_that_are_not_known(nodes):
+    """They would not be recorded, and a rank would get any."""
+    nodes.machines[0].install("nvidia-smi", "#!/bin/sh\nexit 124")
+    recorded = {"cpu": 1, "memory_mib": 0, "gpus": 2}
+    with pytest.raises(TransientError, match="not known now: nvidia-smi gave no answer"):
+        nodes.make(resources={}, recorded=recorded)
+    nodes.machines[0].install("nvidia-smi", NVIDIA)
+    assert nodes.make(resources={}, recorded=recorded).outputs["gpus"] == ["GPU-aaaa", "GPU-bbbb"]
 
 
 def test_what_a_node_had_it_has_to_have_still(nodes):

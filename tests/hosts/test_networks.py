@@ -62,7 +62,7 @@ def add(name: str, kind: str, address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sysfs", [True, False])
-@pytest.mark.parametrize("kind", ["bridge", "ifb"])
+@pytest.mark.parametrize("kind", ["bridge", "veth"])
 def test_a_real_network_counts_whatever_it_is_called(tmp_path, kind, sysfs):
     """As Open vSwitch's `br-ex`, or the bridge of a router."""
     given = {name: f"10.9.{i}.7" for i, name in enumerate(REAL)}
@@ -73,9 +73,9 @@ def test_a_real_network_counts_whatever_it_is_called(tmp_path, kind, sysfs):
 @pytest.mark.parametrize("sysfs", [True, False])
 def test_a_network_within_the_host_does_not_count(tmp_path, sysfs):
     """With the port of a container, of a virtual machine, or without any."""
-    setup = [*add("eth1", "ifb", "10.9.0.7"), "ip addr add fd00::7/64 dev eth1"]
+    setup = [*add("eth1", "veth", "10.9.0.7"), "ip addr add fd00::7/64 dev eth1"]
     for i, name in enumerate(INNER):
-        setup += add(name, "ifb" if name in NO_BRIDGES else "bridge", f"10.8.{i}.1")
+        setup += add(name, "veth" if name in NO_BRIDGES else "bridge", f"10.8.{i}.1")
     setup += ["ip link add veth0 type veth peer name c0", "ip link set veth0 master docker0"]
     setup += ["ip -6 addr add fd01::1/64 dev docker0"]
     assert addresses(setup, tmp_path / "root", sysfs=sysfs) == ["10.9.0.7", "fd00::7"]
@@ -90,4 +90,4 @@ def test_a_bridge_with_a_way_out_is_a_real_network(tmp_path, name):
 
 
 def test_what_only_has_the_name_of_a_bridge_is_a_real_network(tmp_path):
-    assert addresses(add("br-0123456789ab", "ifb", "10.9.0.7"), tmp_path / "root") == ["10.9.0.7"]
+    assert addresses(add("br-0123456789ab", "veth", "10.9.0.7"), tmp_path / "root") == ["10.9.0.7"]
