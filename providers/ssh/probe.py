@@ -7,6 +7,7 @@ a host that has less than is declared of it is not ready, unless it is trusted.
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,7 +86,9 @@ class Facts:
     later: str | None
     """Where the state folder would be made today, if it is the default of earlier versions."""
     cleaned: str | None
-    """The folder around it whose old files are deleted, if nothing excludes the state folder."""
+    """The folder around it whose old files are deleted, if nothing excludes the state folder, or will when it
+    is made.
+    """
     clock_offset: float
     """Seconds that its clock is ahead of ours."""
     claim: str | None
@@ -98,7 +101,7 @@ class Facts:
 
     @property
     def gpus_known(self) -> bool:
-        """Whether it told its GPUs, if not all of them. That it told none does not mean that they are gone."""
+        """Whether it told its GPUs, if not all of them. GPUs that it did not tell are not gone."""
         return not self.gpu_fault or bool(self.gpus)
 
     @property
@@ -256,7 +259,7 @@ def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
         observed_at=time.time(),
         can=facts.can,
         reshaped=reshaped,
-        risk=_risk(facts),
+        risk=_risk(facts, is_node=declared.node is not None),
     )
     told = facts.gpus_known or "gpus" in declared.resources
     return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts) if told else None)
@@ -322,8 +325,7 @@ def parse(lines: list[str], now: float) -> Facts:
         can=frozenset(many.get("can", ())),
         state_fault=one.get("state"),
         later=one.get("old") or None,
-        # A command that changes something has it excluded where it may.
-        cleaned=None if "excludes" in one else one.get("cleaned") or None,
+        cleaned=one.get("cleaned") or None,
         clock_offset=_seconds(one.get("now"), now) - now,
         claim=one.get("claim") or None,
         last_boot=one.get("last_boot"),
@@ -475,22 +477,29 @@ def _remarks(facts: Facts, declared: Declared) -> list[str]:
     return out
 
 
-def _risk(facts: Facts) -> Risk | None:
+def _risk(facts: Facts, *, is_node: bool) -> Risk | None:
     """Where the state folder may lose what is in it."""
     where = f"its state and volumes are in {facts.root}"
     cleaned = f"old files in {facts.cleaned} are deleted, as by systemd-tmpfiles" if facts.cleaned else ""
     if facts.later:
+        keep = f"declare `root: {facts.root}`"
         move = f"fleetform ssh NODE -- sh {facts.root}/bin/{scripts.runner()[0]} @move"
-        remedy = (
-            f"while no rank runs there, `{move}` moves them to {facts.later}; or declare `root: {facts.root}`"
-        )
+        remedy = f"while no rank runs there, `{move}` moves them to {facts.later}; or {keep}"
+        if not is_node:  # `fleetform ssh` knows nodes only
+            remedy = f"{keep} to keep them there; once it is a node, a plan names the command that moves them"
         return Risk(
             what=", and ".join(filter(None, (f"{where}, as earlier versions had it", cleaned))), remedy=remedy
         )
     if not cleaned:
         return None
-    exclude = f"echo 'x {facts.root}' >/etc/tmpfiles.d/fleetform.conf"
-    remedy = f"name another folder in the backend's `root`; or exclude it, as root of the host: `{exclude}`"
+    remedy = "name another folder in the backend's `root`"
+    # What is emptied at each boot cannot be excluded from that, and other cleaners have rules of their own.
+    fleeting = facts.root.startswith(("/run/", "/dev/shm/"))  # noqa: S108  # it is not used
+    if "systemd-tmpfiles" in facts.tools and not fleeting and re.fullmatch(r"[A-Za-z0-9/._-]+", facts.root):
+        # Each folder has a file of its own, the one that `root.sh` would write.
+        file = f"/etc/tmpfiles.d/fleetform{facts.root.replace('/', '-')}.conf"
+        exclude = f"mkdir -p /etc/tmpfiles.d && echo 'x {facts.root}' >{file}"
+        remedy += f"; or exclude it, as root of the host: `{exclude}`"
     return Risk(what=f"{where}, and {cleaned}", remedy=remedy)
 
 

@@ -13,9 +13,9 @@ say root "$root"
 [ -z "$old" ] || say old "$usual"
 cleaned "$root"
 if [ "$by" ] && may_exclude "$root"; then
-  say excludes "$conf"
-  # A look that only reads changes nothing there.
-  [ -z "${FLEETFORM_EPOCH-}" ] || [ ! -d "$root" ] || ! exclude "$root" || by=''
+  # The command that makes the folder excludes it; where that failed, this look tells. A look that only reads changes
+  # nothing there.
+  if [ ! -d "$root" ] || { [ -n "${FLEETFORM_EPOCH-}" ] && exclude "$root"; }; then by=''; fi
 fi
 [ -z "$by" ] || say cleaned "$by"
 first /proc/sys/kernel/hostname host
@@ -31,7 +31,7 @@ for file in /proc/self/status /proc/meminfo; do # sed would take longer than to 
   done <"$file"
 done
 for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare podman docker python3 mpirun \
-  nvidia-smi rocm-smi; do
+  nvidia-smi rocm-smi systemd-tmpfiles; do
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
 # systemd can be configured to end the processes of a login. Those of root stay; other users have to linger.

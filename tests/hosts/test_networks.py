@@ -76,7 +76,7 @@ def test_a_network_within_the_host_does_not_count(tmp_path, sysfs):
     setup = [*add("eth1", "veth", "10.9.0.7"), "ip addr add fd00::7/64 dev eth1"]
     for i, name in enumerate(INNER):
         setup += add(name, "veth" if name in NO_BRIDGES else "bridge", f"10.8.{i}.1")
-    setup += ["ip link add veth0 type veth peer name c0", "ip link set veth0 master docker0"]
+    setup += ["ip link add port0 type veth peer name c0", "ip link set port0 master docker0"]
     setup += ["ip -6 addr add fd01::1/64 dev docker0"]
     assert addresses(setup, tmp_path / "root", sysfs=sysfs) == ["10.9.0.7", "fd00::7"]
 
