@@ -196,6 +196,33 @@ def test_a_node_of_before_gpus_were_recorded_is_not_taken_for_another(host):
     assert host(alike, recorded=TWO).readiness.state is NodeState.READY
 
 
+@pytest.mark.parametrize(
+    ("recorded", "what"),
+    [
+        (Shape(cpu=4096, memory_mib=1), "of the 4096 CPUs"),
+        (Shape(cpu=1, memory_mib=1 << 40), f"of the {1 << 40} MiB of memory"),
+        (Shape(cpu=1, memory_mib=1, gpus=4), "it has 3 of the 4 GPUs"),
+    ],
+)
+def test_what_a_node_lost_can_be_done_without(host, recorded, what):
+    """The reason names the way, and it is one."""
+    reason = host(MIXED, recorded=recorded).readiness.reason
+    assert what in reason
+    assert "recorded of it: to go on without, write what it has in the host's `resources`" in reason
+    has = {"cpu": 1, "memory_mib": 64, "gpus": 3}
+    assert host(MIXED, recorded=recorded, resources=has).readiness.state is NodeState.READY
+
+
+def test_a_host_with_devices_and_no_tool_says_how_it_can_be_used():
+    facts = probe.parse(["device=/dev/nvidia0"], 0.0)
+    (reason,) = [r for r in probe._unfit(facts, Declared()) if "nvidia" in r]
+    assert reason.startswith(
+        "its GPUs are not known now: it has /dev/nvidia0, but no nvidia-smi: install it, or "
+    )
+    trusted = Declared(resources={"gpus": 1}, trusted=True)
+    assert not [r for r in probe._unfit(facts, trusted) if "nvidia" in r]
+
+
 def test_a_driver_that_came_later_is_noticed(host):
     """Where nothing else is declared."""
     none, found = Shape(cpu=1, memory_mib=1), "it has 2 GPUs, and 0 are recorded of it"

@@ -344,7 +344,10 @@ def _gpus(one: Mapping[str, str], many: Mapping[str, list[str]]) -> tuple[tuple[
             return gpus.rocm(many.get("rocm", []), scripts.number(one["rocm_code"])), None
     except gpus.BrokenGpuError as error:
         return error.working, str(error)
-    return (), f"it has {one['device']}, but no nvidia-smi" if "device" in one else None
+    if "device" not in one:
+        return (), None
+    remedy = "install it, or write what it has in the host's `resources`, and `trust: true`"
+    return (), f"it has {one['device']}, but no nvidia-smi: {remedy}"
 
 
 def _unfit(facts: Facts, declared: Declared) -> list[str]:
@@ -416,11 +419,12 @@ def _lacks(facts: Facts, declared: Declared) -> list[str]:
     for key, word, part in (("cpu", "CPUs", 1.0), ("memory_mib", "MiB of memory", TOLERANCE)):
         wanted, has = getattr(recorded, key), getattr(shape, key)
         if key not in declared.resources and has < wanted * part:
-            out.append(f"it has {has} of the {wanted} {word} that are recorded of it")
+            out.append(f"it has {has} of the {wanted} {word} that are recorded of it: {_FEWER}")
     return out
 
 
 _ANEW = "the next `apply` makes it anew once it is idle"
+_FEWER = "to go on without, write what it has in the host's `resources`"
 
 
 def _gone(facts: Facts, declared: Declared) -> str | None:
@@ -431,7 +435,7 @@ def _gone(facts: Facts, declared: Declared) -> str | None:
     if not declared.devices:
         mine = [gpu.index for gpu in declared.gpus_of(facts)]
         if "gpus" not in declared.resources and shape.gpus < recorded.gpus:
-            return f"it has {shape.gpus} of the {recorded.gpus} GPUs that are recorded of it"
+            return f"it has {shape.gpus} of the {recorded.gpus} GPUs that are recorded of it: {_FEWER}"
         if len(mine) == recorded.gpus and mine != [*range(len(mine))]:  # made by an earlier version
             numbers = ", ".join(map(str, mine))
             return f"its GPUs are {numbers}, which is not recorded: {_ANEW}"
@@ -443,8 +447,7 @@ def _gone(facts: Facts, declared: Declared) -> str | None:
     new = [gpu.id for gpu in declared.gpus_of(facts) if gpu.id not in declared.devices]
     more = f", {', '.join(new)} new" if new else ""
     had = len(declared.devices)
-    fewer = "to go on without, write what it has in the host's `resources`"
-    then = fewer if shape.gpus < recorded.gpus else _ANEW
+    then = _FEWER if shape.gpus < recorded.gpus else _ANEW
     return (
         f"it has {had - len(missing)} of the {had} GPUs that are recorded of it "
         f"({', '.join(missing)} missing{more}): {then}"
