@@ -320,16 +320,12 @@ def test_one_that_is_given_up_is_forgotten(lived: Project, destroy: bool):
 
 @pytest.mark.slow
 def test_several_hold_nothing_else_up(tmp_path: Path):
-    """Neither an `apply` nor the loop stops for them, and what is new is made. `destroy` asks before it
-    forgets them.
-    """
+    """Neither an `apply` nor the loop stops for them, and what is new is made."""
     project = Project(tmp_path)
     try:
         project.declare(fleet(nodes=1), volume(count=2))
         project.apply()
         shutil.rmtree(project.local / "volumes")
-        refused = project.run("destroy", "--auto-approve", code=1)
-        assert "error[vanished]: 2 things are gone at once: volume/data-0, volume/data-1" in refused.err
         project.declare(fleet(nodes=2), volume(count=2))
         project.run("reconcile", "--once")
         assert len(project.status()["nodes"]) == 2
@@ -337,5 +333,67 @@ def test_several_hold_nothing_else_up(tmp_path: Path):
         project.apply(code=None)
         assert len(project.status()["nodes"]) == 3
         assert {v["state"] for v in project.status()["volumes"]} == {"gone"}
+    finally:
+        project.clean_up()
+
+
+LAB = {"type": "project", "name": "lab"}
+RENAMED = [{**LAB, "moved": [{"from": "fleet/gpu", "to": "fleet/new"}]}, fleet("new", nodes=1)]
+FORGETTING = {
+    "destroy": (("destroy",), [LAB, fleet(nodes=1), volume(count=2)]),
+    "removed": (("apply",), [LAB, fleet(nodes=1)]),
+    "one of them": (("apply",), [LAB, fleet(nodes=1), volume(count=1)]),
+    "told to go": (
+        ("apply",),
+        [{**LAB, "removed": [{"from": "volume/data", "destroy": True}]}, fleet(nodes=1)],
+    ),
+    "renamed too": (("apply",), RENAMED),
+    "requested": (("apply", "--replace", "volume/data-1"), [LAB, fleet(nodes=1), volume(count=2)]),
+    "saved": (("apply", "p.plan"), [LAB, fleet(nodes=1)]),
+    "saved and renamed": (("apply", "p.plan"), RENAMED),
+}
+"""Case → a command, and the documents."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FORGETTING)
+def test_several_are_forgotten_only_if_a_person_says_so(tmp_path: Path, case: str):
+    """The listing may err, however often it is asked."""
+    command, documents = FORGETTING[case]
+    approved = () if "p.plan" in command else ("--auto-approve",)
+    project = Project(tmp_path)
+
+    def made() -> set[str]:
+        return {*project.run("state", "list", code=None).out.split()} & {"volume/data-0", "volume/data-1"}
+
+    try:
+        project.declare(LAB, fleet(nodes=1), volume(count=2))
+        project.apply()
+        shutil.rmtree(project.local / "volumes")
+        project.declare(*documents)
+        if "p.plan" in command:
+            planned = project.run("plan", "--out", "p.plan", code=None)
+            assert "2 things of one backend vanished at once" in planned.out
+        for _ in range(2):
+            refused = project.run(*command, *approved, code=1)
+            assert "error[vanished]: 2 things are gone at once: volume/data-0, volume/data-1" in refused.err
+            assert made() == {"volume/data-0", "volume/data-1"}
+        project.run(*command, *approved, "--accept-vanished", code=None)
+        assert ("volume/data-1" in made()) is (case == "requested")
+    finally:
+        project.clean_up()
+
+
+@pytest.mark.slow
+def test_what_goes_in_any_case_is_forgotten_without_a_question(tmp_path: Path):
+    """The outcome is the same if the listing errs."""
+    project = Project(tmp_path)
+    try:
+        project.declare(LAB, fleet(nodes=1), volume(count=2))
+        project.apply()
+        shutil.rmtree(project.local / "volumes")
+        project.declare({**LAB, "removed": [{"from": "volume/data", "destroy": False}]}, fleet(nodes=1))
+        project.apply()
+        assert "volume/" not in project.run("state", "list").out
     finally:
         project.clean_up()

@@ -885,8 +885,8 @@ def test_several_things_gone_at_once_are_named():
 
 
 def test_volumes_that_are_gone_do_not_count_among_several():
-    """None of them is made anew by itself. A node would be; a place in doubt counts; `destroy`, which forgets
-    them, asks.
+    """None of them is made anew by itself. A node would be; a place in doubt counts; so does a plan that
+    forgets them, all or one, except if it forgets them whether they are gone or not.
     """
     asked = project(fleets=[FLEET], volumes=[FREE])
     world = World()
@@ -894,7 +894,17 @@ def test_volumes_that_are_gone_do_not_count_among_several():
     disks = {Address("volume", "data-0"), Address("volume", "data-1")}
     world.gone |= disks
     assert world.plan(asked).observed.vanished == ()
-    assert world.plan(project(), destroy=True).observed.vanished == ("volume/data-0", "volume/data-1")
+    forgetting = ("volume/data-0", "volume/data-1")
+    assert world.plan(project(), destroy=True).observed.vanished == forgetting
+    assert world.plan(project(fleets=[FLEET])).observed.vanished == forgetting
+    assert world.plan(project(fleets=[FLEET], volumes=[{**FREE, "count": 1}])).observed.vanished == forgetting
+    assert world.plan(asked, requested=frozenset({"volume/data-1"})).observed.vanished == forgetting
+    for destroy, several in ((True, forgetting), (False, ())):
+        given_up = replace(
+            project(fleets=[FLEET]).project,
+            removed=Removals.parse([{"from": "volume/data", "destroy": destroy}]),
+        )
+        assert world.plan(replace(project(fleets=[FLEET]), project=given_up)).observed.vanished == several
     world.gone.add(Address("node", "pair-0"))
     assert set(world.plan(asked).observed.vanished) == {"node/pair-0", "volume/data-0", "volume/data-1"}
     doubtful = replace(world.inventory(asked), gone=frozenset(disks), unsure=frozenset(disks))

@@ -25,6 +25,7 @@ from declarative.apply.settle import (
     _stop_lost,
     check_vanished,
     free,
+    note_lost,
     recover,
     release_ended,
 )
@@ -367,10 +368,11 @@ def test_a_lost_volume_stays_with_what_was_started_on_it(writer: Writer) -> None
     lost = seen(gone=frozenset({DISK}))
     for at in (NOW, NOW + 60):
         _forget(writer, lost, writer.state(), lambda at=at: at)  # type: ignore[misc]
+        note_lost(writer, writer.state(), lost.inventory.lost, lambda at=at: at)  # type: ignore[misc]
         known = writer.state()
         assert {*known.records} == {NODE, DISK, PLACE, HELD, RANK}
         assert known.records[DISK].outputs.get(GONE_SINCE) == NOW
-    _forget(writer, seen(), writer.state(), lambda: NOW)
+    note_lost(writer, writer.state(), frozenset(), lambda: NOW)
     assert writer.state().records[DISK].outputs.get(GONE_SINCE) is None
 
 
@@ -436,15 +438,15 @@ def test_several_gone_things_stop_a_command_and_are_named() -> None:
     """The first five of them."""
     nodes = {Address("node", f"gpu-{i}"): record(Address("node", f"gpu-{i}"), of_node()) for i in range(6)}
     state = State(lineage="l", records=nodes)
-    check_vanished(state, seen(gone=frozenset([*nodes][:1])))
+    check_vanished(state, Inventory(gone=frozenset([*nodes][:1])))
     for count, said in (
         (2, "2 things are gone at once: node/gpu-0, node/gpu-1"),
         (5, "5 things are gone at once: node/gpu-0, node/gpu-1, node/gpu-2, node/gpu-3, node/gpu-4"),
         (6, "6 things are gone at once: node/gpu-0, node/gpu-1, node/gpu-2, node/gpu-3, node/gpu-4 …"),
     ):
         with pytest.raises(VanishedError) as caught:
-            check_vanished(state, seen(gone=frozenset([*nodes][:count])))
+            check_vanished(state, Inventory(gone=frozenset([*nodes][:count])))
         assert caught.value.summary == said
     with pytest.raises(VanishedError) as caught:
-        check_vanished(state, seen(gone=frozenset([NODE]), unsure=frozenset([NODE])))
+        check_vanished(state, Inventory(gone=frozenset([NODE]), unsure=frozenset([NODE])))
     assert caught.value.summary.startswith("node/gpu-0 is gone, and so is everything else")

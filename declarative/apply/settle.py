@@ -7,7 +7,7 @@ changes. What is released here counts as released since it was observed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from declarative.model.inputs import AttachmentInputs
 from declarative.model.state import GONE_SINCE, NOTICED, Address, Intent, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus
 from declarative.planner.inventory import Inventory, effective, unstarted, vanished
+from declarative.planner.types import Action
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
@@ -58,9 +59,9 @@ class VanishedError(StateError):
         super().__init__("vanished", summary, hint)
 
 
-def check_vanished(state: State, seen: Seen, *, destroy: bool = False) -> None:
+def check_vanished(state: State, inventory: Inventory, actions: Iterable[Action] = ()) -> None:
     """`VanishedError` if several things are gone, or any in doubt: see `vanished`."""
-    several = vanished(state, seen.inventory, destroy=destroy)
+    several = vanished(state, inventory, actions)
     if several:
         raise VanishedError(several)
 
@@ -73,10 +74,12 @@ def settle(
     note: Note = _ignore,
     *,
     ending: bool = False,
+    noting: bool = True,
 ) -> State:
     """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state.
 
-    With `ending`, clouds end the nodes that are given up; else that is left to the plan.
+    With `ending`, clouds end the nodes that are given up; else that is left to the plan. Without `noting`, it
+    is left to `note_lost` to say which volumes are gone: those count as known from then on.
     """
     _end(backends, writer.state(), seen)
     clear(backends, [r.intent for r in seen.resolutions if _is_over(r, now())])
@@ -97,6 +100,8 @@ def settle(
     _observe(writer, before, statuses, note)
     _bury(backends, before, inventory.gone)
     _forget(writer, seen, before, now)
+    if noting:
+        note_lost(writer, before, seen.inventory.lost, now)
     _stop_gangs(writer, backends, seen, now, note)
     release_ended(writer, backends, now)
     _detach_returned(writer, backends, seen)
@@ -215,16 +220,19 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
     """Forget gone things, and first the attachments and reservations that need them. A lost volume stays
-    recorded, with the attachments of ranks that were started; it is only noted that it is gone.
+    recorded, with the attachments of ranks that were started.
     """
-    lost = seen.inventory.lost
-    gone = seen.inventory.gone - lost
+    gone = seen.inventory.gone - seen.inventory.lost
     for address in unstarted(state.records, state, seen.inventory):
         writer.forget(address, observed=True)
     let_go(writer, gone, state, now)
     for address in sorted(gone):
         if address in state.records:
             writer.forget(address)
+
+
+def note_lost(writer: Writer, state: State, lost: Collection[Address], now: Callable[[], float]) -> None:
+    """Write down since when these volumes are gone, and which came back."""
     notes: dict[Address, Mapping[str, object]] = {}
     for record in state.of("volume"):
         since = record.outputs.get(GONE_SINCE)
@@ -322,5 +330,5 @@ def refresh(
     state = writer.state()
     seen = look(state, backends, offers=False)
     if not accept:
-        check_vanished(state, seen)
+        check_vanished(state, seen.inventory)
     return settle(writer, backends, seen, now, note, ending=True)

@@ -125,7 +125,7 @@ class SavedRun(Run):
     ) -> Plan:
         """The plan, after a check that it still holds. Also records what happened by itself."""
         from declarative.apply.inventory import look
-        from declarative.apply.settle import settle
+        from declarative.apply.settle import check_vanished, note_lost, settle
         from declarative.planner.assumptions import again, differences, stopped_by_now
         from declarative.planner.hosts import hosts_of_plan
         from declarative.planner.inventory import effective
@@ -138,8 +138,8 @@ class SavedRun(Run):
         if plan.scope.moved:
             first = look(state, backends, offers=False)
             self.check_vanished(state, first)
-            renames = _renames(plan, settle(writer, backends, first, now, self.note))
-            backends, state = self._renamed(renames)
+            settled = settle(writer, backends, first, now, self.note, noting=False)
+            backends, state = self._renamed(_renames(plan, settled))
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
         self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
@@ -149,8 +149,11 @@ class SavedRun(Run):
         )
         if changed:
             raise Failed(changed)
-        self.check_vanished(state, seen)
-        if not plan.scope.moved:
+        if not self.options["accept_vanished"]:
+            check_vanished(state, seen.inventory, plan.actions)
+        if plan.scope.moved:
+            note_lost(writer, settled, first.inventory.lost, now)
+        else:
             settle(writer, backends, seen, now, self.note)
         return allowing(plan, self.options["allow_unplaced"])
 

@@ -342,7 +342,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
         before = writer.state()
         seen = look(before, backends, offers=False)
         with contextlib.suppress(VanishedError):  # what is there can be stopped; `apply` asks about the rest
-            check_vanished(before, seen)
+            check_vanished(before, seen.inventory)
             settle(writer, backends, seen, now, note, ending=True)
         silent = seen.inventory.silent
         state = writer.state()

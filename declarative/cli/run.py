@@ -135,7 +135,7 @@ class Run(RunOutput):
         from declarative.apply.interrupted import taken_up
         from declarative.apply.inventory import look
         from declarative.apply.preflight import foresee
-        from declarative.apply.settle import settle
+        from declarative.apply.settle import check_vanished, note_lost, settle
         from declarative.planner.hosts import hosts_of
         from declarative.planner.inventory import effective
         from declarative.planner.launchable import may_rehearse
@@ -148,7 +148,7 @@ class Run(RunOutput):
         gpus = may_rehearse(self.desired, state)
         seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
         self.check_vanished(state, seen)
-        settled = settle(writer, backends, seen, self.now, self.note)
+        settled = settle(writer, backends, seen, self.now, self.note, noting=False)
         self._taken = taken_up(seen)
         # Gone things are forgotten by now. The plan still gets them, to say why they are made anew.
         gone = {
@@ -177,6 +177,9 @@ class Run(RunOutput):
         plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
         plan = allowing(plan, self.options.get("allow_unplaced"))
         plan = self.chosen(plan, effective(recorded, inventory), writer)
+        if not self.options["accept_vanished"]:
+            check_vanished(renames.state, inventory, plan.actions)
+        note_lost(writer, state, seen.inventory.lost, self.now)
         plan = replace(plan, diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)))
         anew = bool(self.options.get("new_state"))
         return foresee(plan, backends, self.desired.places, recorded, new_state=anew)
@@ -186,11 +189,11 @@ class Run(RunOutput):
         return plan_at(self.now(), **options)
 
     def check_vanished(self, state: State, seen: Seen) -> None:
-        """`VanishedError` if so much is gone that the user has to confirm it."""
+        """`VanishedError` if so much is gone that the user has to confirm it, whatever is planned."""
         from declarative.apply.settle import check_vanished
 
         if not self.options["accept_vanished"]:
-            check_vanished(state, seen, destroy=self.doing == "destroy")
+            check_vanished(state, seen.inventory)
 
     def _renamed(self, renames: Declared) -> tuple[Backends, State]:
         """The backends and the state under the new names, which are recorded once the plan is approved."""

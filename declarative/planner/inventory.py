@@ -19,7 +19,7 @@ from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
 
 if TYPE_CHECKING:
-    from declarative.planner.types import Drift
+    from declarative.planner.types import Action, Drift
 
 LOSABLE = ("node", "volume")
 """Kinds whose loss matters. A gone attachment only means that its rank has ended."""
@@ -189,12 +189,12 @@ def differences(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
     return tuple(d for d in inventory.drift if d.change != "orphan" or not kept(d.address))
 
 
-def vanished(recorded: State, inventory: Inventory, *, destroy: bool = False) -> tuple[Address, ...]:
+def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = ()) -> tuple[Address, ...]:
     """Missing nodes and volumes that nobody was deleting: several of one backend at once, or any if nothing
     shows that the right place was asked.
 
     If the right place was asked, volumes alone do not count: none that is gone is made anew by itself,
-    however many they are. They do if the command would `destroy` them, that is, forget them.
+    however many they are. They do if `actions` would forget one of them, for a plan may err with a listing.
 
     This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
     for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
@@ -208,9 +208,10 @@ def vanished(recorded: State, inventory: Inventory, *, destroy: bool = False) ->
         known = record is None or _was_given_up(record) or record.outputs.get(GONE_SINCE) is not None
         if record and address.kind in LOSABLE and not known:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
+    forgotten = {action.address for action in actions if action.believes} if by_backend else set()
     doubtful: list[Address] = []
     for found in by_backend.values():
-        matters = destroy or any(address.kind == "node" for address in found)
+        matters = any(address.kind == "node" or address in forgotten for address in found)
         if (matters and len(found) > 1) or inventory.unsure & {*found}:
             doubtful += found
     return tuple(doubtful)

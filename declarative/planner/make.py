@@ -122,7 +122,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         ),
         observed=Observed(
             drift=differences(inventory, desired),
-            vanished=tuple(map(str, vanished(recorded, inventory, destroy=destroy))),
+            vanished=tuple(map(str, vanished(recorded, inventory, actions))),
             ended=_ended(found, state),
             unfit=(*of_nodes(seen, inventory.silent, now), *of_hosts(inventory.left_out)),
             differences=() if destroy else _differences(fleets, inventory),

@@ -129,6 +129,13 @@ class Action:
         """Whether it deletes the record of a thing that is gone, of which a new one is made."""
         return self.forget and self.reason not in (Reason.REMOVED, Reason.DESTROY)
 
+    @property
+    def believes(self) -> bool:
+        """Whether it goes by what was observed: if that shows no volume, the record goes and the volume may
+        stay. `removed` with `destroy: false` forgets it in any case.
+        """
+        return self.op is Op.DELETE and self.address.kind == "volume" and (self.of_gone or not self.forgets)
+
 
 class ReservationStatus(StrEnum):
     """Whether a rank's blocks are taken by this plan, were held before, or are given back."""
@@ -367,7 +374,9 @@ class Observed:
 
     drift: tuple[Drift, ...] = ()
     vanished: tuple[str, ...] = ()
-    """Things of one backend of which several vanished at once: apply asks before it makes them anew."""
+    """Things of one backend of which several vanished at once: apply asks before it makes them anew or
+    forgets them.
+    """
     ended: tuple[tuple[str, str], ...] = ()
     """Tasks that stay failed, lost or stopped, each with its state. Only shown."""
     unfit: tuple[Health, ...] = ()

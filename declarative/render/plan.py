@@ -317,7 +317,7 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
     if vanished := plan.observed.vanished:
         backend = paint("yellow", f"{plural(len(vanished), 'thing')} of one backend vanished at once:")
         out += [f"{backend} {', '.join(map(clean, vanished))}"]
-        out += ["That may be the backend's fault: check it before they are made anew.", ""]
+        out += ["That may be the backend's fault: check it before they are made anew or forgotten.", ""]
     return out
 
 
