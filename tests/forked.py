@@ -33,6 +33,8 @@ LONGEST = 1 << 20
 AT_START = ("PYTHON", "LC_", "LANG", "LD_", "COVERAGE", "MALLOC")
 """Variables that count when a process starts, by how they begin: who sets them gets a start of its own."""
 STARTED_WITH = {"LANG": "C.UTF-8"}
+PATH = os.environ["PATH"]
+"""As it is before any test: the first one that starts a command may have its own folders in it."""
 OPTIONS = {"stdin", "stdout", "stderr", "text", "start_new_session"}
 """The options of `subprocess.Popen` that are taken."""
 
@@ -184,7 +186,7 @@ def _parent(program: str) -> socket.socket:
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
     # Nothing of a test's: whatever has one of its folders in its environment is ended with it.
-    env = {"PATH": os.environ["PATH"], **STARTED_WITH}
+    env = {"PATH": PATH, **STARTED_WITH}
     process = subprocess.Popen(
         [sys.executable, program, FORK, str(its.fileno())],
         env=env,
