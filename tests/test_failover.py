@@ -13,19 +13,24 @@ import pytest
 
 from declarative.apply import execute
 from declarative.apply.gate import Tools
+from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.apply.retry_schedule import Retries, broken_starts, lacking
 from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
 from declarative.model.diagnostic import InvalidError
+from declarative.model.inputs import inputs_of
+from declarative.model.state import Address, State
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.assumptions import Facts, digest
 from declarative.planner.fallbacks import MOST_WAYS
+from declarative.planner.make import basis_of
 from declarative.planner.saved import Saved, dump, load
+from declarative.planner.types import Action, Op, Plan, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from tests.cli import until
 from tests.market import KilledError, Market, Site, no_room, stock
-from tests.model import World
+from tests.model import World, of_node
 from tests.planned import H100, declared
 
 ZONES: dict[str, Any] = {"availability_zones": ["za", "zb", "zc"]}
@@ -422,6 +427,41 @@ def lacks(site, desired, **more):
     for lack in found.values():
         assert lack.undone <= {r.id for r in site.results.values() if r.outcome != "done"}
     return {task: lack.what for task, lack in found.items()}
+
+
+@pytest.mark.parametrize("fleet", ["gpu", "other"])
+def test_what_was_had_and_went_with_another_cluster_lacked_nothing(fleet):
+    """The reason names what that cluster lacked; a node of another fleet is none of it."""
+    nodes = {"gpu-0": "gpu", "gpu-1": fleet}
+    creates = [
+        Action(
+            op=Op.CREATE,
+            address=Address("node", name),
+            reason=Reason.NEW,
+            after=inputs_of("node", of_node(fleet=its, placement="cluster")),
+        )
+        for name, its in nodes.items()
+    ]
+    rank = Action(
+        op=Op.CREATE,
+        address=Address("rank", "alone-0"),
+        reason=Reason.NEW,
+        after=inputs_of("rank", {"task": "alone", "rank": 0, "commands": []}),
+        needs=("create:node/gpu-0",),
+    )
+
+    def result(action, outcome, **more):
+        return ActionResult(
+            id=action.id, address=str(action.address), op="create", outcome=outcome, error=None, **more
+        )
+
+    results = (
+        result(creates[0], Outcome.SKIPPED, scarce=True),
+        result(creates[1], Outcome.FAILED, scarce=True),
+        result(rank, Outcome.SKIPPED),
+    )
+    found = lacking(Plan(basis=basis_of(State()), actions=(*creates, rank)), results)
+    assert found["alone"].what == ("node/gpu-1" if fleet == "gpu" else "node/gpu-0")
 
 
 @pytest.mark.parametrize("parallelism", [1, 8])

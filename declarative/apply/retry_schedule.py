@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.diagnostic import and_more
-from declarative.model.inputs import RankInputs
+from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.record import dataclass
 from declarative.model.resource import TaskWant
 from declarative.model.state import Record, State, is_stopped, silent_since
@@ -273,7 +273,7 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
     actions = {action.id: action for action in plan.actions}
     out: dict[str, Lack] = {}
     for task, missed in broken_starts(plan, results).items():
-        what = _scarce([result for result in results if result.id in missed])
+        what = _scarce([result for result in results if result.id in missed], results, actions)
         if what is not None:
             needed = _with_needs(actions, (a.id for a in starts[task]))
             out[task] = Lack(
@@ -285,14 +285,26 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
     return out
 
 
-def _scarce(undone: Sequence[ActionResult]) -> str | None:
-    """What lacked capacity, if these failed for no other reason."""
+def _scarce(
+    undone: Sequence[ActionResult], results: Sequence[ActionResult], actions: Mapping[str, Action]
+) -> str | None:
+    """What lacked capacity, if these failed for no other reason. A node that was had, and went with the
+    cluster of another task, lacked none: then it is what the cluster lacked.
+    """
     scarce = [r for r in undone if r.scarce]
     failed = [r for r in undone if r.outcome is Outcome.FAILED]
     if not scarce or not all(r.scarce for r in failed):
         return None
-    first = failed[0] if failed else scarce[0]
+    if not failed:
+        fleets = {_fleet(actions.get(r.id)) for r in scarce} - {None}
+        failed = [r for r in results if r.outcome is Outcome.FAILED and _fleet(actions.get(r.id)) in fleets]
+        scarce = [r for r in failed if r.scarce] or scarce
+    first = next((r for r in failed if r.scarce), scarce[0])
     return and_more([first.address, *scarce[1:]], 1)
+
+
+def _fleet(create: Action | None) -> str | None:
+    return create.typed.fleet if create and isinstance(create.typed, NodeInputs) else None
 
 
 def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:
