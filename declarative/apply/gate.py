@@ -14,8 +14,9 @@ gap lasts only moments.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +33,7 @@ from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
 from declarative.retry import Policy, call
+from declarative.store import StateError
 
 if TYPE_CHECKING:
     from declarative.store import Writer
@@ -68,6 +70,16 @@ class Tools:
     """(node, address) → why the node cannot reach it, for those that were asked."""
     late: set[Address] = field(default_factory=set)
     """Nodes that were waited for in vain, or have failed: `run` deletes them."""
+    faults: list[StateError] = field(default_factory=list)
+    """What kept the command from ending its work after the plan's actions."""
+
+    @contextmanager
+    def noting_faults(self) -> Iterator[None]:
+        """Note that the state is lost, as with its lock, and go on without the rest."""
+        try:
+            yield
+        except StateError as error:
+            self.faults.append(error)
 
 
 def is_gang(inputs: RankInputs) -> bool:

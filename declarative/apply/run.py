@@ -30,7 +30,9 @@ CLUSTER = Placement.CLUSTER.value
 
 
 def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResult, ...]:
-    """Carry out every action of `plan`; the results in the plan's order."""
+    """Carry out every action of `plan`; the results in the plan's order. If the state is lost after them, as
+    with its lock, that is among `tools.faults`: what was done is still to be reported.
+    """
     tools.writer.ensure_lineage()
     _give_up_elsewhere(plan.actions, tools)
     touched = {a.task for a in plan.actions if a.task}
@@ -44,7 +46,9 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
             listener=tools.listener,
             failover=Failover(plan, tools.writer.state()),
         )
-    if not tools.stopping.is_set():
+    if tools.stopping.is_set():
+        return results
+    with tools.noting_faults():
         _take_back(plan.actions, results, tools)
         lacks = lacking(plan, results)
         give_back(lacks, tools)

@@ -123,6 +123,8 @@ def _start_again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle)
             return not stop.is_set()
         plan = _part(run, writer, tasks)
         results = run.perform(plan, writer, stop)[0] if plan.actions else ()
+        if run.faults:
+            raise run.faults[0]
         retries.leave(writer.state())
         idle.leave(writer.state())
     started, broken = _started(plan, results)
@@ -156,6 +158,8 @@ def _release_places(run: Run, retries: Retries, idle: Idle) -> bool:
             spare = tuple(a for a in plan.actions if a.op == "delete" and a.reason == "idle")
             if spare:
                 run.perform(plan.only(spare), writer, stop)
+                if run.faults:
+                    raise run.faults[0]
     return not stop.is_set()
 
 

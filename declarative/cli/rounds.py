@@ -194,6 +194,8 @@ class RoundRun(Run):
         if choice.nodes:
             writer.permit(choice.nodes)
         self.results, held = super().perform(plan, writer, stop)
+        if self.faults:
+            return self.results, held
         if (left := choice.unused(self.results)) != choice.approvals:
             writer.wait_for_approval(left)
         if not stop.is_set():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from declarative.model.state import Address, State
     from declarative.model.status import RankState
     from declarative.planner.types import Plan
-    from declarative.store import Store, Writer
+    from declarative.store import StateError, Store, Writer
     from declarative.store.rename import Declared, Names
 
 NOTHING_DONE = (
@@ -57,6 +57,8 @@ class Run(RunOutput):
         opened = partial(session.state.open, write=True) if makes else session.state.open_if_any
         self.store: Store = opened(desired)
         self.origin = session.origin(desired)
+        self.faults: list[StateError] = []
+        """See `Tools.faults`."""
         self.done = False
         """Whether the plan was carried out, without what could not be done."""
         self.lacking: dict[str, Lack] = {}
@@ -268,7 +270,11 @@ class Run(RunOutput):
             raise Failed((*found[:-1], replace(found[-1], hint=hint)))
 
     def ask(self) -> None:
-        """Consent: by `--auto-approve`, or at the prompt of a terminal."""
+        """Consent: by `--auto-approve`, or at the prompt of a terminal. `Failed` if the plan would do something
+        else by the time of the answer.
+        """
+        from declarative.planner.assumptions import stopped_by_now
+
         self.out.flush()
         confirm(
             f"\n{self.remark()}{self.doing.capitalize()} this {'in' if self.doing == 'destroy' else 'to'} "
@@ -278,6 +284,9 @@ class Run(RunOutput):
             look="look at the plan",
             as_json=self.as_json,
         )
+        assert self.plan is not None
+        if changed := tuple(stopped_by_now(self.plan, self.store.read(), self.now(), "run this again")):
+            raise Failed(changed)
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply.gate import waiting
@@ -296,12 +305,13 @@ class Run(RunOutput):
             with self.stopping() as stop:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
-        self.done = not interrupted
+        self.done = not interrupted and not self.faults
         if not interrupted:
             self._note_retries(plan, results)
             self._note_unstarted(plan, results, writer)
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
         self.report(results, self._result(plan, code))
+        self.session.say(tuple(Diagnostic(code=f.code, summary=f.summary, hint=f.hint) for f in self.faults))
         for task, why in held.items():
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
@@ -355,7 +365,7 @@ class Run(RunOutput):
         if self.options.get("wait"):  # the actions of those tasks are tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
             undone = undone.difference(*self.unstarted.values())
-        return 4 if undone or held or plan.unreadable_backends else 0
+        return 4 if undone or held or plan.unreadable_backends or self.faults else 0
 
     def _result(self, plan: Plan, code: int) -> str:
         """The result in one word, for scripts."""
@@ -406,8 +416,13 @@ class Run(RunOutput):
         results = apply(plan, tools, parallelism=self.options["parallelism"])
         touched = {action.address for action in plan.actions}
         left = {address: token for address, token in self._taken.items() if address not in touched}
-        results += () if stop.is_set() else complete(left, tools)
-        return results, {} if self.doing == "destroy" or stop.is_set() else release_all(tools)
+        held: dict[str, str] = {}
+        if not stop.is_set() and not tools.faults:
+            with tools.noting_faults():
+                results += complete(left, tools)
+                held = {} if self.doing == "destroy" else release_all(tools)
+        self.faults += tools.faults
+        return results, held
 
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""

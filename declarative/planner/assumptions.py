@@ -236,7 +236,7 @@ def differences(
     )
 
 
-def stopped_by_now(plan: Plan, state: State, now: float) -> Iterator[Diagnostic]:
+def stopped_by_now(plan: Plan, state: State, now: float, hint: str = AGAIN) -> Iterator[Diagnostic]:
     """Ranks that the plan lets run on, though their new `max_duration` is used up by now. `state` has what is
     known of ranks now.
     """
@@ -246,7 +246,7 @@ def stopped_by_now(plan: Plan, state: State, now: float) -> Iterator[Diagnostic]
         if is_used_up(state.ranks.get(action.address.name), action.typed, now):
             what = f"{action.address} was to run on when the plan was made, and would be stopped now"
             summary = f"{what}: it has run for longer than its new `max_duration`"
-            yield Diagnostic(code="plan-rank-state", summary=summary, hint=AGAIN, address=str(action.address))
+            yield Diagnostic(code="plan-rank-state", summary=summary, hint=hint, address=str(action.address))
 
 
 def _ready(before: Facts, after: Facts, reasons: Mapping[str, Readiness]) -> Iterator[Diagnostic]:
