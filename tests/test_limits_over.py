@@ -2,12 +2,19 @@
 counts it, and the loop classes it by that.
 """
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from declarative.apply.graph_walk import ActionResult, Outcome
+from declarative.cli import cli
+from declarative.cli import run as cli_run
+from declarative.cli import session as cli_session
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
 from declarative.planner.assumptions import stopped_by_now
@@ -22,8 +29,10 @@ from declarative.render.listings import approvals_json, approvals_text
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
 from declarative.store.loops import Approval
+from tests.cli import Project, fleet, task, until
 from tests.model import NOW, World
 from tests.model import project as declared
+from tests.rounds import Clock
 
 FLEET = {"name": "pair", "nodes": 2, "resources": {"cpu": 2}, "placement": "cluster"}
 HOUR = 3600
@@ -117,6 +126,36 @@ def test_a_saved_plan_that_let_ranks_run_on_stops_none():
     late = world.plan(wanted(now=world.now, max_duration="3h"))
     assert [a.ends for a in late.actions] == [True, True]
     assert list(stopped_by_now(late, world.state(), world.now + HOUR)) == []
+
+
+@pytest.mark.slow
+def test_a_plan_that_waited_at_the_prompt_stops_nothing_that_it_let_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The answer is to what was shown. Asked again, the plan says what it stops."""
+    project, clock = Project(tmp_path), Clock()
+
+    def confirm(*_: Any, **__: Any) -> None:
+        clock.at += 3 * HOUR
+
+    monkeypatch.setattr(cli_session, "now", clock)
+    try:
+        project.declare(fleet(nodes=1), task("long", "sleep 4321"))
+        project.apply()
+        until(lambda: project.ranks("long")[0]["state"] == "running")
+        project.declare(fleet(nodes=1), task("long", "sleep 4321", max_duration="2h"))
+        with monkeypatch.context() as patched:
+            patched.setattr(cli_run, "confirm", confirm)
+            done = CliRunner().invoke(cli, ["-C", str(tmp_path), "apply"])
+        said = " ".join(done.output.split())
+        assert done.exit_code == 1, done.output
+        assert "rank/long-0 was to run on when the plan was made, and would be stopped now" in said
+        assert "hint: run this again" in said
+        assert project.ranks("long")[0]["state"] == "running"
+        asked_again = CliRunner().invoke(cli, ["-C", str(tmp_path), "plan", "--json"]).stdout
+        assert [a["ends"] for a in json.loads(asked_again)["actions"]] == [True]
+    finally:
+        project.clean_up()
 
 
 @pytest.mark.parametrize("limit", ["3h", "off", None])
