@@ -550,6 +550,20 @@ def test_a_changed_document_is_not_of_the_commit(checkout: Path, what: Callable[
     assert not is_changed(clone / "lab")
 
 
+def test_each_file_that_is_read_counts(checkout: Path):
+    """New documents, and those that `include` brings from elsewhere; also through a link."""
+    prod, shared = checkout / "prod", checkout / "shared.yaml"
+    shared.write_text("type: fleet\nname: rest\nnodes: 0..1\n")
+    (prod / "link.yaml").symlink_to("../shared.yaml")
+    read = ["main.yaml", "fleets/gpu.yaml", "../shared.yaml", "link.yaml"]
+    assert [is_changed(prod, [name]) for name in read] == [False, False, True, True]
+    git(checkout, "add", "shared.yaml", "prod/link.yaml")
+    git(checkout, "commit", "-qm", "three")
+    assert not is_changed(prod, [*read, "/elsewhere/vars.yaml"])
+    shared.write_text("type: fleet\nname: rest\nnodes: 0..2\n")
+    assert [is_changed(prod, [name]) for name in read] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("how", SAME)
 def test_what_is_as_committed_is_not_changed(checkout: Path, how: Callable[[Path], None]):
     assert not is_changed(checkout / "prod")
@@ -563,7 +577,7 @@ def test_the_first_line_says_that_files_are_changed(checkout: Path):
     git(checkout, "config", "core.fsmonitor", "touch ran")
     assert "+ changes" not in prod.run("plan", "--offline", env={"PATH": ""}).out
     assert prod.plan()["changed"] is False
-    edited(checkout)
+    (checkout / "prod/new.yaml").write_text("{type: fleet, name: new, nodes: 0..1}\n")
     (line,) = [
         text for text in prod.run("plan", "--offline", env={"PATH": ""}).out.splitlines() if "commit" in text
     ]

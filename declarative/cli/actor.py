@@ -13,7 +13,7 @@ import pwd
 import re
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,9 +77,10 @@ def _git_of(here: Path) -> Path | None:
     return git
 
 
-def is_changed(directory: Path) -> bool:
-    """Whether a tracked document below the folder differs from what git's index has of it, is deleted, or is
-    staged. False if that cannot be told: outside of git, or if its index has another form.
+def is_changed(directory: Path, read: Iterable[str] = ()) -> bool:
+    """Whether one of the files that were `read`, or a tracked document below the folder, differs from what
+    git's index has of it, or is new, deleted, or staged. Names are relative to the folder. False if that
+    cannot be told: outside of git, or if its index has another form.
     """
     with contextlib.suppress(OSError, ValueError, RuntimeError, struct.error):
         here = directory.resolve()
@@ -89,13 +90,19 @@ def is_changed(directory: Path) -> bool:
         top = next(p for p in (here, *here.parents) if (p / ".git").exists())
         below = "" if here == top else f"{here.relative_to(top).as_posix()}/"
         seen = (git / "index").stat()
-        documents, staged = _index(git / "index", below, (seen.st_mtime_ns, seen.st_size))
-        return staged or any(_differs(top / name, item, seen.st_mtime_ns) for name, item in documents)
+        tracked, staged = _index(git / "index", below, (seen.st_mtime_ns, seen.st_size))
+        names = {name for name in tracked if name.startswith(below) and name.endswith(DOCUMENTS)}
+        paths = (
+            path for name in read for path in {Path(os.path.normpath(here / name)), (here / name).resolve()}
+        )
+        names.update(path.relative_to(top).as_posix() for path in paths if path.is_relative_to(top))
+        known = ((top / name, tracked.get(name)) for name in names)
+        return staged or any(item is None or _differs(path, item, seen.st_mtime_ns) for path, item in known)
     return False
 
 
 class _Tracked(NamedTuple):
-    """A document in git's index: its time and size when it was last compared, and the digest of its blob."""
+    """A file in git's index: its time and size when it was last compared, and the digest of its blob."""
 
     mtime: int
     """In nanoseconds, as all times of files here."""
@@ -104,16 +111,16 @@ class _Tracked(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _index(file: Path, below: str, mark: tuple[int, int]) -> tuple[tuple[tuple[str, _Tracked], ...], bool]:
-    """The tracked documents below a folder, by path, and whether something is staged there. `mark` changes
-    when the file does. ValueError for a form that is not read here.
+def _index(file: Path, below: str, mark: tuple[int, int]) -> tuple[Mapping[str, _Tracked], bool]:
+    """The tracked files, by path, and whether something is staged below a folder. `mark` changes when the
+    file does. ValueError for a form that is not read here.
     """
     with file.open("rb") as stream:
         data = stream.read(MOST_BYTES)
     signature, version, count = struct.unpack_from(">4sII", data)
     if signature != b"DIRC" or version not in (2, 3) or mark[1] > MOST_BYTES:
         raise ValueError(file)
-    found: list[tuple[str, _Tracked]] = []
+    tracked: dict[str, _Tracked] = {}
     at, staged = 12, False
     for _ in range(count):
         seconds, part, size, blob, flags = struct.unpack_from(">8xII20xI20sH", data, at)
@@ -121,10 +128,11 @@ def _index(file: Path, below: str, mark: tuple[int, int]) -> tuple[tuple[tuple[s
         end = data.index(b"\0", start)
         name = data[start:end].decode(errors="replace")
         at += (end - at + 8) // 8 * 8
-        if name.startswith(below) and name.endswith(DOCUMENTS) and ".." not in name.split("/"):
-            staged = staged or bool(flags & 0x3000)  # a merge that is not finished
-            found.append((name, _Tracked(seconds * 10**9 + part, size, blob)))
-    return tuple(found), staged or _has_staged(data[at:-20], below)
+        if ".." not in name.split("/"):
+            tracked[name] = _Tracked(seconds * 10**9 + part, size, blob)
+            # A merge that is not finished.
+            staged = staged or (bool(flags & 0x3000) and name.startswith(below) and name.endswith(DOCUMENTS))
+    return tracked, staged or _has_staged(data[at:-20], below)
 
 
 def _has_staged(extensions: bytes, below: str) -> bool:

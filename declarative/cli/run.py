@@ -270,8 +270,8 @@ class Run(RunOutput):
             raise Failed((*found[:-1], replace(found[-1], hint=hint)))
 
     def ask(self) -> None:
-        """Consent: by `--auto-approve`, or at the prompt of a terminal. `Failed` if the plan would do something
-        else by the time of the answer.
+        """Consent: by `--auto-approve`, or at the prompt of a terminal. `Failed` if the plan would do
+        something else by the time of the answer.
         """
         from declarative.planner.assumptions import stopped_by_now
 

@@ -83,6 +83,8 @@ class Session:
         self.away: Away | None = None
         """The backends that a loop leaves alone."""
         self.warnings: tuple[Diagnostic, ...] = ()
+        self._read: tuple[str, ...] = ()
+        """The project's files, if it was read without errors."""
         self.files: Mapping[str, Manifest] = {}
         """Digest → the files of the ranks that this command may start."""
 
@@ -165,6 +167,7 @@ class Session:
         state = self.state.named
         loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
         self.warnings = loaded.diagnostics
+        self._read = (*loaded.files, *(str(path.absolute()) for path in self._var_files))
         self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}
         self.written = loaded.desired
         self._declared = at(loaded.desired, self.clock())
@@ -218,7 +221,7 @@ class Session:
             environment=None if here == top else here.relative_to(top).as_posix(),
             state=_without_secrets(self.state.url(desired)),
             commit=who(self.directory).revision,
-            changed=is_changed(self.directory),
+            changed=is_changed(self.directory, self._read),
         )
 
     def _declared_name(self) -> str | None:
