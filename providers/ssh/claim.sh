@@ -12,7 +12,8 @@
 #   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs. The last
 #                              release removes the state folder (`leave` in epoch.sh)
 #   @tidy FOLDER ID ATTEMPT... removes those of these attempts that have ended, with their folders
-#   @move [TO]                 moves the folder of this script to TO, or to where it would be made today; for people
+#   @move [TO]                 moves the folder of this script to TO, or to where it would be made today; for people. Run
+#                              again it completes one that was killed
 #
 # It checks the writer's number before it changes anything: see epoch.sh.
 
@@ -46,53 +47,118 @@ bring() { # FOLDER BYTES: the claim from stdin, whole, as $new
   chmod 1600 "$new" # the sticky bit: systemd-tmpfiles leaves such files alone, however old they get
   sync "$new"
 }
-running() { # FOLDER ID: sets busy
+running() { # FOLDER ID: sets busy, to all that runs
   busy=''
-  [ ! -d "$1/$2/ranks" ] || busy=$(
-    FLEETFORM_RUNNER_DIR=$1/$2/ranks sh "$0" _poll |
-      sed -n -e 's/^\([^ ]*\) running .*/\1/p' -e 's/^\([^ ]*\) orphan .*/\1/p' \
-        -e 's/^\([^ ]*\) preparing .*/\1/p' -e 's/^\([^ ]*\) gated .*/\1/p'
-  )
+  [ -d "$1/$2/ranks" ] || return 0
+  polled=$(FLEETFORM_RUNNER_DIR=$1/$2/ranks sh "$0" _poll) || polled=''
+  case $polled in *FLEETFORM-END*) ;; *) refuse unwritable "$1/$2/ranks does not say what runs there" ;; esac
+  busy=$(printf '%s\n' "$polled" | sed -n 's/^\([^ ]*\) \(running\|orphan\|preparing\|gated\) .*/\1/p')
 }
-move() { # FOLDER TO: all of it at once, or nothing
-  from=$1 to=$2
+numbers() { # FOLDER: sets numbers to the files whose locks keep its owners and the runners of its nodes from changing it
+  numbers=''
+  for each in "$1"/.epoch.* "$1"/*/ranks; do
+    case $each in */ranks) each=$each/.epoch ;; esac
+    [ ! -e "${each%/.epoch}" ] || numbers="$numbers${each#"$1"/}
+"
+  done
+}
+move() { # FOLDER TO: all of it at once, or nothing. No other command changes anything in it meanwhile
+  from=$1 to=${2%/}
   case $from in /*) ;; *) refuse usage "call this script by its whole path" ;; esac
+  find_root "$from"
+  [ -z "$wrong" ] || refuse root "$wrong"
+  [ -O "$from" ] && [ ! -L "$from" ] || refuse unwritable "$from belongs to someone else: run this as its owner"
   if [ -z "$to" ]; then
     find_usual
     [ -z "$wrong" ] || refuse usage "$wrong: say where to"
     to=$usual
   fi
   case $to in "$from" | "$from"/* | [!/]*) refuse usage "$from cannot be moved to $to" ;; esac
-  for number in "$from"/.epoch.*; do
-    [ ! -e "$number" ] || flock -n "$number" true || refuse busy "another command works in $from"
+  held "$from"
+  # Its runner makes this with the first rank.
+  [ -z "$held" ] || (umask 077 && mkdir -p "$from/$held/ranks") || refuse unwritable "$from"
+  numbers "$from"
+  set -- flock -n -E 75 "$from" sh "$0" @moving "$to" "$numbers"
+  while read -r each; do
+    [ -z "$each" ] || set -- flock -n -E 75 "$from/$each" "$@" # not by numbers of files: a shell has ten
+  done <<NUMBERS
+$numbers
+NUMBERS
+  unset FLEETFORM_EPOCH # of a caller, whose runner would wait for a lock that is held here
+  "$@"
+  code=$?
+  [ "$code" -ne 75 ] || refuse busy "another command works in $from"
+  exit "$code"
+}
+moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these numbers
+  from=$1 to=$2 had=$3 part=$2.moving old=$1.gone
+  calm
+  [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || vacant || refuse unwritable "$to is there already"
+  mask=$(umask)
+  case $to in /var/lib/fleetform/*) mask=022 ;; esac
+  (umask "$mask" && mkdir -p "${to%/*}") || refuse unwritable "${to%/*}"
+  umask 077
+  for each in "$part" "$old"; do
+    { [ ! -e "$each" ] && [ ! -L "$each" ]; } || { [ ! -L "$each" ] && [ -O "$each" ]; } || refuse unwritable "$each belongs to someone else"
+    erase "$each"
   done
+  rm -f "$from/moving"
+  # Whether a rename can do it. Two mounts of one disk, or two volumes of btrfs, have one number and allow no rename.
+  if ln "$0" "$part" 2>/dev/null; then
+    rm -f "$part"
+    is_local "$to" || cat /proc/sys/kernel/hostname >"$from/host" || refuse nospace "$from"
+    mv -T "$from" "$to" || refuse unwritable "$to"
+    same "$to" || { mv -T "$to" "$from" && refuse busy "another command works in $from"; }
+  else
+    copy
+  fi
+  no_exclusion "$from"
+  cleaned "$to"
+  [ -z "$by" ] || { may_exclude "$to" && exclude "$to"; } || echo "files in $by are deleted when they are old"
+  echo "moved from $from to $to"
+}
+copy() { # to another disk. At each moment one of the two folders counts: see `is_copy`
+  [ -w "${from%/*}" ] && ! mountpoint -q "$from" || refuse unwritable "$from cannot be renamed: a mount point, or ${from%/*} belongs to someone else"
+  foreign=$(find "$from" ! -user "$(id -u)" -print 2>/dev/null | head -n 1)
+  [ "$(id -u)" = 0 ] || [ -z "$foreign" ] || refuse foreign "$foreign belongs to someone else, as files that containers made do: to move all of it to another disk, run \`chown -R $(id -un) $from\` as root"
+  mkdir "$part" || refuse unwritable "$part" # nobody else's
+  said=$(cp -a "$from/." "$part" 2>&1) || {
+    erase "$part"
+    case $said in
+    *'No space left'* | *'quota exceeded'*) refuse nospace "$to" ;;
+    *) refuse unwritable "$(printf %s "$said" | head -n 1 | head -c 200)" ;;
+    esac
+  }
+  rm -f "$part/host"
+  { is_local "$to" || cat /proc/sys/kernel/hostname >"$part/host"; } && echo "$from" >"$part/moving" || {
+    erase "$part"
+    refuse nospace "$to"
+  }
+  sync
+  (calm) || { erase "$part" && exit 76; }
+  mv -T "$part" "$to" || { erase "$part" && refuse unwritable "$to"; }
+  sync "${to%/*}"
+  mv -T "$from" "$old" || { erase "$to" && refuse unwritable "$from"; }
+  same "$old" || { mv -T "$old" "$from" && erase "$to" && refuse busy "another command works in $from"; }
+  sync "${from%/*}"
+  rm -f "$to/moving"
+  (erase "$old") >/dev/null || echo "$old could not be removed: it is not needed any more"
+}
+calm() { # refuses if anything runs, or an owner or a node came meanwhile
+  same "$from" || refuse busy "another command works in $from"
   for node in "$from"/*/ranks; do
     node=${node%/ranks}
     running "$from" "${node##*/}"
     # shellcheck disable=SC2086,SC2116  # words
     [ -z "$busy" ] || refuse running "$(echo $busy): stop them first"
   done
-  [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || refuse unwritable "$to is there already"
-  mask=$(umask)
-  case $to in /var/lib/fleetform/*) mask=022 ;; esac
-  (umask "$mask" && mkdir -p "${to%/*}") || refuse unwritable "${to%/*}"
-  umask 077
-  part=$to.moving old=$from.moved
-  erase "$part"
-  if [ "$(stat -c %d "$from")" = "$(stat -c %d "${to%/*}")" ]; then
-    mv -T "$from" "$to" || refuse unwritable "$to"
-  else
-    cp -a "$from" "$part" || { erase "$part" && refuse nospace "$to"; }
-    sync
-    # Both at once would be two folders of one host: for a moment there is none, and no look succeeds.
-    mv -T "$from" "$old" && mv -T "$part" "$to" || refuse unwritable "$to"
-    erase "$old"
-  fi
-  no_exclusion "$from"
-  is_local "$to" || cat /proc/sys/kernel/hostname >"$to/host"
-  cleaned "$to"
-  [ -z "$by" ] || { may_exclude "$to" && exclude "$to"; } || echo "files in $by are deleted when they are old"
-  echo "moved from $from to $to"
+}
+same() { # FOLDER: whether it has the numbers whose locks are held
+  numbers "$1"
+  [ "$numbers" = "$had" ]
+}
+vacant() { # what an earlier move to there left behind when it was killed
+  [ -O "$to" ] && is_copy "$to" && [ "$was" = "$from" ] && erase "$to"
 }
 erase() { # PATH: also folders that a task made read-only
   rm -rf "$1" 2>/dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; } 2>/dev/null || refuse unwritable "$1"
@@ -105,6 +171,7 @@ esac
 unset FLEETFORM_OWNER
 case $verb in
 @move) move "${0%/bin/*}" "${2-}" ;;
+@moving) moving "${0%/bin/*}" "$2" "$3" ;;
 @show) show "$2" ;;
 @claim)
   bring "$2" "$4"

@@ -19,7 +19,11 @@ is_local() { # PATH: whether its disk is this host's own; unknown ones are not
   esac
 }
 is_used() { # FOLDER: by a node or a volume of anybody
-  [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && { [ -e "$1/claim" ] || [ -d "$1/volumes" ]; }
+  [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && { [ -e "$1/claim" ] || [ -d "$1/volumes" ]; } && ! is_copy "$1"
+}
+is_copy() { # FOLDER: whether a move makes it, and the folder that it moves still counts; sets was to that
+  was=''
+  { read -r was <"$1/moving"; } 2>/dev/null && [ -d "$was" ] && [ ! -L "$was" ] && [ -O "$was" ]
 }
 find_usual() { # sets usual and wrong
   wrong='' usual=/var/lib/fleetform/node
@@ -53,9 +57,11 @@ find_root() { # GIVEN
     elif is_used "$usual"; then
       wrong="its state is in two folders, $usual and $old: move one away, or name one of them"
     else root=$old wrong=''; fi
-    [ -n "$old" ] || [ ! -d "/var/tmp/fleetform-$me.moved" ] || is_used "$usual" ||
+    # Anybody may make a folder of that name; earlier versions had none that counted for a moment.
+    [ -n "$old" ] || ! is_used "/var/tmp/fleetform-$me.moved" || is_used "$usual" ||
       wrong="/var/tmp/fleetform-$me was being moved, and that was cut short: take \`.moved\` from its name and move it again"
   fi
+  ! is_copy "$root" || wrong="$root is a copy of $was, whose move was cut short: move it again, or remove $root"
   hostname='' here=''
   if { read -r hostname <"$root/host"; } 2>/dev/null; then
     { read -r here </proc/sys/kernel/hostname; } 2>/dev/null || :

@@ -1,0 +1,359 @@
+"""The state folder of a host is moved (`@move` of `claim.sh`): the host's own scripts, run here by each shell that
+hosts have. `tests/hosts/test_roots.py` runs the same over real ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from providers.runner import AttemptState, Launch, Runner, RunnerError
+from providers.ssh import scripts
+from providers.transport import LocalTransport
+from tests.test_claims import claims, contents, made, node, volumes
+
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+CHANGES = ("cp", "mv", "rm", "mkdir", "rmdir", "ln", "sync", "cat", "flock")
+"""The programs by which a move changes anything, and takes its locks."""
+OTHER = 65534
+"""A user that has nothing."""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of other users")
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest, path: Path) -> str:
+    """What `sh` is on the host."""
+    put(path / "sh", f"""exec {shutil.which(request.param)}{" sh" * (request.param == "busybox")} "$@" """)
+    return str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that come before all others. No lock is waited for."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    put(folder / "flock", f"""case $* in
+"-w 10 "*) shift 2 && set -- -n "$@" ;;
+"-s -w 10 "*) shift 3 && set -- -s -n "$@" ;;
+esac
+exec {shutil.which("flock")} "$@" """)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A state folder with a node, an ended rank's files and a volume."""
+    root = tmp_path / "disk" / "state"
+    claims(root, epoch=3).take(node())
+    data = made(volumes(root, epoch=3))
+    Path(str(data.outputs["path"]), "file").write_text("kept")
+    (root / node().key / "work" / "train-0").mkdir(parents=True)
+    runner(root, epoch=3).poll()
+    return root
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "other" / "state"
+
+
+def put(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+def other_disk(path: Path) -> None:
+    """No rename leads to where it is moved."""
+    real = shutil.which("ln", path=os.defpath)
+    put(path / "ln", f"""case $2 in *.moving) exit 1 ;; esac\nexec {real} "$@" """)
+
+
+def runner(root: Path, epoch: int | None) -> Runner:
+    script = f"{root}/bin/{scripts.runner()[0]}"
+    return Runner(LocalTransport(), f"{root}/{node().key}/ranks", script, lambda: epoch)
+
+
+def launched(root: Path, epoch: int | None, text: str = "true") -> None:
+    runner(root, epoch).start(Launch(attempt_id="train-0.2", script=text))
+
+
+def command(old: Path, *to: Path) -> list[str]:
+    return ["sh", f"{old}/bin/{scripts.runner()[0]}", "@move", *map(str, to)]
+
+
+def move(old: Path, *to: Path, by: Sequence[str] = ()) -> str:
+    done = subprocess.run([*by, *command(old, *to)], capture_output=True, text=True, check=False)
+    return said(done.stdout + done.stderr)
+
+
+def said(answer: str) -> str:
+    """Without the remark on the folder of all tests, which may be in one that is cleaned."""
+    return "".join(line for line in answer.splitlines(True) if not line.startswith("files in /"))
+
+
+def whole(root: Path) -> bool:
+    """Whether it can be used, and has all that was in it."""
+    try:
+        there = contents(root)
+    except RunnerError as error:
+        assert error.code == "root"
+        return False
+    if (there.node, len(there.volumes)) != (node(), 1):
+        assert not there.node
+        assert not there.volumes
+        return False
+    assert [file.read_text() for file in root.glob("volumes/*/data/file")] == ["kept"]
+    assert (root / node().key / "work" / "train-0").is_dir()
+    return True
+
+
+def files(*folders: Path) -> list[str]:
+    return sorted(entry.name for folder in folders if folder.exists() for entry in folder.iterdir())
+
+
+# -------------------------------------------------------------------------------------- all or nothing
+
+
+@pytest.mark.parametrize("disk", ["same", "other"])
+def test_all_of_it_is_moved(shell: str, path: Path, old: Path, new: Path, disk: str) -> None:
+    """By a rename where that can be; nothing stays, and who writes goes on with its number."""
+    if disk == "other":
+        other_disk(path)
+    assert move(old, new) == f"moved from {old} to {new}\n"
+    assert (whole(new), files(old.parent), files(new.parent)) == (True, [], ["state"])
+    assert new.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(RunnerError, match="stale"):
+        claims(new, epoch=2).release(node().key)
+    launched(new, 4)
+    volumes(new, epoch=4).delete(made(volumes(new, epoch=4)))
+    claims(new, epoch=4).release(node().key)
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("disk", ["same", "other"])
+@pytest.mark.parametrize("which", CHANGES)
+def test_a_move_that_is_killed_leaves_one_folder(
+    path: Path, old: Path, new: Path, tmp_path: Path, which: str, disk: str
+) -> None:
+    """Before or after each call of each program that changes anything; the same command completes it then."""
+    if disk == "other":
+        other_disk(path)
+    count = tmp_path / "count"
+    real = path / f"{which}.real"
+    if (path / which).exists():
+        (path / which).rename(real)
+    else:
+        real.symlink_to(str(shutil.which(which)))
+    for call in range(1, 100):
+        for when in ("before", "half", "after"):
+            count.write_text(f"{call}")
+            half = f"{path}/cp.real -a {old}/claim {new}.moving" if which == "cp" else ":"
+            put(path / which, f"""read -r left <{count}
+echo $((left - 1)) >{count}
+[ "$left" != 1 ] || case {when} in
+before) kill -9 0 ;;
+half) {half} && kill -9 0 ;;
+after) {real} "$@"; kill -9 0 ;;
+esac
+exec {real} "$@" """)
+            done = subprocess.run(command(old, new), capture_output=True, check=False, start_new_session=True)
+            (path / which).unlink()
+            (path / which).symlink_to(real)
+            assert [whole(old), whole(new)].count(True) == 1, (call, when)
+            if whole(old):
+                assert move(old, new) == f"moved from {old} to {new}\n"
+            assert (whole(new), whole(old)) == (True, False), (call, when)
+            shutil.rmtree(f"{old}.gone", ignore_errors=True)
+            assert move(new, old) == f"moved from {new} to {old}\n"
+            if done.returncode == 0:
+                return
+    pytest.fail("it never came to an end")
+
+
+# -------------------------------------------------------------------------------- while it takes its time
+
+
+class Copying:
+    """A move to another disk that waits at its copy, which is made."""
+
+    def __init__(self, path: Path, tmp_path: Path, old: Path, new: Path) -> None:
+        other_disk(path)
+        self._made, self._go = tmp_path / "made", tmp_path / "go"
+        for pipe in (self._made, self._go):
+            os.mkfifo(pipe)
+        put(path / "cp", f"""{shutil.which("cp")} "$@" || exit\necho >{self._made}\nread -r _ <{self._go}""")
+        self._process = subprocess.Popen(command(old, new), stdout=subprocess.PIPE, text=True)
+        self._made.read_text()
+
+    def end(self) -> str:
+        """What it says in the end."""
+        self._go.write_text("\n")
+        return said(self._process.communicate()[0])
+
+
+@pytest.fixture
+def copying(path: Path, tmp_path: Path, old: Path, new: Path) -> Iterator[Copying]:
+    yield Copying(path, tmp_path, old, new)
+
+
+def test_nothing_changes_what_is_copied(shell: str, copying: Copying, old: Path, new: Path) -> None:
+    """Neither its owner nor a rank nor another move; who looks finds it."""
+    for change in (
+        lambda: claims(old, epoch=4).change(node(path="/y")),
+        lambda: made(volumes(old, epoch=4), "v2"),
+        lambda: launched(old, 4),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            change()
+        assert caught.value.code == "busy"
+    assert move(old, new) == f"FLEETFORM-ERR busy another command works in {old}\n"
+    assert (whole(old), whole(new)) == (True, False)
+    assert copying.end() == f"moved from {old} to {new}\n"
+    assert (whole(old), whole(new)) == (False, True)
+
+
+def test_an_owner_that_comes_meanwhile_keeps_what_it_made(
+    shell: str, copying: Copying, old: Path, new: Path
+) -> None:
+    made(volumes(old, "other", epoch=1), "v2")
+    assert copying.end() == f"FLEETFORM-ERR busy another command works in {old}\n"
+    assert (len(contents(old).volumes), files(new.parent)) == (2, [])
+
+
+def test_a_rank_that_came_meanwhile_runs_on(shell: str, copying: Copying, old: Path, new: Path) -> None:
+    """One of a runner that has no number; also nothing is moved where it cannot be told what runs."""
+    launched(old, None, "exec sleep 1000")
+    assert copying.end() == "FLEETFORM-ERR running train-0.2: stop them first\n"
+    assert (whole(old), files(new.parent)) == (True, [])
+    assert move(old, new) == "FLEETFORM-ERR running train-0.2: stop them first\n"
+    assert runner(old, 4).stop("train-0.2", 0).state is AttemptState.EXITED
+
+
+@pytest.mark.parametrize("verb", ["@move", "@release"])
+def test_what_runs_has_to_be_known(shell: str, path: Path, old: Path, new: Path, verb: str) -> None:
+    """Where the runner does not answer, nothing counts as ended."""
+    launched(old, 4, "exec sleep 1000")
+    put(path / "sed", "exit 1")
+    put(path / "stat", "kill -9 $PPID")
+    script = f"{old}/bin/{scripts.runner()[0]}"
+    words = (new,) if verb == "@move" else (old, node().key)
+    done = subprocess.run(["sh", script, verb, *words], capture_output=True, text=True, check=False)
+    for program in ("sed", "stat"):
+        (path / program).unlink()
+    assert "does not say what runs there" in done.stdout
+    assert whole(old)
+    assert runner(old, 4).stop("train-0.2", 0).state is AttemptState.EXITED
+
+
+# -------------------------------------------------------------------------------- what belongs to others
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that every user can enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def owned(root: Path) -> list[str]:
+    """A state folder of another user, and the words by which he does something."""
+    claims(root).take(node())
+    made(volumes(root))
+    subprocess.run(["chown", "-R", str(OTHER), root], check=True)
+    return ["setpriv", f"--reuid={OTHER}", "--clear-groups", "env", "HOME=/nonexistent"]
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("disk", ["same", "other"])
+def test_files_that_a_container_made_as_root_are_moved_or_named(
+    path: Path, theirs: Path, mode: int, disk: str
+) -> None:
+    """A user cannot give them to root on another disk, nor remove them from the old one."""
+    root, to = theirs / "state", theirs / "new"
+    him = owned(root)
+    (data,) = root.glob("volumes/*/data")
+    (data / "file").write_text("root's")
+    (data / "file").chmod(mode)
+    programs = theirs / "programs"
+    programs.mkdir()
+    if disk == "other":
+        other_disk(programs)
+    path_of = f"PATH={programs}:{os.environ['PATH']}"
+    answer = move(root, to, by=[*him, path_of])
+    if disk == "same":
+        assert answer == f"moved from {root} to {to}\n"
+        assert (to / data.relative_to(root) / "file").read_text() == "root's"
+        return
+    assert answer.startswith(f"FLEETFORM-ERR foreign {data}/file belongs to someone else")
+    assert f"`chown -R nobody {root}`" in answer
+    assert (files(theirs), (data / "file").read_text()) == (["programs", "state"], "root's")
+
+
+@as_root
+@pytest.mark.parametrize("end", ["new.moving", "state.gone"])
+def test_what_others_put_in_its_way_is_not_touched(path: Path, theirs: Path, end: str) -> None:
+    root, to = theirs / "state", theirs / "new"
+    other_disk(path)
+    claims(root).take(node())
+    (theirs / "precious").mkdir()
+    (theirs / end).symlink_to(theirs / "precious")
+    assert move(root, to) == f"FLEETFORM-ERR unwritable {theirs / end} belongs to someone else\n"
+    (theirs / end).unlink()
+    (theirs / end).mkdir()
+    os.chown(theirs / end, OTHER, OTHER)
+    assert move(root, to) == f"FLEETFORM-ERR unwritable {theirs / end} belongs to someone else\n"
+    assert files(theirs) == sorted(["precious", "state", end])
+
+
+@as_root
+def test_only_its_owner_moves_it(path: Path, theirs: Path) -> None:
+    root = theirs / "state"
+    owned(root)
+    assert "belongs to someone else: run this as its owner" in move(root, theirs / "new")
+    assert files(theirs) == ["state"]
+
+
+@pytest.mark.parametrize("what", ["folder", "state", "link", pytest.param("theirs", marks=as_root)])
+def test_a_name_that_anybody_can_take_shuts_nobody_out(path: Path, old: Path, tmp_path: Path, what: str) -> None:
+    """Only one's own state that an earlier version left there counts."""
+    moved = tmp_path / "fleetform-1.moved"
+    if what == "folder":
+        moved.mkdir()
+    elif what == "link":
+        moved.symlink_to(old)
+    else:
+        old.rename(moved)
+    if what == "theirs":
+        os.chown(moved, OTHER, OTHER)
+    text = scripts.text("root.sh").replace("/var/tmp", str(tmp_path))
+    ask = f'{text}\nme=1 XDG_STATE_HOME={tmp_path}\nfind_root ""\necho "=$wrong"'
+    answer = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=True).stdout
+    assert answer.startswith("=")
+    assert ("was being moved" in answer) == (what == "state")
+
+
+def test_a_copy_does_not_count_beside_what_it_was_made_of(shell: str, old: Path, new: Path, path: Path) -> None:
+    """Named, it is refused with what to do; of two usual folders, the old one counts."""
+    shutil.copytree(old, new)
+    (new / "moving").write_text(f"{old}\n")
+    with pytest.raises(RunnerError, match=f"{new} is a copy of {old}, whose move was cut short: move it again"):
+        contents(new)
+    assert "is a copy of" in move(new, old.parent / "third")
+    assert whole(old)
+    text = scripts.text("root.sh").replace("/var/tmp/fleetform-1", str(old))
+    text = text.replace("old=/var/tmp/fleetform-${me:=$(id -u)}", f"old={old}")
+    ask = f'{text}\nme=1 HOME={new}\nfind_usual() {{ usual={new}; }}\nfind_root ""\necho "$root=$wrong"'
+    answer = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=True).stdout
+    assert answer == f"{old}=\n"
+    shutil.rmtree(old)
+    assert whole(new)
