@@ -7,7 +7,7 @@
 #   sent                  a function that prints the script for the shell in the container
 # A container does not run in the rank's session. So the runner gets the script `outside`, which ends it.
 d=$FLEETFORM_RUN stopped='' client='' faults=''
-: >"$d/container" # the rank runs in a container: `exec.sh` waits for it
+true >"$d/container" # the rank runs in a container: `exec.sh` waits for it
 
 say() { echo "fleetform: $*" >&2; }
 # REASON TEXT: why no command ran
@@ -125,7 +125,7 @@ confined() {
 run() {
   confined
   # Nobody could remove an unknown container.
-  echo "$runtime $name" >"$d/container" && : >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
+  echo "$runtime $name" >"$d/container" && true >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
   setsid "$runtime" create "$@" </dev/null >/dev/null
   code=$?
   rm -f "$d/making"

@@ -5,10 +5,10 @@ behind() { # returns once the gate is open; fails if nobody opens it in time
   [ -p "$FLEETFORM_RUN/gate" ] || return 0
   read -r patience _ <"$FLEETFORM_RUN/gated"
   # Opened before `ready` tells of it, and for reading and writing: no message is lost, and no writer waits.
-  exec 7<>"$FLEETFORM_RUN/gate"
-  : >"$FLEETFORM_RUN/ready"
+  command exec 7<>"$FLEETFORM_RUN/gate" || return 1
+  true >"$FLEETFORM_RUN/ready"
   timeout --foreground "$patience" head -c 1 <&7 >/dev/null
-  exec 7>>"$FLEETFORM_RUN/lock"
+  command exec 7>>"$FLEETFORM_RUN/lock" || return 1
   flock 7
   waited=''
   if [ -p "$FLEETFORM_RUN/gate" ]; then

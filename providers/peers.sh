@@ -11,9 +11,9 @@ meet() (
   p=$FLEETFORM_RUN/peers
   PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin
   sshd=$(command -v sshd) && command -v ssh-keygen >/dev/null && umask 077 && mkdir "$p" || return 0
-  exec </dev/null >>"$p/log" 2>&1 7>&- 8>&- 9>&-
+  command exec </dev/null >>"$p/log" 2>&1 7>&- 8>&- 9>&- || return 0
   ssh-keygen -q -t ecdsa -N '' -C '' -f "$p/key" && joins >"$p/join" && launches >"$p/fleetform-rsh" && chmod 700 "$p/fleetform-rsh" || return 0
-  : >"$p/allowed"
+  true >"$p/allowed"
   # The first rank on a host has the path; a later one takes it from a rank that ended.
   mkdir -p "${shared%/*}" "$own"
   link=$(readlink "$shared") || link=

@@ -25,6 +25,8 @@ from providers.containers import text
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 MEBIBYTE = 1024 * 1024
+_GPU_WORDS = "unset visible named counted known number id"
+_FUNCTION = re.compile(r"^([a-z_]+)\(\)", re.MULTILINE)
 _LAUNCHERS = (
     "OMPI_MCA_plm_rsh_agent",  # Open MPI up to 4
     "PRTE_MCA_plm_ssh_agent",  # and from 5 on
@@ -142,13 +144,13 @@ def _script(
         shared, before = _shared_folder(node, launch), _meet(node, launch)
     go = _working_folder(own, shared, launch, volumes)
     if launch.image is None:
-        script = runner.script((" && ".join((*begin, go)), *commands), env, "")
-        if launch.gate_seconds is not None:
-            # Before the rank's own variables: its PATH may lead elsewhere.
-            script = f"{text('gate.sh')}behind || exit 75\n{script}"
+        # Before the rank's own variables: its PATH may lead elsewhere.
         if gpus is not None:
-            script = f'{text("gpus.sh")}devices {shlex.join(gpus)}\neval "$(exports)"\n{script}'
-        return before + script
+            before += f'{text("gpus.sh")}devices {shlex.join(gpus)}\neval "$(exports)"\n{_GPU_WORDS}\n'
+        if launch.gate_seconds is not None:
+            before += f"{text('gate.sh')}behind || exit 75\nunset patience waited\n"
+        before += _forgotten(before)
+        return before + runner.script((" && ".join((*begin, go)), *commands), env, "")
     if not (launch.commands or launch.working_dir):
         go = "true"  # the image's own program begins where the image says
     if launch.gpus:
@@ -156,6 +158,12 @@ def _script(
     inside = runner.script((go, *commands, *(() if launch.commands else (containers.OWN,))), env, "")
     container = _container(node, launch, cpus, gpus or (), volumes, meets=meets)
     return before + containers.script(container, begin, sorted(volumes), inside)
+
+
+def _forgotten(before: str) -> str:
+    """Takes back the functions that `before` defines: the task's programs may have their names."""
+    functions = sorted({*_FUNCTION.findall(before)})
+    return f"unset -f {' '.join(functions)}\n" if functions else ""
 
 
 def _hosts_folder(node: str, launch: Launch) -> str:

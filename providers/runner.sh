@@ -348,7 +348,7 @@ answers() { # ADDRESS: by ping, or by a port that is open or refused
   if command -v ping >/dev/null && ping -n -c 1 -W 2 "$1" >/dev/null 2>&1; then return 0; fi
   command -v bash >/dev/null || return 1
   # shellcheck disable=SC2016  # the shell's own
-  said=$(timeout 2 bash -c ': >"/dev/tcp/$0/22"' "$1" 2>&1) && return 0
+  said=$(timeout 2 bash -c 'true >"/dev/tcp/$0/22"' "$1" 2>&1) && return 0
   case $said in *refused*) ;; *) return 1 ;; esac
 }
 # unused PERCENT SECONDS GPUS: ends a run once one of its GPUs was used by less than PERCENT for so long, by each
@@ -583,7 +583,7 @@ bind() { # SRC DST: or else go without
     if [ -d "$1" ]; then
       mkdir -p "$real"
     else
-      [ -e "$1" ] && mkdir -p "${real%/*}" && { [ -e "$real" ] || : >"$real"; }
+      [ -e "$1" ] && mkdir -p "${real%/*}" && { [ -e "$real" ] || true >"$real"; }
     fi
   ) && mount --rbind "$1" "$real" || return
   mounted=${mounted:+$mounted,}$(escaped "$2")
@@ -656,7 +656,7 @@ release() { # opens the gate, once; the limit holds before anything runs
     [ "$limit" = - ] || limited "$limit"
     [ -z "$told" ] || tell
     { echo "$now $(date +%s)" >"$d/open.t" && mv "$d/open.t" "$d/open"; } 2>/dev/null || : # a full disk stops nobody
-    exec 6<>"$d/gate"
+    command exec 6<>"$d/gate" || die unwritable "$d/gate"
     rm -f "$d/gate"
     echo >&6
     exec 6>&-

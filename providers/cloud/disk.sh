@@ -140,7 +140,7 @@ show() { # mounts it
     return
   fi
   [ -z "$there" ] || return 0
-  exec 8>>"$ALL/.lock"
+  { command exec 8>>"$ALL/.lock"; } 2>/dev/null || refuse unwritable "$ALL"
   flock -w 50 8 || refuse busy "somebody else works on $ALL"
   at "$ALL" # a mount of its own: ranks that run see what is unmounted here, and do not hold it
   [ "$there" ] || { mount --bind "$ALL" "$ALL" && mount --make-shared "$ALL"; } || refuse fault "$ALL cannot be mounted"
@@ -212,7 +212,7 @@ for tool in blkid wipefs flock stat dd mount umount; do
   command -v "$tool" >/dev/null || refuse tools "$tool is needed"
 done
 mkdir -p "$ALL" 2>/dev/null && [ -O "$ALL" ] && chmod 755 "$ALL" || refuse unwritable "$ALL"
-exec 9>>"$ALL/.$volume.lock"
+{ command exec 9>>"$ALL/.$volume.lock"; } 2>/dev/null || refuse unwritable "$ALL"
 flock -w 50 9 || refuse busy "somebody else works on $volume"
 case $verb-$# in
 mount-[0-6]) refuse usage 'mount needs more arguments' ;;

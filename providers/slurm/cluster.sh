@@ -179,7 +179,7 @@ seats)
 put)
   bring "$2"
   [ -z "${3-}" ] || [ -e "$dir/things/$1" ] ||
-    (mkdir -p "$dir/volumes" && : >"$3.kept" && umask "$usual" && mkdir -p "$3") 2>/dev/null || refuse unwritable "$3"
+    (mkdir -p "$dir/volumes" && true >"$3.kept" && umask "$usual" && mkdir -p "$3") 2>/dev/null || refuse unwritable "$3"
   # A link and not a rename: it cannot succeed twice.
   ln "$new" "$dir/things/$1" 2>/dev/null || [ -e "$dir/things/$1" ] || refuse unwritable "$dir cannot hold links"
   sync "$dir/things"
@@ -257,7 +257,7 @@ submit)
     again='' id=''
     [ ! -e "$one/tried" ] || { again=1 && named "$name"; }
     if [ -z "$id" ]; then
-      : >"$one/tried" && sync "$one"
+      true >"$one/tried" && sync "$one" || refuse nospace "$one"
       slurm sbatch --parsable --hold --job-name="$name" "$@" --wrap="exec sh $bundle @job $one"
       # A site's plugins may print text beside the id.
       [ "$again" ] || id=$(printf '%s\n' "$said" | sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' | head -n 1)

@@ -41,7 +41,7 @@ for port in waiting.values(): print("try=%s silent" % port)
 
 # By bash, one port.
 by_bash() {
-  said=$(timeout "$limit" bash -c ': >"/dev/tcp/$0/$1"' "$address" "$1" 2>&1)
+  said=$(timeout "$limit" bash -c 'true >"/dev/tcp/$0/$1"' "$address" "$1" 2>&1)
   code=$?
   case $code:$said in
     0:* | *refused*) echo "try=$1 yes" ;;

@@ -76,7 +76,7 @@ $(find "$@" -maxdepth 0 -empty 2>/dev/null)
 "
 }
 guard() { # before there is any data; a full disk hinders nothing
-  [ -e "$one/guarded" ] || { : >"$one/kept" && : >"$one/guarded" && chmod 1600 "$one/guarded"; } 2>/dev/null || :
+  [ -e "$one/guarded" ] || { true >"$one/kept" && true >"$one/guarded" && chmod 1600 "$one/guarded"; } 2>/dev/null || :
 }
 free() { # KIB
   fs=$(stat -f -c '%a %S' "$all") || refuse unwritable "$all"
@@ -95,7 +95,7 @@ bring() { # BYTES: from stdin, whole, as $new
 }
 there() { [ -e "$one/volume" ] || refuse lost "it is not there"; }
 alone() { # other changes wait; only held for moments
-  { command exec 9>>"$one/lock"; } 2>/dev/null || refuse lost "it is not there"
+  { command exec 9>>"$one/lock"; } 2>/dev/null || { there && refuse unwritable "$one"; }
   flock -w 10 9 || refuse busy "$one is locked"
   there
 }
@@ -148,7 +148,7 @@ drop)
     holder "$one"
     if [ "$by" = "$4" ]; then
       rm -f "$one/held" || refuse unwritable "$one"
-      [ -z "$(find "$one/data" -maxdepth 0 ! -empty 2>/dev/null)" ] || : >"$one/filled"
+      [ -z "$(find "$one/data" -maxdepth 0 ! -empty 2>/dev/null)" ] || true >"$one/filled"
     fi 2>/dev/null
     sync "$one"
   fi
@@ -172,7 +172,7 @@ remove)
     mv "$one" "$all/.gone.$3" || refuse unwritable "$all"
     sync "$all"
   elif [ -d "$one" ]; then
-    rm -f "$one"/.new.* "$one/lock" # of a make that was cut short
+    rm -f "$one"/.new.* "$one/lock" "$one/kept" "$one/guarded" # of a make that was cut short
     rmdir "$one/data" "$one" 2>/dev/null
   fi
   for old in "$all"/.gone.*; do

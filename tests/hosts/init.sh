@@ -17,7 +17,7 @@ mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null || mount --rbind /sys "$root/sys"
 mount -t tmpfs -o mode=755,size=64k dev "$root/dev"
 for device in null zero full random urandom tty; do
-  : >"$root/dev/$device"
+  true >"$root/dev/$device"
   mount --bind "/dev/$device" "$root/dev/$device"
 done
 mkdir "$root/dev/pts" "$root/dev/shm"
@@ -40,7 +40,7 @@ chmod 1777 "$root/var/tmp"
 mkdir -p "$root/shared" # what all hosts see, as on a network's disk
 mount --bind "$folder/../shared" "$root/shared"
 if [ -e "$folder/../clock" ]; then # it is as late as that says, by what scripts ask
-  : >"$root/run/clock"
+  true >"$root/run/clock"
   mount --bind "$folder/../clock" "$root/run/clock"
   cp "${0%/*}/date.sh" "$root/usr/local/bin/date"
 fi
@@ -83,6 +83,6 @@ mkdir -p .around
 pivot_root . .around
 cd /
 umount -l /.around
-exec </dev/null >/run/sshd.log 2>&1
+command exec </dev/null >/run/sshd.log 2>&1
 # Keeps sshd alive and reaps what lost its parent.
 exec /bin/sh -c '/usr/sbin/sshd -D -e & while :; do wait; /bin/sleep 3600 & done' init

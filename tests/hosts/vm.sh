@@ -36,7 +36,7 @@ for home in root home/worker home/visitor; do
   chown -R --reference="$root/$home" "$root/$home/.ssh"
 done
 mkdir -p "$root/var/lib/systemd/linger" "$root/etc/systemd/logind.conf.d"
-: >"$root/var/lib/systemd/linger/worker"
+true >"$root/var/lib/systemd/linger/worker"
 printf '[Login]\nKillUserProcesses=yes\n' >"$root/etc/systemd/logind.conf.d/strict.conf"
 echo vm >"$root/etc/hostname"
 cat >"$root/etc/systemd/system/net.service" <<'UNIT'

@@ -114,7 +114,7 @@ serve glance glance.wsgi.api $P_GLA 1 "" OS_GLANCE_CONFIG_DIR="$C"
 serve placement placement.wsgi.api $P_PLA 1 "" OS_PLACEMENT_CONFIG_DIR="$C"
 serve neutron neutron.wsgi.api $P_NEU 1 "--config-file $C/neutron.conf" \
   OS_NEUTRON_CONFIG_DIR="$C" OS_NEUTRON_CONFIG_FILES=neutron.conf
-for _ in $(seq 1 240); do (exec 3<>/dev/tcp/127.0.0.1/$P_AMQ) 2>/dev/null && break; sleep 0.5; done
+for _ in $(seq 1 240); do (command exec 3<>/dev/tcp/127.0.0.1/$P_AMQ) 2>/dev/null && break; sleep 0.5; done
 say "RabbitMQ listens"
 start nova-conductor "$BIN/nova-conductor" --config-file "$C/nova.conf"
 start nova-scheduler "$BIN/nova-scheduler" --config-file "$C/nova.conf"
