@@ -18,11 +18,11 @@ current() { # FILE: no later writer changes anything before this script ends
   read -r newest <"$1" || : # the lock was released for a moment
   [ "${newest:-0}" -le "$FLEETFORM_EPOCH" ] || refuse stale "a later command was here ($newest, and this is $FLEETFORM_EPOCH)"
 }
-idle() { # FOLDER: it holds only scripts and numbers, and no other command writes
+idle() { # FOLDER: it holds only scripts, numbers and what killed commands left, and no other command writes
   rmdir "$1/volumes" 2>/dev/null || :
   for left in "$1"/* "$1"/.[!.]*; do
     case ${left##*/} in
-    bin | host | '*' | '.[!.]*') ;;
+    bin | host | moving | claim.[0-9]* | .fleetform-probe.* | '*' | '.[!.]*') ;;
     .epoch.*) [ "$left" = "${mine-}" ] || flock -n "$left" true || return 1 ;;
     *) return 1 ;;
     esac
@@ -35,7 +35,7 @@ leave() { # FOLDER
   rmdir "$1/bin" 2>/dev/null || return 0
   echo FLEETFORM-LEFT
   [ -w "${1%/*}" ] && ! mountpoint -q "$1" || return 0
-  rm -f "$1"/.epoch.* "$1/host"
+  rm -f "$1"/.epoch.* "$1/host" "$1/moving" "$1"/claim.[0-9]* "$1"/.fleetform-probe.*
   rmdir "$1" 2>/dev/null || return 0 # not if another command put something there
   no_exclusion "$1"
   case $1 in /var/lib/fleetform/* | */.local/state/fleetform/*) rmdir "${1%/*}" 2>/dev/null || : ;; esac

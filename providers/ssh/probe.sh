@@ -110,6 +110,10 @@ else
   # A node keeps the file that is written with each look; to run it or to leave nothing behind takes a command more.
   new=$at/.fleetform-probe.$$ kept=''
   [ -n "$anew" ] || [ ! -d "$root/$2" ] || kept=1 new=$root/$2/written
+  if [ -z "$kept" ]; then # where others may write it could be theirs, or a link to a file of this user
+    { [ ! -e "$new" ] && [ ! -L "$new" ]; } || rm -f "$new" 2>/dev/null
+    set -C
+  fi
   # shellcheck disable=SC2016  # its own $0: it takes itself away
   if printf '#!/bin/sh\nexec rm -f -- "$0"\n' 2>/dev/null >"$new"; then
     if [ -n "$anew" ] && ! { chmod 700 "$new" && "$new"; } 2>/dev/null; then
@@ -121,6 +125,7 @@ else
   else
     say state "$at cannot be written$declare"
   fi
+  set +C
   [ "$kept" ] || [ ! -e "$new" ] || rm -f "$new"
 fi
 first "$root/claim" claim
