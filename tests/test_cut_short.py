@@ -109,3 +109,33 @@ def test_a_look_writes_through_no_link(shell: str, tmp_path: Path) -> None:
     assert answer.endswith("FLEETFORM-END\n")
     assert "\nstate=" not in answer
     assert (precious.read_text(), [*tmp_path.glob(".fleetform-probe*")]) == ("kept", [])
+
+
+@pytest.mark.parametrize(("code", "says"), [(1, "busy"), (65, "unwritable"), (71, "unwritable")])
+def test_a_disk_without_locks_is_no_busy_one(
+    shell: str, path: Path, tmp_path: Path, code: int, says: str
+) -> None:
+    """Nothing gets better by waiting."""
+    put(path / "flock", f"exit {code}")
+    with pytest.raises(RunnerError) as caught:
+        claims(tmp_path / "state", epoch=1).take(node())
+    assert caught.value.code == says
+
+
+@pytest.mark.parametrize("mounted", ["tmpfs", "ext4"])
+def test_a_machine_id_that_a_boot_takes_away_names_no_folder(
+    shell: str, tmp_path: Path, mounted: str
+) -> None:
+    """In a home on a network's disk: nobody would see again what is in it."""
+    (tmp_path / "mounts").write_text(f"{mounted} /etc/machine-id {mounted} ro,mode=755 0 0\n")
+    (tmp_path / "id").write_text("a" * 32)
+    text = scripts.text("root.sh").replace("/proc/mounts", f"{tmp_path}/mounts")
+    text = text.replace("for file in /etc/machine-id", f"for file in {tmp_path}/id")
+    text += f"\nis_local() {{ false; }}\nme=1 HOME={tmp_path} XDG_STATE_HOME=\n"
+    ask = f'{text}find_root ""\necho "$root=$wrong"'
+    answer = Here().run(("sh", "-c", ask)).stdout.decode()
+    home = f"{tmp_path}/.local/state/fleetform"
+    if mounted == "tmpfs":
+        assert answer.endswith("this host has another /etc/machine-id after each boot\n")
+    else:
+        assert answer == f"{home}/{'a' * 32}=\n"

@@ -7,7 +7,11 @@
 current() { # FILE: no later writer changes anything before this script ends
   mine=$1
   { command exec 7>>"$1"; } 2>/dev/null || { [ "${verb-}" = show ] && return; } || refuse unwritable "$1"
-  flock -w 10 7 || refuse busy "$1 is locked"
+  flock -w 10 7 || {
+    # Its own code for an error, as of a network's disk whose server gives no locks: nobody needs to wait for that.
+    [ $? -eq 1 ] || refuse unwritable "$1 cannot be locked (flock): the folder has to be on another disk"
+    refuse busy "$1 is locked"
+  }
   newest=0
   read -r newest <"$1" || :
   if [ "${newest:-0}" -lt "$FLEETFORM_EPOCH" ]; then

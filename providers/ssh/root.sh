@@ -41,7 +41,10 @@ find_usual() { # sets usual and wrong
     for file in /etc/machine-id /var/lib/dbus/machine-id; do
       [ "$machine" ] || { read -r machine <"$file"; } 2>/dev/null || :
     done
+    # systemd's own, where /etc cannot be written: no boot would find the folder of the one before.
+    ! grep -qs ' /etc/machine-id tmpfs ' /proc/mounts || machine=anew
     case $machine in
+    anew) wrong="$usual is on a network's disk, which other hosts may share, and this host has another /etc/machine-id after each boot" ;;
     *[!0-9a-f]* | '') wrong="$usual is on a network's disk, which other hosts may share, and this host has no /etc/machine-id" ;;
     *) usual=$usual/$machine ;;
     esac
