@@ -93,15 +93,15 @@ NUMBERS
 moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these numbers
   from=$1 to=$2 had=$3 part=$2.moving old=$1.gone
   calm
+  for each in "$part" "$old"; do
+    { [ ! -e "$each" ] && [ ! -L "$each" ]; } || { [ ! -L "$each" ] && [ -O "$each" ]; } || refuse unwritable "$each belongs to someone else"
+    erase "$each"
+  done
   [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || vacant || refuse unwritable "$to is there already"
   mask=$(umask)
   case $to in /var/lib/fleetform/*) mask=022 ;; esac
   (umask "$mask" && mkdir -p "${to%/*}") || refuse unwritable "${to%/*}"
   umask 077
-  for each in "$part" "$old"; do
-    { [ ! -e "$each" ] && [ ! -L "$each" ]; } || { [ ! -L "$each" ] && [ -O "$each" ]; } || refuse unwritable "$each belongs to someone else"
-    erase "$each"
-  done
   rm -f "$from/moving"
   # Whether a rename can do it. Two mounts of one disk, or two volumes of btrfs, have one number and allow no rename.
   if ln "$0" "$part" 2>/dev/null; then
@@ -119,8 +119,9 @@ moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these number
 }
 copy() { # to another disk. At each moment one of the two folders counts: see `is_copy`
   [ -w "${from%/*}" ] && ! mountpoint -q "$from" || refuse unwritable "$from cannot be renamed: a mount point, or ${from%/*} belongs to someone else"
-  foreign=$(find "$from" ! -user "$(id -u)" -print 2>/dev/null | head -n 1)
-  [ "$(id -u)" = 0 ] || [ -z "$foreign" ] || refuse foreign "$foreign belongs to someone else, as files that containers made do: to move all of it to another disk, run \`chown -R $(id -un) $from\` as root"
+  foreign=''
+  [ "$(id -u)" = 0 ] || foreign=$(find "$from" ! -user "$(id -u)" -print 2>/dev/null | head -n 1)
+  [ -z "$foreign" ] || refuse foreign "$foreign belongs to someone else, as files that containers made do: to move all of it to another disk, run \`chown -R $(id -un) $from\` as root"
   mkdir "$part" || refuse unwritable "$part" # nobody else's
   said=$(cp -a "$from/." "$part" 2>&1) || {
     erase "$part"
@@ -138,8 +139,8 @@ copy() { # to another disk. At each moment one of the two folders counts: see `i
   (calm) || { erase "$part" && exit 76; }
   mv -T "$part" "$to" || { erase "$part" && refuse unwritable "$to"; }
   sync "${to%/*}"
-  mv -T "$from" "$old" || { erase "$to" && refuse unwritable "$from"; }
-  same "$old" || { mv -T "$old" "$from" && erase "$to" && refuse busy "another command works in $from"; }
+  mv -T "$from" "$old" || { discard && refuse unwritable "$from"; }
+  same "$old" || { mv -T "$old" "$from" && discard && refuse busy "another command works in $from"; }
   sync "${from%/*}"
   rm -f "$to/moving"
   (erase "$old") >/dev/null || echo "$old could not be removed: it is not needed any more"
@@ -158,7 +159,10 @@ same() { # FOLDER: whether it has the numbers whose locks are held
   [ "$numbers" = "$had" ]
 }
 vacant() { # what an earlier move to there left behind when it was killed
-  [ -O "$to" ] && is_copy "$to" && [ "$was" = "$from" ] && erase "$to"
+  [ -O "$to" ] && is_copy "$to" && [ "$was" = "$from" ] && discard
+}
+discard() { # a copy: half of it, without `moving`, would count
+  mv -T "$to" "$part" && erase "$part"
 }
 erase() { # PATH: also folders that a task made read-only
   rm -rf "$1" 2>/dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; } 2>/dev/null || refuse unwritable "$1"
