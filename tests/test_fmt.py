@@ -824,8 +824,8 @@ def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(command._RefusedError, match="No space left"):
-        command._replace(path, b"new")
+    with pytest.raises(command.RefusedFileError, match="No space left"):
+        command.replace_file(path, b"new")
     assert path.read_text() == ROUGH
     assert names(tmp_path) == ["a.yaml"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from declarative.apply.answers import PATIENT, answers, side_by_side
 from declarative.apply.away import ADOPTED, HOST
@@ -19,6 +20,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, Record, State, machine_name, natural
 from declarative.model.status import NodeState, Readiness, Risk
+from declarative.planner.contact import in_short
 from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing
@@ -115,6 +117,11 @@ def visited(
 
     found = answers({node.address.name: node for node in nodes}, visit, patience)
     for node in nodes:
+        given = found.get(node.address.name)
+        if given and given.readiness.refusal:
+            reason = in_short(node.node.host, given.readiness.refusal)
+            readiness = replace(given.readiness, reason=reason)
+            found[node.address.name] = replace(given, readiness=readiness)
         seen, was = found.get(node.address.name), recorded.get(node.address.name)
         if seen is None or seen.readiness.state is NodeState.UNKNOWN:
             silent = was is not None and was.state is NodeState.UNREACHABLE
@@ -211,16 +218,22 @@ def _is_instance(host: Host) -> bool:
     return INSTANCE_ID in host.fields
 
 
-def notes_on(left_out: Sequence[LeftOut], *, offline: bool) -> list[Diagnostic]:
-    """The warnings about hosts that are left out."""
-    notes = [_note(item, offline=offline) for item in left_out[:MOST_NAMED]]
-    more = len(left_out) - MOST_NAMED
-    if more > 0:
+def notes_on(left_out: Iterable[LeftOut], *, offline: bool) -> list[Diagnostic]:
+    """The warnings about hosts that are left out: one for all of a fleet with the same reason. About those
+    that answer and are refused, `contact_notes` has more to say.
+    """
+    alike: dict[tuple[str, str], list[LeftOut]] = {}
+    for item in left_out:
+        if item.refusal is None:
+            alike.setdefault((item.host.fleet, item.reason), []).append(item)
+    notes = [_note(items, offline=offline) for items in list(alike.values())[:MOST_NAMED]]
+    more = sum(len(items) for items in list(alike.values())[MOST_NAMED:])
+    if more:
         notes.append(
             Diagnostic(
                 code="host-not-ready",
                 summary=f"{more} more hosts are not ready",
-                hint="the next `apply` that finds them ready makes them nodes",
+                hint="`fleetform status --refresh` lists them",
                 severity=Severity.WARNING,
             )
         )
@@ -234,17 +247,17 @@ def survey(
     *,
     gone: Collection[Address] = (),
     patience: float = PATIENT,
-) -> list[tuple[Host, Diagnostic | None]]:
+) -> list[tuple[Host, LeftOut | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
     there = state.records.keys() - set(gone)
     named = (h for h in hosts if h.name and not _is_instance(h) and not of_partition(h))
     due = [h for h in named if Address("node", h.name) not in there]
-    notes: dict[Host, Diagnostic] = {}
+    unfit: dict[Host, LeftOut] = {}
     by_backend = dict(_by_backend(due))
     asked = side_by_side(by_backend, lambda name: _looked(by_backend[name], name, backends, patience, {}))
-    for _, unfit in asked.values():
-        notes |= {item.host: _note(item, offline=False) for item in unfit}
-    return [(h, notes.get(h)) for h in due]
+    for _, left_out in asked.values():
+        unfit |= {item.host: item for item in left_out}
+    return [(h, unfit.get(h)) for h in due]
 
 
 def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Collection[Address]) -> bool:
@@ -296,23 +309,40 @@ def _looked(
         if shape and readiness.state is NodeState.READY:
             offers.append(offer_of_host(host, shape, readiness.can, getattr(seen, "address", None)))
         else:
-            reason = _in_words(readiness)
-            left_out.append(LeftOut(host=host, reason=reason, shape=shape or declared_shape(host)))
+            left_out.append(
+                LeftOut(
+                    host=host,
+                    reason=_in_words(readiness, host.fields),
+                    shape=shape or declared_shape(host),
+                    refusal=readiness.refusal,
+                )
+            )
     return offers, left_out
 
 
-def _in_words(readiness: Readiness) -> str:
-    return f"{readiness.state.value.replace('_', ' ')}: {readiness.reason or 'no reason is known'}"
+def _in_words(readiness: Readiness, fields: Mapping[str, Any]) -> str:
+    """Why a host is not ready, without its name at the beginning: it stands beside that."""
+    refusal, reason = readiness.refusal, readiness.reason or "no reason is known"
+    if refusal:
+        reason = in_short(fields, refusal)
+    else:
+        user, port = (fields.get(key) for key in ("user", "port"))
+        name = f"{f'{user}@' if user else ''}{fields.get('hostname')}{f':{port}' if port else ''}"
+        reason = f"it {reason.removeprefix(f'{name} ')}" if reason.startswith(f"{name} ") else reason
+    return f"{readiness.state.value.replace('_', ' ')}: {reason}"
 
 
-def _note(item: LeftOut, *, offline: bool) -> Diagnostic:
-    host = item.host
+def _note(items: Sequence[LeftOut], *, offline: bool) -> Diagnostic:
+    """The warning about hosts of a fleet that are left out for the same reason."""
+    host = items[0].host
     adopts = _is_instance(host)
     word = "instance" if adopts else "host"
     hint = "plan without `--offline`" if adopts else ASK
+    named = and_more((item.host.key for item in items), MOST_NAMED)
+    which, are = (f"{word}s", "are") if items[1:] else (word, "is")
     return Diagnostic(
         code="host-not-ready",
-        summary=f"{word} {host.key} of fleet/{host.fleet} is left out: {item.reason}",
+        summary=f"{which} {named} of fleet/{host.fleet} {are} left out: {items[0].reason}",
         hint=hint if offline else HOST_HINT,
         address=f"fleet/{host.fleet}",
         severity=Severity.WARNING,

@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "undrain": "give a drained node work again",
     "ssh": "a shell on a node, or a command",
     "exec": "run a command beside a rank",
+    "hosts": "trust the keys of hosts",
     "state": "look into what is recorded, and change it by hand",
     "ci": "a plan on its pull request, and what was approved there",
     "schema": "the JSON Schema of each document type",

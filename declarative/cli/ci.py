@@ -267,7 +267,9 @@ def _annotations(diagnostics: Any) -> Iterator[str]:
         if item.get("file"):
             where["file"] = os.path.relpath(here / str(item["file"]), top)
             where |= {key: str(item[f]) for key, f in (("line", "line"), ("col", "column")) if item.get(f)}
-        text = clean(item.get("summary", "")) + (f"\n{clean(item['hint'])}" if item.get("hint") else "")
+        text = clean(item.get("summary", "")) + "".join(
+            f"\n{clean(line)}" for line in str(item.get("hint") or "").splitlines()
+        )
         properties = ",".join(f"{key}={_escaped(value, more=':,')}" for key, value in where.items())
         yield f"::{kind} {properties}::{_escaped(text)}\n"
 

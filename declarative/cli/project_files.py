@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
 
 
-class _RefusedError(Exception):
+class RefusedFileError(Exception):
     """A file that is not formatted, and why."""
 
     def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
@@ -57,7 +57,7 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     known: dict[str, tuple[bytes, Formatted]] = {}
     for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings, known):
         with _reporting(name, findings):
-            targets.setdefault(_target(path, root), name)
+            targets.setdefault(target_of(path, root), name)
     changed = 0
     for target, name in targets.items():
         with _reporting(name, findings):
@@ -99,7 +99,7 @@ def _reporting(name: str, findings: Findings) -> Iterator[None]:
     """Turn errors of a file into findings."""
     try:
         yield
-    except _RefusedError as refused:
+    except RefusedFileError as refused:
         findings.add(refused.code, refused.summary, refused.hint, span=Span(name, 1, 1, 1, 1))
     except OSError as error:
         findings.add("unreadable", f"`{name}`: {error.strerror}", span=Span(name, 1, 1, 1, 1))
@@ -120,7 +120,7 @@ def _one(
     from declarative.language.source.format import format_text
     from declarative.render.text import clean
 
-    content = _bytes_of(path)
+    content = bytes_of(path)
     formatted = known[1] if known and known[0] == content else format_text(content, name)
     findings.extend(formatted.diagnostics)
     if formatted.text is None or formatted.text.encode() == content:
@@ -130,41 +130,42 @@ def _one(
     elif check:
         emit_text(f"{clean(name)}\n")
     else:
-        _replace(path, formatted.text.encode())
+        replace_file(path, formatted.text.encode())
         emit_text(f"{clean(name)}\n")
     return True
 
 
-def _target(path: Path, root: Path) -> Path:
+def target_of(path: Path, root: Path) -> Path:
     """The file itself: a link is followed as long as it stays in the project."""
     target = path.resolve()
     if path.is_symlink() and not target.is_relative_to(root.resolve()):
         summary = f"`{path}` is a link that leads outside of the project"
-        raise _RefusedError("outside-project", summary, "name the file itself")
+        raise RefusedFileError("outside-project", summary, "name the file itself")
     return target
 
 
-def _bytes_of(path: Path) -> bytes:
+def bytes_of(path: Path) -> bytes:
+    """The content of a regular file, up to a little more than a YAML file may have."""
     from declarative.language.source import MAX_BYTES
 
     if not stat.S_ISREG(path.stat().st_mode):
-        raise _RefusedError("not-a-file", f"`{path.name}` is not a regular file", "rename or remove it")
+        raise RefusedFileError("not-a-file", f"`{path.name}` is not a regular file", "rename or remove it")
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Put new content in the place of a file, whole or not at all, with the same mode and owner."""
     status = path.stat()
     if not status.st_mode & 0o222 or not os.access(path, os.W_OK):
         summary = f"`{path.name}` is read-only, and would change"
-        raise _RefusedError("unwritable", summary, f"make it writable: `chmod u+w {path.name}`")
+        raise RefusedFileError("unwritable", summary, f"make it writable: `chmod u+w {path.name}`")
     try:
         descriptor, temporary = tempfile.mkstemp(
             dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp"
         )
     except OSError as error:
-        raise _RefusedError("unwritable", f"`{path.parent}` cannot be written: {error.strerror}") from None
+        raise RefusedFileError("unwritable", f"`{path.parent}` cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -176,7 +177,7 @@ def _replace(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except OSError as error:
-        raise _RefusedError("unwritable", f"`{path.name}` cannot be written: {error.strerror}") from None
+        raise RefusedFileError("unwritable", f"`{path.name}` cannot be written: {error.strerror}") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()

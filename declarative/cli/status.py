@@ -56,10 +56,11 @@ def status_command(session: Session, as_json: bool, offline: bool, refresh: bool
 def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
     """The records and the declaration, with what is observed now."""
     from declarative.apply.answers import HURRIED
-    from declarative.apply.hosts import survey
+    from declarative.apply.hosts import notes_on, survey
     from declarative.apply.inventory import look
     from declarative.model.diagnostic import in_order, located
-    from declarative.model.resource import Desired, LeftOut
+    from declarative.model.resource import Desired
+    from declarative.planner.contact import contact_notes
     from declarative.planner.health import of_hosts, of_nodes, of_warnings
     from declarative.planner.hosts import hosts_of
     from declarative.planner.inventory import differences, effective
@@ -79,10 +80,12 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
     gone = (gone_volume(desired, address.name) for address in inventory.lost)
-    noted = in_order(located((*inventory.diagnostics, *rehearsed, *gone), desired.places))
-    session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
+    unfit = [item for _, item in others if item]
+    contact = contact_notes(desired, state, replace(inventory, left_out=tuple(unfit)))
+    noted = in_order((*located((*inventory.diagnostics, *rehearsed, *gone), desired.places), *contact))
+    session.say(noted)
     view = status_view(
         desired,
         current,
@@ -99,13 +102,11 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
             *of_nodes(readiness_of_nodes(current), inventory.silent, now()),
-            *of_hosts(
-                [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
-            ),
+            *of_hosts(unfit),
             *of_warnings(noted),
         ),
-        hosts=tuple(host_view(host, note) for host, note in others),
-        diagnostics=tuple(note for _, note in others if note),
+        hosts=tuple(host_view(host, item) for host, item in others),
+        diagnostics=tuple(notes_on(unfit, offline=False)),
     )
 
 

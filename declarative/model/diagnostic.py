@@ -48,6 +48,8 @@ class Diagnostic:
     span: Span | None = None
     address: str | None = None
     severity: Severity = Severity.ERROR
+    block: tuple[str, ...] = ()
+    """Lines of the hint that stand alone below it, to be copied; for programs they are part of it."""
 
     def to_json(self) -> dict[str, object]:
         """The form for programs: positions are null where the finding is not about a file."""
@@ -56,7 +58,7 @@ class Diagnostic:
             "severity": self.severity.value,
             "code": self.code,
             "summary": self.summary,
-            "hint": self.hint,
+            "hint": "\n".join((self.hint or "", *self.block)) if self.block else self.hint,
             "address": self.address,
             "file": span.file if span else None,
             "line": span.line if span else None,

@@ -105,6 +105,24 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a host that answers is not used: its key does not count, or it does not let us in."""
+
+    hostname: str
+    """The host itself, or one on the way to it, with the port and user by which it is reached."""
+    port: int | None = None
+    user: str | None = None
+    name: str = ""
+    """Its name in a file of known hosts."""
+    key: str = ""
+    """The key that it offers, as `ssh-ed25519 AAAA…`; empty if its key counts, and it does not let us in."""
+    known: tuple[str, ...] = ()
+    """Those that count instead, in the same form."""
+    file: str | None = None
+    """The file whose keys count; None if the declared ones do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
 
@@ -121,6 +139,8 @@ class Readiness:
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
     risk: Risk | None = field(default=None, compare=False)
     """It is not recorded."""
+    refusal: Refusal | None = field(default=None, compare=False)
+    """Neither is this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

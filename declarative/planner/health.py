@@ -21,7 +21,7 @@ from declarative.model.resource import LeftOut
 from declarative.model.spec import RetryEvent
 from declarative.model.spec.schedule import Retry
 from declarative.model.state import SILENT_LIMIT, Record, State, drain_of, natural, silent_since
-from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Silence
+from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Refusal, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
 """States of nodes that need somebody. The others are ready, starting, or unobserved."""
@@ -31,9 +31,27 @@ UNREAD = "backend-unreadable"
 NO_REASON = "no reason is known"
 NODE_HINT = "fix that by hand: no plan does it; `fleetform status --refresh` shows how nodes are"
 SILENT_HINT = (
-    "once it answers, it takes work again by itself; `fleetform status --refresh` shows how nodes are"
+    "once it answers, it takes work again by itself, unless it is drained or given up; `fleetform status "
+    "--refresh` shows how nodes are"
 )
-HOST_HINT = "the next `apply` that finds it ready makes it a node"
+HOST_HINT = "once that is mended, `fleetform plan` shows what becomes of it"
+
+TRUST_HINT = "`fleetform hosts trust` shows the fingerprints and, where you agree, writes the keys"
+REPLACE_HINT = (
+    "somebody may be posing as it: ask who runs it; if it was set up anew, `fleetform hosts trust --replace` "
+    "shows the fingerprints and, where you agree, writes the new key"
+)
+LOGIN_HINT = (
+    "name another private key, or let this one in: `ssh-copy-id` appends its public half to "
+    "`~/.ssh/authorized_keys` there"
+)
+
+
+def refused_hint(refusal: Refusal) -> str:
+    """What is to be done about a host that is refused, or refuses us."""
+    if not refusal.key:
+        return LOGIN_HINT
+    return REPLACE_HINT if refusal.known else TRUST_HINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +99,11 @@ def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
     """The health of declared hosts that are not nodes."""
     return tuple(
         Health(
-            address=f"fleet/{i.host.fleet}", state=LEFT_OUT, detail=i.reason, host=i.host.key, hint=HOST_HINT
+            address=f"fleet/{i.host.fleet}",
+            state=LEFT_OUT,
+            detail=i.reason,
+            host=i.host.key,
+            hint=refused_hint(i.refusal) if i.refusal else HOST_HINT,
         )
         for i in left_out
     )

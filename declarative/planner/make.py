@@ -16,6 +16,7 @@ from declarative.model.state import Address, State, natural, orphan_hint, rank_n
 from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.types import Node, Refusal
 from declarative.planner.actions import build
+from declarative.planner.contact import contact_notes
 from declarative.planner.decisions import Decisions, Question, decide
 from declarative.planner.differences import differences as differences_of
 from declarative.planner.fallbacks import fallbacks
@@ -100,6 +101,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     )
     diagnostics = [
         *located(inventory.diagnostics, desired.places),
+        *contact_notes(desired, state, inventory),
         *errors,
         *_remarks(desired, found, inventory),
         *_no_meetings(desired, found, state, inventory, actions),
@@ -472,7 +474,10 @@ def refreshed(desired: Desired, recorded: State, inventory: Inventory, now: floa
             ),
         ),
         scope=Scope(refresh_only=True),
-        diagnostics=inventory.diagnostics,
+        diagnostics=(
+            *located(inventory.diagnostics, desired.places),
+            *contact_notes(desired, state, inventory),
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.spec.backend import Image, Network
 from declarative.model.state import Address, Record
-from declarative.model.status import RankStatus, Readiness
+from declarative.model.status import RankStatus, Readiness, Refusal
 
 
 class TransientKind(StrEnum):
@@ -102,6 +102,14 @@ class NoKeyError(PermanentError):
 
     def __init__(self, summary: str, *, hint: str) -> None:
         super().__init__(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+
+
+class RefusedError(PermanentError):
+    """A host that answers is not used: its key does not count, or it does not let us in."""
+
+    def __init__(self, summary: str, refusal: Refusal, *, about: str, hint: str) -> None:
+        super().__init__(PermanentKind.AUTH, summary, about=about, hint=hint)
+        self.refusal = refusal
 
 
 class StaleError(PermanentError):

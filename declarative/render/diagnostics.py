@@ -76,6 +76,7 @@ def _one(item: Diagnostic, paint: Paint) -> Iterator[str]:
         if shown:
             yield bar
         yield " " * (gutter + 1) + paint("cyan", "=") + f" hint: {sentence(item.hint)}"
+        yield from (" " * (gutter + 5) + clean(line) for line in item.block)
 
 
 def excerpt(span: Span) -> tuple[str, int, int]:

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import dataclass
-from declarative.model.resource import Desired, Host, TaskWant
+from declarative.model.resource import Desired, Host, LeftOut, TaskWant
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
 from declarative.model.state import (
@@ -96,7 +96,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """A declared host that is not a node yet, for people. `fit`: the next apply makes it one."""
+    """A declared host that is not a node yet, for people. `fit`: it is ready to be one."""
 
     host: str
     fleet: str
@@ -192,12 +192,10 @@ class StatusView:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def host_view(host: Host, note: Diagnostic | None) -> HostView:
-    """The view of a host that is not a node; `note` says why not."""
-    reason = (
-        note.summary.partition(" is left out: ")[2] if note else "ready: the next `apply` makes it a node"
-    )
-    return HostView(host=host.key, fleet=host.fleet, fit=note is None, reason=reason)
+def host_view(host: Host, unfit: LeftOut | None) -> HostView:
+    """The view of a host that is not a node; `unfit` says why not."""
+    reason = unfit.reason if unfit else "ready: `fleetform plan` shows what becomes of it"
+    return HostView(host=host.key, fleet=host.fleet, fit=unfit is None, reason=reason)
 
 
 def status_view(

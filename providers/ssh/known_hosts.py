@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from declarative.model.record import dataclass
-from declarative.provider import PermanentError, PermanentKind
+from declarative.model.spec.hosts import fingerprint
+from declarative.model.status import Refusal
+from declarative.provider import PermanentError, PermanentKind, RefusedError
 
 if TYPE_CHECKING:
     from providers.ssh.host import Host
@@ -33,8 +35,8 @@ class Trust:
     where: str
     """The file or field in which its key belongs."""
     listed: asyncssh.SSHKnownHosts
-    known: tuple[asyncssh.SSHKey, ...] = ()
-    """The keys that were found for it at the last try."""
+    known: tuple[str, ...] = ()
+    """The keys that were found for it at the last try, as `ssh-ed25519 AAAA…`."""
 
     @classmethod
     def of(cls, host: Host, options: asyncssh.SSHClientConnectionOptions) -> Trust:
@@ -53,7 +55,7 @@ class Trust:
     def match(self, host: str, address: str, port: int | None) -> Any:
         """The lists that asyncssh wants: keys, authorities, revoked keys, and the same for X.509."""
         found = self.listed.match(host, address, port)
-        self.known = tuple(found[0])
+        self.known = tuple(dict.fromkeys(map(_text_of, found[0])))  # listed by its name and by its address
         return found
 
 
@@ -83,21 +85,33 @@ class Checked(asyncssh.SSHClient):
         if self.offered is None:  # revoked, or a certificate
             summary = f"{host} is not to be trusted: {reason}"
             return PermanentError(PermanentKind.AUTH, summary, about="host key")
-        key = " ".join(self.offered.export_public_key().decode().split()[:2])
-        prints = f"{self.offered.get_algorithm()} {self.offered.get_fingerprint()}"
+        key = _text_of(self.offered)
         line = key if trust.where == DECLARED else f"{trust.name} {key}"
         if not trust.known:
-            summary = f"the key of {host} is not known: it offers {prints}"
+            summary = f"the key of {host} is not known: it offers {fingerprint(key)}"
             also = "" if trust.where == DECLARED else f"declare it in {DECLARED}, or "
             hint = f"if that is its fingerprint, {also}add this line to {trust.where}: {line}"
         else:
-            known = ", ".join(f"{k.get_algorithm()} {k.get_fingerprint()}" for k in trust.known)
-            summary = f"the key of {host} has changed: known is {known}, it offers {prints}"
+            known = ", ".join(map(fingerprint, trust.known))
+            summary = f"the key of {host} has changed: known is {known}, it offers {fingerprint(key)}"
             hint = (
                 "somebody may be posing as it; if it was set up anew, replace its line in "
                 f"{trust.where} by: {line}"
             )
-        return PermanentError(PermanentKind.AUTH, summary, about="host key", hint=hint)
+        refusal = Refusal(
+            hostname=host.hostname,
+            port=host.port,
+            user=host.user,
+            name=trust.name,
+            key=key,
+            known=trust.known,
+            file=None if trust.where == DECLARED else trust.where,
+        )
+        return RefusedError(summary, refusal, about="host key", hint=hint)
+
+
+def _text_of(key: asyncssh.SSHKey) -> str:
+    return " ".join(key.export_public_key().decode().split()[:2])
 
 
 def _key(text: str) -> str:

@@ -19,11 +19,13 @@ from typing import Any
 import asyncssh
 from asyncssh.encryption import get_default_encryption_algs
 
+from declarative.model.status import Refusal
 from declarative.provider import (
     Fence,
     PermanentError,
     PermanentKind,
     ProviderError,
+    RefusedError,
     Source,
     TransientError,
     TransientKind,
@@ -333,7 +335,8 @@ def _refused(host: Host, error: Exception) -> PermanentError | None:
     if isinstance(error, asyncssh.PermissionDenied):
         summary = f"{host} refused the login: {reason}"
         hint = "see that the key is right (`identity_file`, or the agent), and that its public half is there"
-        return PermanentError(PermanentKind.AUTH, summary, about=about, hint=hint)
+        refusal = Refusal(hostname=host.hostname, port=host.port, user=host.user)
+        return RefusedError(summary, refusal, about=about, hint=hint)
     if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
         return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {reason}", about=about)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) and error.filename:

@@ -20,7 +20,14 @@ from declarative.model.record import dataclass
 from declarative.model.spec.amounts import show_mib
 from declarative.model.spec.gpu_models import parts
 from declarative.model.status import NodeState, RankStatus, Readiness, Risk
-from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    RefusedError,
+    Thing,
+    TransientError,
+)
 from declarative.provider.optional import Visit
 from providers.ranks import launched
 from providers.runner import RunnerError, attempts_in, checked
@@ -278,7 +285,8 @@ def unanswered(error: Exception) -> Readiness:
         state, reason = NodeState.UNREACHABLE, str(error)
     else:
         state, reason = NodeState.NOT_READY, f"it could not be looked at: {error}"
-    return Readiness(state=state, reason=reason, observed_at=time.time())
+    refusal = error.refusal if isinstance(error, RefusedError) else None
+    return Readiness(state=state, reason=reason, observed_at=time.time(), refusal=refusal)
 
 
 # -------------------------------------------------------------------------------------------- facts

@@ -138,12 +138,12 @@ def test_a_node_whose_host_is_off_stays_and_is_no_reason_to_forget_it(project, m
         machines[1].on()
 
 
-def test_an_unknown_key_is_refused_with_the_line_to_add(project, machines):
+def test_an_unknown_key_keeps_one_host_out_and_no_other(project, machines):
     project.keys("".join(f"{m.address} {m.public_key}\n" for m in machines[:2]))
     project.declare(SSH, project.rack())
     done = project.run("plan", "--json")
-    assert codes(done.out) == ["host-not-ready"]
-    assert f"{address(machines, 2)} {machines[2].public_key}" in done.out
+    assert codes(done.out) == ["host-key-unknown"]
+    assert f"host_keys: [{machines[2].public_key}]" in done.out
     assert project.ids() == ["create:node/rack-0", "create:node/rack-1"]
 
 

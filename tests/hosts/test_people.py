@@ -206,7 +206,7 @@ def test_status_refresh_shows_hosts_that_are_no_nodes_yet(project, machines):
         rows = {
             row.split()[0]: row for row in out.splitlines() if "fleet/rack" in row and "blocks" not in row
         }
-        assert "the next `apply` makes it a node" in rows[machines[1].address]
+        assert "ready: `fleetform plan` shows" in rows[machines[1].address]
         assert "unreachable" in rows[machines[2].address]
         assert machines[1].address not in project.run("status").out
         done = project.run("status", "--refresh", "--json")

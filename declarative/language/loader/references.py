@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from declarative.language.loader.documents import Declaration, Places, shown_place, shown_span
 from declarative.language.loader.findings import Findings
@@ -101,7 +102,7 @@ class _Assembly:
         warn_variables(fleets, tasks, mounts, self.findings)
         places: dict[str, Spot | Span] = {e.address: e.spot for e in (*self._good("backend"), *fleets)}
         for entry in fleets:
-            places |= _block_places(entry)
+            places |= _places_in(entry)
         places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
         places |= {e.address: e.spot for e in tasks}
         return Desired(
@@ -400,14 +401,28 @@ def _given(spec: object, fields: Iterable[str]) -> list[str]:
     return [field for field in fields if getattr(spec, field, None) is not None]
 
 
-def _block_places(entry: Declaration) -> dict[str, Span]:
-    """The places of `blocks`: `fleet/gpu.blocks` of a fleet, `fleet/gpu.hosts.0.blocks` of a host."""
+def _places_in(entry: Declaration) -> dict[str, Span]:
+    """The places of fields that plans speak of: `fleet/gpu.blocks` and `fleet/gpu.identity_file` of a fleet,
+    `fleet/gpu.hosts.0.blocks` of a host.
+    """
     out: dict[str, Span] = {}
     if "blocks" in entry.data:
         out[f"{entry.address}.blocks"] = shown_span(entry.document, ("blocks",))
     config = entry.data.get("ssh_config")
-    for i, host in enumerate(config["hosts"] if config else ()):
-        if "blocks" in host and not isinstance(host, str):
-            path = ("ssh_config", "hosts", i, "blocks")
-            out[f"{entry.address}.hosts.{i}.blocks"] = shown_span(entry.document, path)
+    if not config:
+        return out
+
+    def note(fields: Mapping[str, Any], name: str, path: Path) -> None:
+        for keys in (("blocks",), ("identity_file",), ("proxy_jump", "identity_file")):
+            inner: Any = fields
+            for key in keys:
+                inner = inner.get(key) if isinstance(inner, Mapping) else None
+            if inner:
+                out[f"{name}.{'.'.join(keys)}"] = shown_span(entry.document, (*path, *keys))
+
+    note(config, entry.address, ("ssh_config",))
+    out[f"{entry.address}.hosts"] = shown_span(entry.document, ("ssh_config", "hosts"), key=True)
+    for i, host in enumerate(config["hosts"]):
+        if not isinstance(host, str):
+            note(host, f"{entry.address}.hosts.{i}", ("ssh_config", "hosts", i))
     return out

@@ -132,6 +132,13 @@ COMMAND: dict[str, Code] = {
         "`fleetform schema --check` after a field was added",
         "run `fleetform schema --write`",
     ),
+    "not-edited": Code(
+        Chapter.COMMAND,
+        "`hosts trust` does not write keys into a file: its hosts come from a template or an alias, or it "
+        "was changed meanwhile",
+        "hosts: ${{ var.hosts }}",
+        "write the lines of the message where the hosts come from; or run the command again",
+    ),
     "unwritable": Code(
         Chapter.COMMAND,
         "a file cannot be written",

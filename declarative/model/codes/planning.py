@@ -108,8 +108,33 @@ PLANNING: dict[str, Code] = {
         Chapter.PLANNING,
         "a host cannot be reached or is not fit for work, so it is not a node for now; or no host was "
         "contacted, so the host's resources are unknown; a warning",
-        "a host that is off, or whose key is not in `known_hosts`",
-        "fix what the message names: the next `apply` that finds the host ready makes it a node",
+        "a host that is off",
+        "fix what the message names; `fleetform plan` shows what becomes of the host then",
+    ),
+    "host-key-unknown": Code(
+        Chapter.PLANNING,
+        "hosts offer keys that are neither declared nor in a file of known hosts, so they are not used; the "
+        "message has the lines to write; a warning",
+        "hosts that nobody of this machine has logged in to",
+        "`fleetform hosts trust` shows the fingerprints and, where you agree, writes the keys as "
+        "`host_keys`: compare them with those that `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` "
+        "shows on the hosts",
+    ),
+    "host-key-changed": Code(
+        Chapter.PLANNING,
+        "a host offers another key than the one that is declared, or in the file of known hosts: it was set "
+        "up anew, or another machine poses as it; it is not used; a warning in plans, an error of `hosts "
+        "trust`",
+        "a host that was installed again",
+        "ask who runs it; then `fleetform hosts trust --replace` writes the new key in place of the old one",
+    ),
+    "identity-refused": Code(
+        Chapter.PLANNING,
+        "hosts refuse the login with the private key at this line, or with those of the agent and `~/.ssh`, "
+        "so they are not used; a warning",
+        "identity_file: ~/.ssh/of-another-fleet",
+        "name the right file, or append its public half to `~/.ssh/authorized_keys` of that user there "
+        "(`ssh-copy-id -i FILE USER@HOST`)",
     ),
     "node-not-ready": Code(
         Chapter.PLANNING,

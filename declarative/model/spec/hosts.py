@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import ipaddress
 import re
 from collections import Counter
@@ -158,6 +159,16 @@ class GpuChoice(tuple[int | str, ...]):
     def plain(self) -> Json:
         """The list."""
         return list(self)
+
+
+def fingerprint(key: str) -> str:
+    """`SHA256:… (ED25519)` of a public key, as `ssh-keygen -lf` shows it."""
+    kind, text = key.split()[:2]
+    digest = base64.b64encode(hashlib.sha256(base64.b64decode(text)).digest()).decode().rstrip("=")
+    words = re.sub(r"@.*", "", kind).split("-")
+    security = "-SK" if words[0] == "sk" else ""
+    names = [word for word in words if word in ("rsa", "dss", "ecdsa", "ed25519", "ed448")]
+    return f"SHA256:{digest} ({(names[0] if names else kind).upper()}{security})"
 
 
 def _is_key(kind: str, text: str) -> bool:

@@ -1,0 +1,235 @@
+"""`fleetform hosts`: the hosts that a project declares, before they are nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from declarative.cli import CommandGroup
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import confirm, examples
+from declarative.cli.output import emit_text
+from declarative.cli.project_files import RefusedFileError, bytes_of, replace_file, target_of
+from declarative.cli.session import Session, project_command
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import dataclass
+
+if TYPE_CHECKING:
+    from declarative.model.diagnostic import Span
+    from declarative.model.resource import Desired, Host
+    from declarative.model.status import Refusal
+
+MOST_ROUNDS = 8
+"""Hosts on the way to others are trusted first: so many of them may lie behind each other."""
+Place = tuple[str, tuple[str | int, ...]]
+"""A fleet, and the path of a host or of its `proxy_jump` in the fleet's document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The key that a host offers, which is to be written."""
+
+    place: Place
+    refusal: Refusal
+
+
+@click.group("hosts", cls=CommandGroup, epilog=examples("fleetform hosts trust"))
+def hosts_command() -> None:
+    """Hosts that the project declares in `ssh_config`."""
+
+
+@hosts_command.command(
+    "trust", epilog=examples("fleetform hosts trust", "fleetform hosts trust --replace     after a new setup")
+)
+@click.option("--replace", "replacing", is_flag=True, help="Also write keys in the place of others.")
+@click.option("--auto-approve", "approved", is_flag=True, help="Write without asking.")
+@project_command
+def trust(session: Session, *, replacing: bool, approved: bool) -> int:
+    """Write the keys of hosts that are not known yet into the YAML, as `host_keys`.
+
+    It connects to the declared hosts, shows the fingerprint of each new key, and asks. Compare them with what
+    `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows on the hosts. All else in the files stays as it
+    is. A key in the place of a known one is an error without --replace.
+    """
+    desired = session.load().desired
+    session.say(session.warnings)
+    before = {place.file: _content(session, place.file) for place in _places(desired)}
+    taken: dict[Place, Offered] = {}
+    errors: dict[str, Diagnostic] = {}
+    for _ in range(MOST_ROUNDS):
+        offered, errors = _offers(session, desired, taken, replacing=replacing)
+        fresh = {place: one for place, one in offered.items() if place not in taken}
+        if not fresh:
+            break
+        for place, one in fresh.items():
+            emit_text(_shown(place, one.refusal))
+        question = "\nCompare the fingerprints with those that the hosts show. Trust these keys? "
+        confirm(
+            question,
+            approved=approved,
+            doing="`hosts trust`",
+            look="compare the fingerprints above with those that the hosts show",
+        )
+        taken |= fresh
+    if taken:
+        _write(session, desired, taken, before)
+    elif not errors:
+        emit_text("The keys of all hosts that answer are known.\n")
+    if errors:
+        Failed(tuple(errors.values())).show()
+    return 1 if errors else 0
+
+
+def _places(desired: Desired) -> Iterator[Span]:
+    for name, fleet in desired.fleets.items():
+        if fleet.ssh_config is not None:
+            yield desired.places[f"fleet/{name}"]
+
+
+def _offers(
+    session: Session, desired: Desired, taken: Mapping[Place, Offered], *, replacing: bool
+) -> tuple[dict[Place, Offered], dict[str, Diagnostic]]:
+    """The keys to write, and errors about hosts whose keys are not written, by their names."""
+    from declarative.apply.answers import side_by_side
+    from declarative.model.state import State
+    from declarative.planner.contact import changed_key, on_the_way
+    from declarative.planner.hosts import declared_hosts
+
+    hosts = [
+        _as_trusted(host, taken)
+        for fleet in desired.fleets.values()
+        if fleet.ssh_config is not None
+        for host in declared_hosts(fleet)
+    ]
+    backends = session.backends(desired, State())
+    by_backend: dict[str, list[Host]] = {}
+    for host in hosts:
+        by_backend.setdefault(host.backend, []).append(host)
+
+    def look(name: str) -> Mapping[str, Any]:
+        asked = {f"{host.fleet}/{host.index}": host.fields for host in by_backend[name]}
+        return backends.get(name).look(asked)
+
+    looks = {
+        key: seen for found in side_by_side(sorted(by_backend), look).values() for key, seen in found.items()
+    }
+    offered: dict[Place, Offered] = {}
+    errors: dict[str, Diagnostic] = {}
+    for host in hosts:
+        readiness = looks[f"{host.fleet}/{host.index}"].readiness
+        refusal = readiness.refusal
+        address = f"fleet/{host.fleet}"
+        if refusal is None or not refusal.key:
+            if readiness.state.value == "unreachable":
+                summary = f"host {host.key} of {address} does not answer: {readiness.reason}"
+                errors[host.key] = Diagnostic(
+                    code="host-not-ready", summary=summary, address=address, span=desired.places[address]
+                )
+            continue
+        place: Place | None = (host.fleet, ("ssh_config", "hosts", host.index))
+        if on_the_way(host.fields, refusal):
+            place = _jump(desired, host, refusal)
+        if place is None:
+            summary = (
+                f"{refusal.hostname}, on the way to {host.key}, is named by ssh's configuration, not here"
+            )
+            hint = f"once its fingerprint is checked, write into {refusal.file}: {refusal.name} {refusal.key}"
+            errors[refusal.hostname] = Diagnostic(
+                code="host-key-unknown", summary=summary, hint=hint, address=address
+            )
+        elif refusal.known and not replacing:
+            errors[refusal.hostname] = changed_key(refusal, address, desired.places.get(f"{address}.hosts"))
+        else:
+            offered[place] = Offered(place=place, refusal=refusal)
+    return offered, errors
+
+
+def _jump(desired: Desired, host: Host, refusal: Refusal) -> Place | None:
+    """Where the host on the way is declared."""
+    config = desired.fleets[host.fleet].ssh_config
+    assert config is not None
+    own = config.hosts[host.index].proxy_jump
+    path: tuple[str | int, ...] = ("ssh_config", "hosts", host.index) if own else ("ssh_config",)
+    jump = own or config.proxy_jump
+    return (host.fleet, (*path, "proxy_jump")) if jump and jump.hostname == refusal.hostname else None
+
+
+def _as_trusted(host: Host, taken: Mapping[Place, Offered]) -> Host:
+    """The host as it will be declared."""
+    fields = dict(host.fields)
+    own = ("ssh_config", "hosts", host.index)
+    if one := taken.get((host.fleet, own)):
+        fields["host_keys"] = [one.refusal.key]
+    for path in (("ssh_config", "proxy_jump"), (*own, "proxy_jump")):
+        one = taken.get((host.fleet, path))
+        jump = fields.get("proxy_jump") or {}
+        if one and jump.get("hostname") == one.refusal.hostname:
+            fields["proxy_jump"] = {**jump, "host_keys": [one.refusal.key]}
+    return replace(host, fields=fields)
+
+
+def _shown(place: Place, refusal: Refusal) -> str:
+    from declarative.model.spec.hosts import fingerprint
+    from declarative.render.text import clean
+
+    known = ", ".join(map(fingerprint, refusal.known))
+    instead = f"  CHANGED: known is {known}" if known else ""
+    return f"{clean(refusal.hostname)} (fleet/{place[0]})  {fingerprint(refusal.key)}{clean(instead)}\n"
+
+
+def _content(session: Session, name: str) -> bytes:
+    try:
+        return bytes_of(session.directory / name)
+    except (RefusedFileError, OSError) as error:
+        raise failed("unreadable", f"`{name}`: {error}") from None
+
+
+def _write(
+    session: Session, desired: Desired, taken: Mapping[Place, Offered], before: Mapping[str, bytes]
+) -> None:
+    """Put the keys into the files; `Failed`, with the lines to paste, where that cannot be done."""
+    from declarative.language.source.host_keys import with_host_keys
+    from declarative.planner.contact import in_flow
+
+    files = dict(before)
+    stuck: list[Diagnostic] = []
+    for fleet in dict.fromkeys(fleet for fleet, _ in taken):
+        place = desired.places[f"fleet/{fleet}"]
+        mine = {path: one.refusal for (name, path), one in taken.items() if name == fleet}
+        keys = {path: refusal.key for path, refusal in mine.items()}
+        text = with_host_keys(files[place.file].decode(), place.file, place.line, keys)
+        if text is not None:
+            files[place.file] = text.encode()
+            continue
+        block = tuple(
+            ("proxy_jump: " if path[-1] == "proxy_jump" else "- ")
+            + in_flow({"hostname": refusal.hostname, "host_keys": [refusal.key]})
+            for path, refusal in mine.items()
+        )
+        stuck.append(
+            Diagnostic(
+                code="not-edited",
+                summary=f"hosts of fleet/{fleet} come from a template or an alias: this file stays as it is",
+                hint="write the keys where the hosts come from:",
+                span=place,
+                address=f"fleet/{fleet}",
+                block=block,
+            )
+        )
+    changed = [name for name, content in files.items() if content != before[name]]
+    for name in changed:
+        if _content(session, name) != before[name]:
+            summary = f"`{name}` was changed meanwhile, so nothing is written"
+            raise failed("not-edited", summary, "run the command again")
+    for name in changed:
+        try:
+            replace_file(target_of(session.directory / Path(name), session.directory), files[name])
+        except RefusedFileError as error:
+            raise failed(error.code, error.summary, error.hint) from None
+        emit_text(f"Wrote {name}.\n")
+    if stuck:
+        raise Failed(tuple(stuck))

@@ -1,0 +1,148 @@
+"""Keys are written where the hosts stand in the YAML, and every other byte of the file stays."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declarative.language.source import parse
+from declarative.language.source.host_keys import with_host_keys
+from declarative.model.spec.hosts import HostKey, fingerprint
+from declarative.planner.contact import in_flow
+from tests.hosts.machines import run
+
+
+def key_of(number: int) -> str:
+    """A whole key, which no one has."""
+    body = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes([number]) * 32
+    return f"ssh-ed25519 {base64.b64encode(body).decode()}"
+
+
+KEY, OTHER = key_of(1), key_of(2)
+HEAD = """\
+# the rack
+type: fleet
+name: rack   # as on the door
+placement: any
+ssh_config:
+  user: root
+  hosts:   # from left to right
+"""
+TAIL = """
+---
+type: task
+name: train   # stays
+commands: ["true"]
+"""
+FORMS = {
+    "a name": ("    - h1   # top", "    - {hostname: h1, host_keys: [KEY]}   # top"),
+    "an address": ("    - 10.0.0.1", "    - {hostname: 10.0.0.1, host_keys: [KEY]}"),
+    "an address of IPv6": ('    - "fe80::1"', '    - {hostname: "fe80::1", host_keys: [KEY]}'),
+    "a flow mapping": (
+        "    - {port: 2200, hostname: h1}  # x",
+        "    - {port: 2200, hostname: h1, host_keys: [KEY]}  # x",
+    ),
+    "a flow mapping with a last comma": (
+        "    - {hostname: h1, port: 2200, }",
+        "    - {hostname: h1, port: 2200, host_keys: [KEY] }",
+    ),
+    "a block mapping": (
+        "    - hostname: h1   # x\n      port: 2200  # y",
+        "    - hostname: h1   # x\n      host_keys: [KEY]\n      port: 2200  # y",
+    ),
+    "a block mapping with its name last": (
+        "    -\n      port: 2200\n      hostname: h1",
+        "    -\n      port: 2200\n      hostname: h1\n      host_keys: [KEY]",
+    ),
+    "another key": ("    - {hostname: h1, host_keys: [OTHER]}", "    - {hostname: h1, host_keys: [KEY]}"),
+    "other keys in lines": (
+        "    - hostname: h1\n      host_keys:  # why\n        - OTHER  # a\n        - OTHER  # b\n      port: 22",
+        "    - hostname: h1\n      host_keys:  # why\n        - KEY  # a\n      port: 22",
+    ),
+}
+
+
+def text_of(*lines: str) -> str:
+    return (HEAD + "\n".join(lines) + TAIL).replace("KEY", KEY).replace("OTHER", OTHER)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_is_written_where_its_host_stands(form, ending):
+    """Above and below another host, with every comment in its place."""
+    old, new = FORMS[form]
+    for lines, index in (((old, "    - last  # z"), 0), (("    - first  # z", old), 1)):
+        before = text_of(*lines).replace("\n", ending)
+        after = text_of(*(new if line is old else line for line in lines)).replace("\n", ending)
+        assert with_host_keys(before, "x.yaml", 3, {("ssh_config", "hosts", index): KEY}) == after
+
+
+def test_a_key_of_a_host_on_the_way():
+    before = text_of("    - h1").replace("  user: root\n", "  user: root\n  proxy_jump: {hostname: gate}\n")
+    after = before.replace("{hostname: gate}", f"{{hostname: gate, host_keys: [{KEY}]}}")
+    assert with_host_keys(before, "x.yaml", 3, {("ssh_config", "proxy_jump"): KEY}) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD.replace("  hosts:   # from left to right\n", '  hosts: "${{ var.hosts }}"\n'),
+        HEAD + "    - &one h1\n    - *one\n",
+        HEAD + "    - &one {hostname: h1}\n" + TAIL + "env: {A: *one}\n",
+    ],
+    ids=["a template", "an alias", "an alias elsewhere"],
+)
+def test_what_cannot_be_written_in_place_is_left_alone(text):
+    assert with_host_keys(text, "x.yaml", 3, {("ssh_config", "hosts", 0): KEY}) is None
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,12}", fullmatch=True)
+COMMENTS = st.sampled_from(["", "  # x", "  # {not: this}", "   "])
+HOSTS = st.tuples(NAMES, COMMENTS, st.integers(0, 3)).map(
+    lambda item: [
+        f"    - {item[0]}{item[1]}",
+        f"    - {{hostname: {item[0]}}}{item[1]}",
+        f"    - hostname: {item[0]}{item[1]}\n      port: 22",
+        f"    - port: 22{item[1]}\n      hostname: {item[0]}",
+    ][item[2]]
+)
+
+
+@given(st.lists(HOSTS, min_size=1, max_size=6), st.data())
+def test_all_other_lines_stay(hosts, data):
+    """Whatever keys are written: lines without one are those of before, in their order."""
+    chosen = data.draw(st.sets(st.integers(0, len(hosts) - 1), min_size=1))
+    before = text_of(*hosts)
+    after = with_host_keys(before, "x.yaml", 3, {("ssh_config", "hosts", i): key_of(i) for i in chosen})
+    assert after is not None
+    found = parse(after, "x.yaml").documents[0].data["ssh_config"]["hosts"]
+    assert {i: host["host_keys"] for i, host in enumerate(found) if "host_keys" in host} == {
+        i: [key_of(i)] for i in chosen
+    }
+    rest = [line for line in after.splitlines() if "host_keys" not in line]
+    kept = iter(before.splitlines())
+    assert all(line in kept for line in rest)
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_fingerprint_is_that_of_ssh_keygen(tmp_path, kind):
+    run("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(tmp_path / "key"))
+    shown = run("ssh-keygen", "-lf", str(tmp_path / "key.pub")).split()
+    assert fingerprint(HostKey.parse((tmp_path / "key.pub").read_text())) == f"{shown[1]} {shown[-1]}"
+
+
+@given(
+    st.dictionaries(
+        NAMES, st.one_of(NAMES, st.text(max_size=8), st.integers(-9, 9**9), st.booleans()), max_size=3
+    )
+)
+def test_a_line_to_paste_means_what_it_stands_for(fields):
+    printable = {
+        key: value for key, value in fields.items() if not isinstance(value, str) or value.isprintable()
+    }
+    reading = parse(f"k: {in_flow(printable)}\n", "x.yaml")
+    assert not reading.diagnostics
+    assert reading.documents[0].data == {"k": printable}
