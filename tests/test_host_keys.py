@@ -59,7 +59,10 @@ FORMS = {
     ),
     "another key": ("    - {hostname: h1, host_keys: [OTHER]}", "    - {hostname: h1, host_keys: [KEY]}"),
     "other keys in lines": (
-        "    - hostname: h1\n      host_keys:  # why\n        - OTHER  # a\n        - OTHER  # b\n      port: 22",
+        (
+            "    - hostname: h1\n      host_keys:  # why\n        - OTHER  # a\n        - OTHER  # b\n"
+            "      port: 22"
+        ),
         "    - hostname: h1\n      host_keys:  # why\n        - KEY  # a\n      port: 22",
     ),
 }
@@ -86,14 +89,30 @@ def test_a_key_of_a_host_on_the_way():
     assert with_host_keys(before, "x.yaml", 3, {("ssh_config", "proxy_jump"): KEY}) == after
 
 
+def test_a_template_stays_one():
+    before = text_of("    - ${{ var.first }}.lab")
+    after = text_of('    - {hostname: "${{ var.first }}.lab", host_keys: [KEY]}')
+    assert with_host_keys(before, "x.yaml", 3, {("ssh_config", "hosts", 0): KEY}) == after
+
+
+def test_a_mapping_that_an_alias_repeats_gets_the_key_once():
+    before = text_of(
+        "    - {hostname: h1, proxy_jump: &gate {hostname: gate}}", "    - {hostname: h2, proxy_jump: *gate}"
+    )
+    paths = [("ssh_config", "hosts", i, "proxy_jump") for i in range(2)]
+    after = before.replace("{hostname: gate}", f"{{hostname: gate, host_keys: [{KEY}]}}")
+    assert with_host_keys(before, "x.yaml", 3, dict.fromkeys(paths, KEY)) == after
+    assert with_host_keys(before, "x.yaml", 3, {paths[0]: KEY}) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
         HEAD.replace("  hosts:   # from left to right\n", '  hosts: "${{ var.hosts }}"\n'),
-        HEAD + "    - &one h1\n    - *one\n",
-        HEAD + "    - &one {hostname: h1}\n" + TAIL + "env: {A: *one}\n",
+        HEAD + "    - &one h1\n" + "env: {A: *one}\n" + TAIL,
+        HEAD + "    - &one {hostname: h1}\n" + "env: {A: *one}\n" + TAIL,
     ],
-    ids=["a template", "an alias", "an alias elsewhere"],
+    ids=["a template", "an alias", "an alias of a mapping"],
 )
 def test_what_cannot_be_written_in_place_is_left_alone(text):
     assert with_host_keys(text, "x.yaml", 3, {("ssh_config", "hosts", 0): KEY}) is None

@@ -89,6 +89,7 @@ def test_a_file_that_changes_while_somebody_compares_is_left_alone(project, mach
         file.write_text("# mine\n" + file.read_text())
 
     monkeypatch.setattr(hosts, "confirm", confirm)
+    monkeypatch.setenv("FLEETFORM_ALLOW_PATH", "/")
     with pytest.raises(Failed, match="changed meanwhile"):
         cli.main(["-C", str(project.path), "hosts", "trust"], standalone_mode=False)
     assert file.read_text().startswith("# mine\n")
@@ -149,12 +150,11 @@ def test_a_host_on_the_way_is_trusted_first(project, machines):
     assert len(project.ids()) == 2
 
 
-def test_hosts_of_a_template_are_printed_and_the_file_is_left_alone(project, machines):
-    declare(project)
-    text = HEAD.format(login=machines.login).replace("  hosts:\n", "  hosts: ${{ var.hosts }}\n")
+def test_hosts_that_cannot_be_edited_are_printed_and_the_file_is_left_alone(project, machines):
+    address = machines[0].address
+    text = HEAD.format(login=machines.login) + f"    - &first {address}\nenv: {{FIRST: *first}}\n"
     project.write("rack.yaml", text)
-    project.declare({"type": "project", "variables": {"hosts": {"default": [machines[0].address]}}})
     done = project.run("hosts", "trust", "--auto-approve", code=1)
     assert "error[not-edited]" in done.err
-    assert f"- {{hostname: {machines[0].address}, host_keys: [{machines[0].public_key}]}}" in done.err
+    assert f"- {{hostname: {address}, host_keys: [{machines[0].public_key}]}}" in done.err
     assert (project.path / "rack.yaml").read_text() == text

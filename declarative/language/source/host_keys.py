@@ -17,6 +17,7 @@ from declarative.model.diagnostic import Span
 
 FIELD = "host_keys"
 _BREAK = re.compile("\r\n|[\r\n]")
+_ANCHOR = re.compile(r"&[^\s,\[\]{}]+[ \t]+")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 
 
@@ -25,17 +26,19 @@ def with_host_keys(text: str, file: str, line: int, keys: Mapping[Path, str]) ->
     there. `keys` is the path of a host in the document → its key.
     """
     number = _number(text, file, line)
+    wanted = [copy.deepcopy(dict(document.data)) for document in parse(text, file).documents]
     for path, key in keys.items():
-        documents = parse(text, file).documents
-        if number is None or not _is_there(documents[number].data, path):
-            return None
-        wanted = [copy.deepcopy(dict(document.data)) for document in documents]
-        _put(wanted[number], path, key)
-        text = _edited(text, documents[number], path, key)
         reading = parse(text, file)
-        if reading.diagnostics or [dict(document.data) for document in reading.documents] != wanted:
+        if number is None or reading.diagnostics or not _is_there(reading.documents[number].data, path):
             return None
-    return text
+        _put(wanted[number], path, key)
+        document = reading.documents[number]
+        host = _at(document.data, path)
+        if isinstance(host, str) or host.get(FIELD) != [key]:  # where an alias repeats it, it is there now
+            text = _edited(text, document, path, key)
+    reading = parse(text, file)
+    whole = not reading.diagnostics and [dict(d.data) for d in reading.documents] == wanted
+    return text if whole else None
 
 
 def _number(text: str, file: str, line: int) -> int | None:
@@ -67,6 +70,8 @@ def _put(data: Any, path: Path, key: str) -> None:
 def _edited(text: str, document: Document, path: Path, key: str) -> str:
     host, span = _at(document.data, path), document.span(path)
     start, end = _offsets(text, span)
+    if anchor := _ANCHOR.match(text, start):
+        start = anchor.end()
     if isinstance(host, str):
         name = host if _WORD.fullmatch(host) else json.dumps(host, ensure_ascii=False)
         return f"{text[:start]}{{hostname: {name}, {FIELD}: [{key}]}}{text[end:]}"
