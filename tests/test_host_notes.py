@@ -12,7 +12,7 @@ from declarative.cli import COMMANDS
 from declarative.model.codes import CODES
 from declarative.model.resource import LeftOut
 from declarative.model.state import State
-from declarative.model.status import NodeState, Refusal
+from declarative.model.status import HostRefusal, NodeState
 from declarative.planner.contact import contact_notes
 from declarative.planner.health import node_hint, of_hosts
 from declarative.planner.hosts import declared_hosts
@@ -46,7 +46,7 @@ def left_out(cause: str) -> tuple[LeftOut, ...]:
         LeftOut(
             host=host,
             reason="unreachable: it did not answer within 15 s" if fields is None else "not ready",
-            refusal=None if fields is None else Refusal(hostname=host.key, user="root", **fields),
+            refusal=None if fields is None else HostRefusal(hostname=host.key, user="root", **fields),
         )
         for host in HOSTS
     )

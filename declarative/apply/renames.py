@@ -55,6 +55,7 @@ from declarative.provider.optional import (
     Gang,
     Gangs,
     Gates,
+    KnowsKeys,
     LogEnd,
     LogEnds,
     Look,
@@ -209,6 +210,10 @@ class RenamedBackend:
                 PermanentKind.INVALID, "it has no hosts that exist", hint="`driver: ssh` has"
             )
         return self._provider.look(hosts)
+
+    def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+        """See `provider.KnowsKeys`."""
+        return self._provider.known_keys(hosts) if isinstance(self._provider, KnowsKeys) else {}
 
     def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
         """See `provider.Partitions`."""

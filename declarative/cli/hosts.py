@@ -21,7 +21,7 @@ from declarative.model.record import dataclass
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Span
     from declarative.model.resource import Desired, Host
-    from declarative.model.status import Refusal
+    from declarative.model.status import HostRefusal
 
 MOST_ROUNDS = 8
 """Hosts on the way to others are trusted first: so many of them may lie behind each other."""
@@ -30,11 +30,11 @@ Place = tuple[str, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class NewKey:
     """The key that a host offers, which is to be written."""
 
     place: Place
-    refusal: Refusal
+    refusal: HostRefusal
 
 
 @click.group("hosts", cls=CommandGroup, epilog=examples("fleetform hosts trust"))
@@ -58,7 +58,7 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
     desired = session.load().desired
     session.say(session.warnings)
     before = {place.file: _content(session, place.file) for place in _places(desired)}
-    taken: dict[Place, Offered] = {}
+    taken: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     for _ in range(MOST_ROUNDS):
         offered, errors = _offers(session, desired, taken, replacing=replacing)
@@ -91,8 +91,8 @@ def _places(desired: Desired) -> Iterator[Span]:
 
 
 def _offers(
-    session: Session, desired: Desired, taken: Mapping[Place, Offered], *, replacing: bool
-) -> tuple[dict[Place, Offered], dict[str, Diagnostic]]:
+    session: Session, desired: Desired, taken: Mapping[Place, NewKey], *, replacing: bool
+) -> tuple[dict[Place, NewKey], dict[str, Diagnostic]]:
     """The keys to write, and errors about hosts whose keys are not written, by their names."""
     from declarative.apply.answers import side_by_side
     from declarative.model.state import State
@@ -117,7 +117,7 @@ def _offers(
     looks = {
         key: seen for found in side_by_side(sorted(by_backend), look).values() for key, seen in found.items()
     }
-    offered: dict[Place, Offered] = {}
+    offered: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     for host in hosts:
         readiness = looks[f"{host.fleet}/{host.index}"].readiness
@@ -144,11 +144,11 @@ def _offers(
         elif refusal.known and not replacing:
             errors[refusal.hostname] = changed_key(refusal, address, desired.places.get(f"{address}.hosts"))
         else:
-            offered[place] = Offered(place=place, refusal=refusal)
+            offered[place] = NewKey(place=place, refusal=refusal)
     return offered, errors
 
 
-def _jump(desired: Desired, host: Host, refusal: Refusal) -> Place | None:
+def _jump(desired: Desired, host: Host, refusal: HostRefusal) -> Place | None:
     """Where the host on the way is declared."""
     config = desired.fleets[host.fleet].ssh_config
     assert config is not None
@@ -158,7 +158,7 @@ def _jump(desired: Desired, host: Host, refusal: Refusal) -> Place | None:
     return (host.fleet, (*path, "proxy_jump")) if jump and jump.hostname == refusal.hostname else None
 
 
-def _as_trusted(host: Host, taken: Mapping[Place, Offered]) -> Host:
+def _as_trusted(host: Host, taken: Mapping[Place, NewKey]) -> Host:
     """The host as it will be declared."""
     fields = dict(host.fields)
     own = ("ssh_config", "hosts", host.index)
@@ -172,7 +172,7 @@ def _as_trusted(host: Host, taken: Mapping[Place, Offered]) -> Host:
     return replace(host, fields=fields)
 
 
-def _shown(place: Place, refusal: Refusal) -> str:
+def _shown(place: Place, refusal: HostRefusal) -> str:
     from declarative.model.spec.hosts import fingerprint
     from declarative.render.text import clean
 
@@ -189,7 +189,7 @@ def _content(session: Session, name: str) -> bytes:
 
 
 def _write(
-    session: Session, desired: Desired, taken: Mapping[Place, Offered], before: Mapping[str, bytes]
+    session: Session, desired: Desired, taken: Mapping[Place, NewKey], before: Mapping[str, bytes]
 ) -> None:
     """Put the keys into the files; `Failed`, with the lines to paste, where that cannot be done."""
     from declarative.language.source.host_keys import with_host_keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,6 +213,7 @@ def _of_hosts(
     from declarative.language.loader.existing import hosts_of
     from declarative.language.loader.foreign_formats import Draft, text_of
     from declarative.model.resource import SSH, Desired
+    from declarative.model.state import State
 
     hosts = _listed(names, asked["inventory"], ssh_config)
     groups = _grouped(hosts.groups, globs, fleet)
@@ -227,7 +228,11 @@ def _of_hosts(
         options = {"ssh_config": str(ssh_config)}
         backends = [Draft("backend", {"name": SSH, "driver": SSH, "options": options})]
         desired = _with(desired, backends[0].fields)
-    looks = {} if no_probe else _looked(session, desired, every, common)
+    asked_hosts = {str(id(host)): {**common, **host} for host in every}
+    provider = session.backends(desired, State()).get(SSH)
+    looks = {} if no_probe else _looked(provider, asked_hosts)
+    for host, keys in zip(every, _known_keys(provider, asked_hosts), strict=True):
+        host.update({"host_keys": list(keys)} if keys else {})
 
     def about(host: Mapping[str, Any]) -> str:
         look = looks.get(id(host))
@@ -292,17 +297,23 @@ def _text(file: Path) -> str:
         raise failed("unreadable", f"`{file}` cannot be read: {why}") from None
 
 
-def _looked(
-    session: Session, desired: Desired, hosts: list[dict[str, Any]], common: Mapping[str, Any]
-) -> dict[int, Look]:
-    """The look at each host, by the `id()` of its fields."""
-    from declarative.model.resource import SSH
-    from declarative.model.state import State
+def _known_keys(provider: RenamedBackend, hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """The keys of each host that this machine knows; none where its files cannot be read."""
     from declarative.provider import ProviderError
 
-    asked = {str(id(host)): {**common, **host} for host in hosts}
+    for name, fields in hosts.items():
+        try:
+            yield provider.known_keys({name: fields}).get(name, ())
+        except ProviderError:  # a look says it
+            yield ()
+
+
+def _looked(provider: RenamedBackend, hosts: Mapping[str, Mapping[str, Any]]) -> dict[int, Look]:
+    """The look at each host, by the `id()` of its fields."""
+    from declarative.provider import ProviderError
+
     try:
-        looks = session.backends(desired, State()).get(SSH).look(asked)
+        looks = provider.look(hosts)
     except ProviderError as error:
         raise failed(
             "backend-unreadable", f"the hosts cannot be looked at: {error.summary}", error.hint

@@ -24,7 +24,7 @@ from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
 from declarative.model.spec.task import Task
 from declarative.model.spec.values import Blocks, Gpu, Resources, show_mib
-from declarative.model.status import Refusal
+from declarative.model.status import HostRefusal
 
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""
@@ -96,7 +96,7 @@ class LeftOut:
     host: Host
     reason: str
     shape: Shape | None = None
-    refusal: Refusal | None = None
+    refusal: HostRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

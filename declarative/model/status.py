@@ -105,7 +105,7 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class HostRefusal:
     """Why a host that answers is not used: its key does not count, or it does not let us in."""
 
     hostname: str
@@ -139,7 +139,7 @@ class Readiness:
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
     risk: Risk | None = field(default=None, compare=False)
     """It is not recorded."""
-    refusal: Refusal | None = field(default=None, compare=False)
+    refusal: HostRefusal | None = field(default=None, compare=False)
     """Neither is this."""
 
 

@@ -15,22 +15,22 @@ from declarative.model.resource import Desired, Host
 from declarative.model.schema import encode
 from declarative.model.spec.hosts import fingerprint
 from declarative.model.state import State
-from declarative.model.status import Refusal
+from declarative.model.status import HostRefusal
 from declarative.planner.health import refused_hint
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 
 MOST_NAMED = 20
 """So many hosts are named in one message; more are counted."""
-Refused = tuple[Host, Refusal]
+Refused = tuple[Host, HostRefusal]
 
 
-def on_the_way(fields: Mapping[str, Any], refusal: Refusal) -> bool:
+def on_the_way(fields: Mapping[str, Any], refusal: HostRefusal) -> bool:
     """Whether it was not the host itself that was refused or refused us, but one on the way to it."""
     return (refusal.hostname, refusal.port) != (fields.get("hostname"), fields.get("port"))
 
 
-def in_short(fields: Mapping[str, Any], refusal: Refusal) -> str:
+def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
     """Why a host is not used, in words that are the same for all hosts of one cause."""
     way = f" of {refusal.hostname}, on the way to it," if on_the_way(fields, refusal) else ""
     if refusal.key:
@@ -43,7 +43,7 @@ def in_short(fields: Mapping[str, Any], refusal: Refusal) -> str:
     return f"{who} refuses the login{user} with {with_what}"
 
 
-def _identity(fields: Mapping[str, Any], refusal: Refusal) -> str | None:
+def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
     """The declared private key that was refused; None for those of the agent and of `~/.ssh`."""
     jump = fields.get("proxy_jump") or {}
     way = on_the_way(fields, refusal)
@@ -105,7 +105,7 @@ def _note(why: str, group: Sequence[Refused], desired: Desired) -> Diagnostic:
     )
 
 
-def changed_key(refusal: Refusal, address: str, span: Span | None) -> Diagnostic:
+def changed_key(refusal: HostRefusal, address: str, span: Span | None) -> Diagnostic:
     """The error about one host whose key is another one, for who was to trust it."""
     known = ", ".join(map(fingerprint, refusal.known))
     return Diagnostic(
@@ -118,7 +118,7 @@ def changed_key(refusal: Refusal, address: str, span: Span | None) -> Diagnostic
     )
 
 
-def _hint(host: Host, refusal: Refusal, group: Sequence[Refused]) -> str:
+def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
     hint = refused_hint(refusal)
     if refusal.key and on_the_way(host.fields, refusal) and not _declares(host, refusal):
         return f"ssh's configuration names it: once its fingerprint is checked, write into {refusal.file}:"
@@ -128,11 +128,11 @@ def _hint(host: Host, refusal: Refusal, group: Sequence[Refused]) -> str:
     return hint
 
 
-def _declares(host: Host, refusal: Refusal) -> bool:
+def _declares(host: Host, refusal: HostRefusal) -> bool:
     return bool((host.fields.get("proxy_jump") or {}).get("hostname") == refusal.hostname)
 
 
-def _place(host: Host, refusal: Refusal, places: Mapping[str, Span]) -> Span | None:
+def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span | None:
     """The line to change: of the private key that was refused, or of the hosts."""
     fleet = f"fleet/{host.fleet}"
     own, field = f"{fleet}.hosts.{host.index}", "hosts"

@@ -21,7 +21,7 @@ from declarative.model.resource import LeftOut
 from declarative.model.spec import RetryEvent
 from declarative.model.spec.schedule import Retry
 from declarative.model.state import SILENT_LIMIT, Record, State, drain_of, natural, silent_since
-from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness, Refusal, Silence
+from declarative.model.status import BOOTING, START_UP_LIMIT, HostRefusal, NodeState, Readiness, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
 """States of nodes that need somebody. The others are ready, starting, or unobserved."""
@@ -47,7 +47,7 @@ LOGIN_HINT = (
 )
 
 
-def refused_hint(refusal: Refusal) -> str:
+def refused_hint(refusal: HostRefusal) -> str:
     """What is to be done about a host that is refused, or refuses us."""
     if not refusal.key:
         return LOGIN_HINT

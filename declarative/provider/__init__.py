@@ -21,7 +21,7 @@ from declarative.model.record import dataclass
 from declarative.model.resource import Offer
 from declarative.model.spec.backend import Image, Network
 from declarative.model.state import Address, Record
-from declarative.model.status import RankStatus, Readiness, Refusal
+from declarative.model.status import HostRefusal, RankStatus, Readiness
 
 
 class TransientKind(StrEnum):
@@ -107,7 +107,7 @@ class NoKeyError(PermanentError):
 class RefusedError(PermanentError):
     """A host that answers is not used: its key does not count, or it does not let us in."""
 
-    def __init__(self, summary: str, refusal: Refusal, *, about: str, hint: str) -> None:
+    def __init__(self, summary: str, refusal: HostRefusal, *, about: str, hint: str) -> None:
         super().__init__(PermanentKind.AUTH, summary, about=about, hint=hint)
         self.refusal = refusal
 

@@ -143,6 +143,15 @@ class Looks(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsKeys(Protocol):
+    """A provider of hosts that exist, some of whose keys this machine knows."""
+
+    def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+        """The keys of hosts in the files of known hosts, by the given names. It contacts nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
     """All that one host reports of its node, in one answer."""

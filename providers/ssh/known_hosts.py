@@ -6,6 +6,7 @@ Every connection checks the key: `StrictHostKeyChecking no` and `UserKnownHostsF
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import asyncssh
 
 from declarative.model.record import dataclass
 from declarative.model.spec.hosts import fingerprint
-from declarative.model.status import Refusal
+from declarative.model.status import HostRefusal
 from declarative.provider import PermanentError, PermanentKind, RefusedError
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ class Trust:
             paths = [*(_named(options) or [USERS]), MACHINES]
             text, where = "\n".join(map(_text, paths)), paths[0]
         return cls(host, name, where, _parsed(text, where))
+
+    def by_name(self) -> tuple[str, ...]:
+        """The keys that are listed under the host's name, without those that were revoked."""
+        port = re.fullmatch(r"\[(.*)\]:(\d+)", self.name)
+        found = self.listed.match(port[1] if port else self.name, "", int(port[2]) if port else None)
+        revoked = {*map(_text_of, found[2])}
+        return tuple(key for key in dict.fromkeys(map(_text_of, found[0])) if key not in revoked)
 
     def match(self, host: str, address: str, port: int | None) -> Any:
         """The lists that asyncssh wants: keys, authorities, revoked keys, and the same for X.509."""
@@ -98,7 +106,7 @@ class Checked(asyncssh.SSHClient):
                 "somebody may be posing as it; if it was set up anew, replace its line in "
                 f"{trust.where} by: {line}"
             )
-        refusal = Refusal(
+        refusal = HostRefusal(
             hostname=host.hostname,
             port=host.port,
             user=host.user,

@@ -19,7 +19,7 @@ from typing import Any
 import asyncssh
 from asyncssh.encryption import get_default_encryption_algs
 
-from declarative.model.status import Refusal
+from declarative.model.status import HostRefusal
 from declarative.provider import (
     Fence,
     PermanentError,
@@ -209,7 +209,12 @@ class Link:
                     raise unsent(self._host, error) from error
             return self._connection
 
-    async def _open(self, way: tuple[Host, ...]) -> asyncssh.SSHClientConnection:
+    async def known_keys(self) -> tuple[str, ...]:
+        """The keys that count for the host, found by its name."""
+        trust = Trust.of(self._host, await self._options(self._settings()))
+        return trust.by_name()
+
+    def _settings(self) -> dict[str, Any]:
         host = self._host
         given = {
             "port": host.port,
@@ -217,7 +222,10 @@ class Link:
             "client_keys": [host.identity_file] if host.identity_file else None,
             "config": [host.config] if host.config else None,
         }
-        settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        return {key: value for key, value in given.items() if value is not None}
+
+    async def _open(self, way: tuple[Host, ...]) -> asyncssh.SSHClientConnection:
+        host, settings = self._host, self._settings()
         options = await self._options(settings)
         if options.encryption_algs == get_default_encryption_algs():  # nobody has chosen others
             settings["encryption_algs"] = CHEAP_CIPHERS
@@ -335,7 +343,7 @@ def _refused(host: Host, error: Exception) -> PermanentError | None:
     if isinstance(error, asyncssh.PermissionDenied):
         summary = f"{host} refused the login: {reason}"
         hint = "see that the key is right (`identity_file`, or the agent), and that its public half is there"
-        refusal = Refusal(hostname=host.hostname, port=host.port, user=host.user)
+        refusal = HostRefusal(hostname=host.hostname, port=host.port, user=host.user)
         return RefusedError(summary, refusal, about=about, hint=hint)
     if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
         return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {reason}", about=about)

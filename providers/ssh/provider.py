@@ -82,6 +82,11 @@ class Ssh(RanksOfNodes):
         return dict(zip(hosts, _side_by_side(one, list(hosts.values())), strict=True))
 
     @guarded
+    def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+        """See `provider.KnowsKeys`."""
+        return {name: self._transport(fields).known_keys() for name, fields in hosts.items()}
+
+    @guarded
     def _check_free(self, transport: SshTransport, fields: Mapping[str, Any], facts: Facts) -> None:
         """`PermanentError` if a host cannot be a node of this state, as `create` would find out."""
         _address(fields, facts)

@@ -121,6 +121,10 @@ class SshTransport:
             link.known.clear()  # a script that was put there may be gone: the next call checks
         return done
 
+    def known_keys(self) -> tuple[str, ...]:
+        """The host's keys in the files of known hosts. It sends nothing."""
+        return background.call(background.link(self.host).known_keys())
+
     def learnt(self, key: str, value: object) -> None:
         """Remember a value that another call found out: `once` finds it."""
         background.link(self.host).known[key] = value
