@@ -6,6 +6,8 @@ import pytest
 
 from declarative.language.loader import load
 from declarative.language.loader.existing import HostList, login, of_lines, of_ssh, of_tree
+from tests.hosts.machines import run
+from tests.test_host_keys import key_of
 
 LINES = """
 # a comment
@@ -101,3 +103,32 @@ def test_what_is_imported_loads(project):
     assert "ssh_config: ssh.txt" in aliases
     assert "gpu-1" not in aliases
     assert "name hosts, or a file" in project.run("import", "ssh", code=1).err
+
+
+def test_keys_that_this_machine_knows_are_imported(project, tmp_path):
+    """Of plain and hashed names, with a port or without; not those that were revoked or are another's."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    lines = [
+        f"h1 {key_of(1)}\n",
+        f"[h2]:2200 {key_of(2)}\n",
+        f"h3,10.0.0.3 {key_of(3)}\n",
+        f"h4 {key_of(4)}\n@revoked h4 {key_of(4)}\n",
+        f"h1 {key_of(6)}\n",
+    ]
+    known = home / ".ssh" / "known_hosts"
+    known.write_text("".join(lines))
+    run("ssh-keygen", "-q", "-H", "-f", str(known))
+    names = ("h1", "h2:2200", "10.0.0.3", "h4", "h5", "h2")
+    text = project.run("import", "ssh", *names, "--no-probe", env={"HOME": str(home)}).out
+    (project.path / "rack.yaml").write_text(text)
+    config = load(project.path).desired.fleets["hosts"].ssh_config
+    assert config
+    assert {(h.hostname, h.port): [str(key) for key in h.host_keys] for h in config.hosts} == {
+        ("h1", None): [key_of(1), key_of(6)],
+        ("h2", 2200): [key_of(2)],
+        ("10.0.0.3", None): [key_of(3)],
+        ("h4", None): [],
+        ("h5", None): [],
+        ("h2", None): [],
+    }

@@ -120,12 +120,12 @@ def _offers(
     offered: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     for host in hosts:
-        readiness = looks[f"{host.fleet}/{host.index}"].readiness
-        refusal = readiness.refusal
-        address = f"fleet/{host.fleet}"
+        seen = looks[f"{host.fleet}/{host.index}"]
+        refusal, address = seen.readiness.refusal, f"fleet/{host.fleet}"
         if refusal is None or not refusal.key:
-            if readiness.state.value == "unreachable":
-                summary = f"host {host.key} of {address} does not answer: {readiness.reason}"
+            counts = seen.shape or (refusal and not on_the_way(host.fields, refusal))
+            if not counts:
+                summary = f"no key of host {host.key} of {address} was seen: {seen.readiness.reason}"
                 errors[host.key] = Diagnostic(
                     code="host-not-ready", summary=summary, address=address, span=desired.places[address]
                 )

@@ -14,7 +14,7 @@ from tests.hosts.rack import Rack, wipe
 HEAD = """\
 type: backend
 name: ssh
-options: {{ssh_config: /dev/null, connect_timeout: 15}}
+options: {{ssh_config: /dev/null, connect_timeout: 5}}
 ---
 # Three of them.
 type: fleet
@@ -79,6 +79,21 @@ def test_the_lines_of_the_message_can_be_pasted(project, machines):
     text = HEAD.format(login=machines.login) + "".join(f"    {line}\n" for line in lines)
     project.write("rack.yaml", text)
     assert len(project.ids()) == 3
+
+
+def test_a_host_that_is_off_or_revoked_keeps_no_other_from_being_trusted(project, machines):
+    declare(project)
+    project.keys(f"@revoked {machines[0].address} {machines[0].public_key}\n")
+    machines[1].off()
+    try:
+        done = project.run("hosts", "trust", "--auto-approve", code=1)
+    finally:
+        machines[1].on()
+    assert done.err.count("error[host-not-ready]") == 2
+    assert "is not to be trusted" in done.err
+    text = (project.path / "rack.yaml").read_text()
+    assert text.count("host_keys: [") == 1
+    assert machines[2].public_key in text
 
 
 def test_a_file_that_changes_while_somebody_compares_is_left_alone(project, machines, monkeypatch):
