@@ -55,6 +55,8 @@ def complete(folder: Path, *words: str) -> list[str]:
 
 def test_commands_are_offered(project):
     assert complete(project, "pl") == ["plan"]
+    assert complete(project, "hosts", "t") == ["trust"]
+    assert complete(project, "hosts", "trust", "--re") == ["--replace"]
 
 
 def test_tasks_and_ranks_are_offered(project):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ DESIRED = project(
     ]
 )
 HOSTS = declared_hosts(DESIRED.fleets["rack"])
-CAUSES = {
+CAUSES: dict[str, dict[str, Any] | None] = {
     "host-key-unknown": {"key": KEY},
     "host-key-changed": {"key": KEY, "known": (OTHER,)},
     "identity-refused": {},
