@@ -141,6 +141,7 @@ FLEETS: dict[str, tuple[Words, Words]] = {
     "ssh_config.hosts.gpus": (RACK, host(gpus=["A6000"])),
     "ssh_config.hosts.trust": (RACK, host(trust=True)),
     "ssh_config.hosts.topology": (RACK, host(topology={"rack": "r1"})),
+    "ssh_config.hosts.env": (RACK, host(env={"NCCL_SOCKET_IFNAME": "eth1"})),
     "ssh_config.user": (RACK, config(user="you")),
     "ssh_config.port": (RACK, config(port=2222)),
     "ssh_config.identity_file": (RACK, config(identity_file="key")),

@@ -22,7 +22,7 @@ from declarative.model.state import Address, Record, State, machine_name, natura
 from declarative.model.status import NodeState, Readiness, Risk
 from declarative.planner.contact import in_short
 from declarative.planner.health import HOST_HINT
-from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
+from declarative.planner.hosts import LOOKED_AT, declared_shape, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing
 from declarative.provider.optional import Existing, Look, Visit
 from declarative.retry import Policy, call
@@ -267,7 +267,7 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
     if record is None or address in gone:
         return address not in recovered
     was = record.node.host
-    return any((was.get(k) or None) != (host.fields.get(k) or None) for k in OF_NODES)
+    return any((was.get(k) or None) != (host.fields.get(k) or None) for k in LOOKED_AT)
 
 
 def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:

@@ -68,7 +68,7 @@ def launch_of(
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
     terms = terms_of(state, rank, limits or {})
     slots = _slots(state, rank)
-    env = {n: resolve_env(text, environ) for n, text in {**node.node.env, **asked.env}.items()}
+    env = {n: resolve_env(text, environ) for n, text in {**node.node.variables, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME_VARIABLE + a.attachment.variable: a.attachment.path for a in attached}
     return Launch(
@@ -207,7 +207,7 @@ def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -
     reservation = next((a for a in action.holds if a.kind == "reservation"), None)
     place = inputs(reservation) if reservation else None
     node = inputs(Address("node", place.node)) if isinstance(place, ReservationInputs) else None
-    return node.env if isinstance(node, NodeInputs) else {}
+    return node.variables if isinstance(node, NodeInputs) else {}
 
 
 def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]]:

@@ -75,6 +75,11 @@ class NodeInputs(OfferInputs):
         """See `resource.Host.key`."""
         return self.instance_id or self.instance_type
 
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment of each rank on it: its fleet's, and its host's over that."""
+        return {**self.env, **self.host.get("env", {})}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeInputs:

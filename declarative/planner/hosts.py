@@ -32,7 +32,9 @@ OF_JOBS = ("partition", "constraint", "account", "qos", "reservation")
 """The recorded fields of a partition's node: jobs are submitted with them."""
 SHAPING = ("resources", "gpus")
 """The fields of a host that say which part of it its node is."""
-OF_NODES = ("internal_ip", "network", "trust", *SHAPING)
+LOOKED_AT = ("internal_ip", "network", "trust", *SHAPING)
+"""The fields of a host that count only after a look at it."""
+OF_NODES = (*LOOKED_AT, "env")
 """The fields of a host that do not say how it is reached."""
 
 
@@ -149,6 +151,7 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
         "resources": _numbers(host.resources),
         "gpus": list(host.gpus),
         "trust": host.trust,
+        "env": dict(host.env),
     }
     return {key: value for key, value in found.items() if value}
 

@@ -258,7 +258,10 @@ def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
         more = min(left, most) if fleet.nodes else 0
         left -= more
         offered = sum(len(inventory.offers.get(b, ())) for b in allowed_backends(desired, fleet))
-        out[address] += math.ceil(target * (NODE + units[name]) + more * units[name] + OFFERED * offered)
+        own = sum(_text_units(host.env, {}) for host in fleet.ssh_config.hosts) if fleet.ssh_config else 0
+        out[address] += math.ceil(
+            own + target * (NODE + units[name]) + more * units[name] + OFFERED * offered
+        )
     return out
 
 
@@ -333,6 +336,8 @@ def _too_many(what: str, hint: str) -> Diagnostic:
 def _too_much_text(desired: Desired) -> Diagnostic | None:
     """The same for variables, tags and commands: the plan repeats them for each node and each rank."""
     texts = [(f.nodes.target, *_size(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
+    configs = [f.ssh_config for f in desired.fleets.values() if f.ssh_config]
+    texts += [(1, *_size(host.env, {})) for config in configs for host in config.hosts]
     tasks = (want.spec for want in desired.tasks.values())
     texts += [(task.nodes, *_size(task.env, task.tags, task.commands)) for task in tasks]
     entries, characters = (sum(item[0] * item[i] for item in texts) for i in (1, 2))

@@ -28,6 +28,8 @@ PLACED = ("reservation", "attachment")
 FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH, Reason.DRIFT)
 WAITS_ANEW = "when it is made anew"
 """When a node gets a declared value that it was not made with."""
+UNTIL_STARTED = "; running ranks keep the old `env`, ranks that start from now on get the new one"
+"""What a change of a host's `env` does not reach."""
 INDENT = " " * 6
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """A number that can be counted: `1` and `01` are different names."""
@@ -243,8 +245,13 @@ def _words(action: Action) -> str:
 
 
 def _end(action: Action) -> str:
-    """What happens to work that goes on, if the action ends it without replacing anything."""
+    """What happens to work that goes on, if the action ends it without replacing anything, or if the change
+    does not reach it.
+    """
     if not action.ends:
+        before, after = action.before, action.after
+        if isinstance(before, NodeInputs) and isinstance(after, NodeInputs):
+            return UNTIL_STARTED if before.variables != after.variables else ""
         return ""
     if action.op is Op.DELETE:
         return "; it runs, and is stopped at once"

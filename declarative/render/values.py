@@ -195,8 +195,13 @@ def _change(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
         yield from _line_changes(list(map(str, old)), list(map(str, new)))
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys([*new, *sorted(old, key=str)]):
-            if old.get(name) != new.get(name):
-                yield from _leaf(f"{key}.{name}", old.get(name), new.get(name), room)
+            was, now = old.get(name), new.get(name)
+            if was == now:
+                continue
+            if key == "host" and name == "env":
+                yield from _change(f"{key}.{name}", was or {}, now or {}, room)
+            else:
+                yield from _leaf(f"{key}.{name}", was, now, room)
     else:
         yield from _leaf(key, old, new, room)
 

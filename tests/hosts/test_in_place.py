@@ -52,3 +52,34 @@ def test_a_rank_whose_host_is_cut_off_ends_by_the_new_time(project, machines, be
     finally:
         machines[1].plug()
     until(lambda: project.ranks("job")[0]["state"] == "lost")
+
+
+def test_the_env_of_a_host_reaches_its_ranks_and_a_change_ends_none(project, machines):  # noqa: F811
+    """Each rank gets its host's value. A rank that runs keeps it, and the next one gets the new one."""
+
+    def declare(first, *jobs):
+        hosts = (project.host(0, env={"CARD": first}), project.host(1, env={"CARD": "ib0", "OWN": "host"}))
+        project.declare(SSH, project.rack(*hosts), *jobs)
+
+    say = 'echo "card $CARD, own $OWN" | tee /tmp/env'
+    pair = task("pair", say, COUNT, nodes=2, env={"OWN": "task"})
+    declare("eth0", pair)
+    project.apply()
+    counted(machines[0], 5)
+    counted(machines[1], 5)
+    assert [machines[i].sh("cat /tmp/env").strip() for i in (0, 1)] == [
+        "card eth0, own task",
+        "card ib0, own task",
+    ]
+    declare("eth1", pair)
+    assert [a["id"] for a in project.plan()["actions"]] == ["update:node/rack-0"]
+    text = project.run("plan").out
+    assert 'host.env.CARD: "eth0" → "eth1"' in text
+    assert "running ranks keep the old `env`" in text
+    project.apply()
+    project.no_changes()
+    counted(machines[0], 20)
+    assert [r["state"] for r in project.ranks("pair").values()] == ["running", "running"]
+    assert machines[0].sh("cat /tmp/env").strip() == "card eth0, own task"
+    project.apply("--replace", "task/pair")
+    until(lambda: machines[0].sh("cat /tmp/env").strip() == "card eth1, own task")

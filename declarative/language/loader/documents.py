@@ -373,6 +373,8 @@ def _place(kind: str, path: Path) -> Place:
     match kind, *path:
         case "task" | "fleet", "env", *rest if len(rest) <= 1:
             return Place.ENV
+        case "fleet", "ssh_config", "hosts", int(), "env", *rest if len(rest) <= 1:
+            return Place.ENV
         case "task", "registry_auth", *_:
             return Place.ENV
         case ("task", "volumes") | ("task", "volumes", _) | ("task", "volumes", _, "name", *_):

@@ -21,7 +21,7 @@ from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume
 from declarative.model.spec.mounts import Inline
-from declarative.model.spec.text import check_name
+from declarative.model.spec.text import Env, check_name
 
 MAX_MOUNTS = 250_000
 """The limit for the mounts of all ranks together. Alternatives count one by one."""
@@ -305,7 +305,7 @@ def warn_variables(
 ) -> None:
     """Warn about variables that a document declares and fleetform replaces, or uses and nothing sets."""
     _warn_replaced([*fleets, *tasks], mounts, findings)
-    set_by_fleets = frozenset(name for fleet in fleets for name, _ in fleet.spec.env)
+    set_by_fleets = frozenset(name for fleet in fleets for _, env in _envs(fleet) for name, _ in env)
     for entry in tasks:
         if entry.document.may_hold(VOLUME_VARIABLE):
             _warn_unset(entry, mounts[entry.name], set_by_fleets, findings)
@@ -316,24 +316,37 @@ def _warn_replaced(
 ) -> None:
     """Warn about variables in `env` of fleets and tasks that never reach a rank."""
     for entry in entries:
-        if not entry.spec.env:
+        declared = [(path, env) for path, env in _envs(entry) if env]
+        if not declared:
             continue
         task = entry.kind == "task"
         own = always_set(siblings=task and knows_siblings(entry.spec))
         own |= _of_mounts(mounts[entry.name]) if task else frozenset()
-        written = entry.data["env"]
-        for i, (name, _) in enumerate(entry.spec.env):
-            if name in own:
+        for path, env in declared:
+            written: Any = entry.data
+            for step in path:
+                written = written[step]
+            for i, name in enumerate(name for name, _ in env):
+                if name not in own:
+                    continue
                 at = name if isinstance(written, Mapping) else i
                 findings.add(
                     "replaced-variable",
                     f"`env` sets `{name}`, which fleetform sets for each rank: the rank gets "
                     "fleetform's value",
                     "give the variable another name, or remove it",
-                    span=shown_span(entry.document, ("env", at), key=True),
+                    span=shown_span(entry.document, (*path, at), key=True),
                     address=entry.address,
                     severity=Severity.WARNING,
                 )
+
+
+def _envs(entry: Declaration) -> Iterator[tuple[Path, Env]]:
+    """Each `env` of a fleet or task, with its path: a fleet's hosts may have their own."""
+    yield ("env",), entry.spec.env
+    config = entry.spec.ssh_config if entry.kind == "fleet" else None
+    for i, host in enumerate(config.hosts if config else ()):
+        yield ("ssh_config", "hosts", i, "env"), host.env
 
 
 def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], findings: Findings) -> None:

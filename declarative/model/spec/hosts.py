@@ -13,6 +13,7 @@ from declarative.model.record import dataclass
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.spec.text import Env
 from declarative.model.spec.values import Blocks, Resources, Topology
 
 
@@ -228,6 +229,13 @@ class HostFields:
     topology: Annotated[
         Topology, Doc("What it shares with other hosts: `{rack: r1}`, for `same` and `spread` of tasks.")
     ] = Topology()
+    env: Annotated[
+        Env,
+        Doc(
+            "Environment of the ranks on this host: `{NCCL_SOCKET_IFNAME: eth1}`; wins over the fleet's, and "
+            "the task's over both; a change holds for ranks that start from then on."
+        ),
+    ] = Env()
 
     def __post_init__(self) -> None:
         _login(self.hostname, self.user)
