@@ -214,6 +214,11 @@ class Link:
         trust = Trust.of(self._host, await self._options(self._settings()))
         return trust.by_name()
 
+    async def user(self) -> str:
+        """The user who is logged in, who may be one of `~/.ssh/config`."""
+        connection = await self.connection()
+        return str(connection.get_extra_info("username"))
+
     def _settings(self) -> dict[str, Any]:
         host = self._host
         given = {

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from declarative.provider import Fence, Source, reads_only
+from declarative.provider import Fence, Source, TransientError, reads_only
+from providers.ssh.shells import ASKED, MARK, SECONDS, no_shell
 from providers.transport import ConnectionLost, Finished
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ CLOSING = 3.0
 NOT_FOUND = (2, 127)
 """Exit codes of a shell for a script that is not there."""
 
+_SHELL = "shell"
+"""Known of a connection: commands of its user are run by a shell."""
 _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 _PLAIN = re.compile(r"[ -~]*", re.ASCII)
 _MEANT = frozenset("'!\\")
@@ -119,11 +122,25 @@ class SshTransport:
         done = background.call(link.run(command_line(argv), stdin, timeout, self.fence))
         if done.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: the next call checks
+        if MARK in done.stdout:
+            link.known[_SHELL] = True
+        elif _SHELL not in link.known:
+            self._check_shell(link)
         return done
 
     def known_keys(self) -> tuple[str, ...]:
         """The host's keys in the files of known hosts. It sends nothing."""
         return background.call(background.link(self.host).known_keys())
+
+    def _check_shell(self, link: Link) -> None:
+        """`PermanentError` if the login user gets no shell; asked at most once for each connection."""
+        try:
+            answer = background.call(link.run(command_line(ASKED), b"", SECONDS))
+        except (ConnectionLost, TransientError):
+            return  # the answer that is there may be one
+        if MARK not in answer.stdout:
+            raise no_shell(self.host, background.call(link.user()), answer)
+        link.known[_SHELL] = True
 
     def learnt(self, key: str, value: object) -> None:
         """Remember a value that another call found out: `once` finds it."""

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.ssh import probe, scripts
 from providers.ssh.host import Host, host_of
+from providers.ssh.probe import Declared
 from providers.ssh.transport import SshTransport, background
 from providers.transport import ConnectionLost
-from tests.hosts.machines import Machines, run, until
+from tests.hosts.machines import Machine, Machines, run, until
 from tests.hosts.nodes import QUICK, fields, transport, way
 
 ODD = [" b", "it's", '"', "$HOME `id`", "two\nlines\n", "\\", "\\'", "é\t*", "", "-n", "!x", "~", "%d;"]
@@ -48,6 +51,63 @@ def test_words_and_input_arrive_as_they_are(machines, shell):
     assert done.stdout.decode() == "".join(f"{word}|" for word in ODD)
     sent = bytes(range(256)) * 2000
     assert host.run(["cat"], sent).stdout == sent
+
+
+@contextmanager
+def answered_by(machine: Machine, what: str):
+    """The user `worker`, whose logins are answered by another shell, or by a forced command."""
+    keys, before = (
+        "/home/worker/.ssh/authorized_keys",
+        "sed -i 's|^\\(worker:.*:\\)[^:]*$|\\1{}|' /etc/passwd",
+    )
+    machine.sh(f"cp {keys} /tmp/keys")
+    try:
+        if what.startswith("/"):
+            machine.sh(before.format(what))
+        else:
+            machine.sh(f"sed -i 's|^|command=\"{what}\" |' {keys}")
+        background.close()  # a connection has the shell with which it began
+        yield
+    finally:
+        machine.sh(before.format("/bin/sh"))
+        machine.sh(f"cp /tmp/keys {keys}")
+        background.close()
+
+
+NO_SHELLS = [
+    ("/usr/sbin/nologin", "`nologin`"),
+    ("/bin/false", "`/bin/false`"),
+    ("/usr/bin/git-shell", "`git-shell`"),
+    ("/bin/rbash", "`rbash`"),
+    ("echo only backups here", "only backups here"),
+    ("exit 0", "`/bin/false`"),
+    ("echo menu; exit 200", "forced command"),
+]
+
+
+@pytest.mark.parametrize(("what", "named"), NO_SHELLS)
+def test_a_user_without_a_shell_is_named_with_what_answers(machines, what, named):
+    """And with what to write; a look at the host says the same."""
+    machine = machines[1]
+    with answered_by(machine, what):
+        with refused(PermanentKind.AUTH, "the user worker may log in to") as caught:
+            scripts.inline(transport(machines, 1, user="worker"), "probe.sh")
+        error = caught.value
+        assert machine.address in error.summary
+        assert named in error.summary
+        assert all(word in error.hint for word in ("`user:`", "`chsh -s /bin/sh worker`", "`identity_file:`"))
+        seen = probe.look(transport(machines, 1, user="worker"), None, Declared()).readiness
+        assert seen.state is NodeState.NOT_READY
+        assert named in seen.reason
+        assert "chsh" in seen.reason
+
+
+def test_a_shell_is_asked_for_once_for_each_connection(machines):
+    host = transport(machines)
+    background.close()
+    for _ in range(3):
+        host.run(["true"])
+    assert background.link(host.host).known == {"shell": True}
 
 
 def test_the_answer_is_whole(machines):
