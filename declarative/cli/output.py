@@ -16,11 +16,12 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 INTERRUPTED = 130
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
@@ -42,7 +43,8 @@ def stopping(text: str, event: threading.Event | None = None) -> Iterator[thread
             # Nothing may run any more, not even exit handlers that wait for threads.
             os._exit(INTERRUPTED)
         event.set()
-        _say(f"\n{text}\n")
+        stamp = sys.stderr.stamp() if isinstance(sys.stderr, TimedLines) else ""
+        _say(f"\n{stamp}{text}\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -136,6 +138,47 @@ class PipeSafeStream:
         """Flush, unless the pipe is broken."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
+
+
+class TimedLines:
+    """A stream whose lines begin with the time, in UTC. All else is that of the stream itself."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream, self._clock = stream, clock
+        self._lock = threading.Lock()
+        self._begun = False
+        """Whether a line was begun and not ended."""
+
+    def stamp(self) -> str:
+        """What a line begins with now."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(self._clock()))
+
+    def write(self, text: str) -> int:
+        """Write it, with the time before each line that is not empty."""
+        stamp, out = self.stamp(), []
+        with self._lock:
+            for line in text.splitlines(keepends=True):
+                out += [line] if self._begun or not line.strip() else [stamp, line]
+                self._begun = not line.endswith("\n")
+            self._stream.write("".join(out))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def timed_lines(clock: Callable[[], float]) -> Iterator[None]:
+    """Let the lines on stdout and stderr begin with the time, unless a terminal shows them."""
+    before = sys.stdout, sys.stderr
+    if not sys.stdout.isatty():
+        sys.stdout = cast("TextIO", TimedLines(sys.stdout, clock))
+    if not sys.stderr.isatty():
+        sys.stderr = cast("TextIO", TimedLines(sys.stderr, clock))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def emit(data: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from declarative.cli.errors import Failed, failed
 from declarative.cli.events import notifying
 from declarative.cli.options import apply_options, examples, json_option
-from declarative.cli.output import STOPPING, emit, emit_text, stopping
+from declarative.cli.output import STOPPING, emit, emit_text, stopping, timed_lines
 from declarative.cli.session import Session, project_command
 from declarative.cli.status import Listen, listen_options, listening
 
@@ -57,6 +58,8 @@ def reconcile_command(
 
     With --listen it is seen over HTTP as with `fleetform serve`, and /readyz says whether rounds go on.
 
+    Each line of its log begins with the time, in UTC, unless a terminal shows it or with --json.
+
     Runs until SIGTERM or Ctrl-C, ends what it has started, and exits 0. With --once it exits as
     `apply --allow-unplaced` does.
     """
@@ -68,7 +71,8 @@ def reconcile_command(
     stop = Stop()
     rounds = Rounds(session, options, stop, _follow(session, url, branch, within), once=once)
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
-    with stopping(STOPPING, stop), at_it as page, notifying(session) as webhooks:
+    log: AbstractContextManager[None] = nullcontext() if options["as_json"] else timed_lines(session.clock)
+    with log, stopping(STOPPING, stop), at_it as page, notifying(session) as webhooks:
         loop = Loop(rounds.step, (page, webhooks), clock=session.clock, wait=stop.wait)
         try:
             with Renewal(rounds.keep_lease, RENEWED_EVERY):
