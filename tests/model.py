@@ -405,6 +405,8 @@ class World:
             "volume": {"size", "tags", "prevent_destroy", "protected", "auto_cleanup_duration", "host"},
             "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
+        if kind == "rank" and before.get("placement") == "any":
+            free["rank"].add("nodes")
         must(off <= free.get(kind, set()), f"{off} cannot be changed in place")
         must(set(action.because) == off, f"because says {action.because}, {off} differ")
         if kind == "volume":

@@ -15,7 +15,7 @@ import pytest
 from declarative.apply.execute import TOLD
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Task, Volume
-from tests.changing import times_at_work
+from tests.changing import resized_at_work, times_at_work
 from tests.cli import fleet, hold, lines, task, until, volume
 
 HERE, HOSTS, SLURM = "test_in_place.py", "hosts/test_in_place.py", "slurm/test_in_place.py"
@@ -268,3 +268,8 @@ def test_ranks_that_are_placed_anew_go_where_the_new_rule_says(project, before, 
     where = fleet(nodes="0..3", backends=["lab"], regions=["east"], availability_zones=zoned)
     assert len(placed(before)) == zones
     assert placed(after, "--replace", "task/job") == {*zoned}
+
+
+@pytest.mark.slow
+def test_ranks_come_and_go_and_the_others_run_on(project):
+    resized_at_work(project, lambda job: project.declare(fleet(nodes=3), job))

@@ -252,7 +252,7 @@ def test_a_hint_beside_a_running_task_that_cannot_grow_is_true():
     """Once the fleet may be larger the gang takes the new node: what it lacks comes first."""
     gang, other = {"name": "gang", "placement": "any", "priority": 10}, {"name": "other"}
     world = bring(World(), [{"name": "aa", "nodes": "0..1"}], [gang], **CPUS)
-    tasks = [{**gang, "nodes": 2}, other]
+    tasks = [{**gang, "nodes": 2, "env": {"A": "1"}}, other]  # more ranks alone would join the one that runs
     found = look(world, [{"name": "aa", "nodes": "0..1"}], tasks, **CPUS)
     changes = {r["task"]: r["changes"] for r in found["unplaced"]}
     assert changes == {"gang": ["with `nodes: 0..3` of fleet/aa"], "other": None}

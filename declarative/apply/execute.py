@@ -15,7 +15,7 @@ from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import grace_of, launch_of, terms_of
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
-from declarative.model.inputs import RankInputs, ReservationInputs, data_of
+from declarative.model.inputs import RankInputs, ReservationInputs, data_of, knows_siblings
 from declarative.model.state import (
     ALONE,
     ENDED_ATTEMPT,
@@ -292,16 +292,28 @@ def _places(inputs: RankInputs) -> list[Address]:
     return [Address("reservation", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
 
 
+def _siblings(inputs: RankInputs) -> list[Address]:
+    """The ranks that one may join; none of those that know each other."""
+    if knows_siblings(inputs):
+        return []
+    return [Address("rank", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
+
+
+def _joins(inputs: RankInputs, state: State) -> bool:
+    """Whether a rank comes to others that run, since its task got more `nodes`: it waits for nobody."""
+    return any(r.rank.nodes != inputs.nodes for r in state.of("rank") if r.rank.task == inputs.task)
+
+
 def _start(action: Action, tools: Tools) -> None:
     asked = action.typed
     assert isinstance(asked, RankInputs)
-    state = tools.writer.part((*action.holds, *_places(asked)))
+    state = tools.writer.part((*action.holds, *_places(asked), *_siblings(asked)))
     node = _node_for(action, asked, state, tools)
     intent = tools.writer.begin("create", action.address, node.backend, data_of(asked), action.holds)
     record = started_rank(intent, node)
     provider = tools.backends.get(node.backend)
     try:
-        gate = GATE_SECONDS if provider.gates and is_gang(asked) else None
+        gate = GATE_SECONDS if provider.gates and is_gang(asked) and not _joins(asked, state) else None
         launch = launch_of(
             state,
             record,

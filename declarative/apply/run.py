@@ -178,8 +178,13 @@ def _delete(
     )
 
 
+NODES = "nodes"
+"""The field of a task whose change starts and stops ranks while others run."""
+
+
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:
-    """Stop gangs with a rank that could not start: a task never runs with fewer ranks than declared.
+    """Stop gangs with a rank that could not start: a task never runs with fewer ranks than declared. One that
+    only was to get more ranks goes on with those that it has.
 
     After an interruption they run on, and the next apply starts the missing ranks.
     """
@@ -187,7 +192,12 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
     outcome = {r.id: r for r in results}
     state = tools.writer.state()
     gangs = state.gangs()
+    resized = {
+        a.task for a in actions if a.op is Op.UPDATE and a.address.kind == "rank" and NODES in a.because
+    }
     for task, starts in starts_of(actions).items():
+        if task in resized:
+            continue
         ends = (outcome[action.id] for action in starts)
         broken = next((end for end in ends if end.outcome is Outcome.FAILED), None)
         if broken is not None:

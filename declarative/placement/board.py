@@ -20,6 +20,7 @@ from declarative.model.state import natural
 from declarative.model.status import BOOTING
 from declarative.placement.filters import (
     asks_little,
+    beside_reason,
     blocks_of_makes,
     blocks_wanted,
     fleet_reason,
@@ -99,6 +100,9 @@ class Board:
             for i, (kind, offer) in enumerate(self._priced(offers))
         ]
         self._index_kinds()
+        names = frozenset().union(*(kind.beside for kind in self.kinds))
+        self.beside = {name: [kind for kind in self.kinds if name in kind.beside] for name in names}
+        """Task that gets more ranks → the kinds of the nodes where others of it stay."""
         self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
         self._near: dict[str, list[set[int]]] = {}
         self._by_fleet: dict[str, list[Option]] = {}
@@ -248,6 +252,7 @@ class Board:
             task.image is None,
             (task.same, task.spread) if task.nodes > 1 else None,
             task.name if task.name in self._avoiding else None,
+            (task.name, task.spread, task.instances) if task.name in self.beside else None,
         )
         size = (task.resources, task.whole_nodes)
         apart = self._apart(task)
@@ -293,7 +298,9 @@ class Board:
         rule = self.fleets.get(kind.fleet)
         if rule is None or fleet_reason(task, rule.fleet):
             return False
-        return not topology_reason(task, rule.fleet, kind) and not place_reason(task, kind)
+        if topology_reason(task, rule.fleet, kind) or place_reason(task, kind):
+            return False
+        return not beside_reason(task, kind, self.beside.get(task.name, ()))
 
     def domains(self, request: Request) -> list[Domain]:
         """What the ranks of a task may have in common."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from declarative.model.blocks import Shortfall, fewest, makers_named, misfits, share
+from declarative.model.blocks import Shortfall, fewest, maker_of, makers_named, misfits, share
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
 from declarative.model.status import ANY_RUNTIME, BOOTING, HARD, RUNTIMES, NodeState
@@ -64,6 +64,33 @@ def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Mismatch | None:
         if kind.at(level) is None:
             return Mismatch("topology", f"it names no `{level}` in its `topology`")
     return None
+
+
+def beside_reason(task: Task, kind: Kind, beside: Iterable[Kind]) -> Mismatch | None:
+    """Whether a rank may be there that joins ranks of its task, which stay on nodes of these kinds."""
+    level = task.spread
+    near = (other for other in beside if (other.backend, other.region) == (kind.backend, kind.region))
+    if level == "node":
+        if task.name in kind.beside:
+            return kept_apart(level)
+    elif level is not None:
+        if kind.at(level) is None:
+            return Mismatch("topology", f"it names no `{level}` in its `topology`")
+        if any(other.at(level) == kind.at(level) for other in near):
+            return kept_apart(level)
+    if not _names_one_vendor(task) or task.instances:  # who pins nodes has seen what they are
+        return None
+    own, theirs = maker_of(kind.shape), {maker_of(other.shape) for other in beside} - {None}
+    if own is None or not theirs or own in theirs:
+        return None
+    return Mismatch(
+        "gpu-vendor", f"its GPUs are of {own}, those of the other ranks of {min(map(str, theirs))}"
+    )
+
+
+def kept_apart(level: str | None) -> Mismatch:
+    """Why a rank cannot be where another one of its task is."""
+    return Mismatch("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
 
 
 def place_reason(task: Task, kind: Kind) -> Mismatch | None:
@@ -133,8 +160,12 @@ def ready_reason(node: Node) -> Mismatch | None:
 
 def one_vendor(task: Task) -> bool:
     """Whether the GPUs of all ranks have to be of one vendor: unless `gpu` names models of several."""
+    return task.nodes > 1 and _names_one_vendor(task)
+
+
+def _names_one_vendor(task: Task) -> bool:
     gpu = task.resources.gpu
-    return task.nodes > 1 and gpu is not None and gpu.count.max != 0 and len(makers_named(gpu.names)) < 2
+    return gpu is not None and gpu.count.max != 0 and len(makers_named(gpu.names)) < 2
 
 
 def shape_reason(task: Task, kind: Kind) -> Mismatch | None:

@@ -54,7 +54,7 @@ def finish(ledger: Ledger) -> Finished:
 
 def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tuple[int, Job, int]]) -> None:
     """The blocks of one node: those that have theirs already first, then the large, then by name."""
-    number, node = at
+    index, node = at
     held = dict(node.held)
     if len(seats) > 1:
         seats.sort(key=lambda s: (s[1].index, s[2]))
@@ -66,14 +66,15 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
         name = str(job.task.name)
         blocks = prior.get((job.index, rank)) or stretch(idle, need, node.total)
         assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
-        held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, rank)}"))
+        number = job.ask.number(rank)
+        held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, number)}"))
         volumes = ledger.volumes.get((job.index, rank), {})
-        out.choices.append(Choice(task=name, rank=rank, node=node.name, blocks=blocks, volumes=volumes))
+        out.choices.append(Choice(task=name, rank=number, node=node.name, blocks=blocks, volumes=volumes))
         if node.zone:
             known = ledger.board.volumes
             fresh = (v for v in volumes.values() if known[v].fresh and not known[v].zone)
             out.zones.update(dict.fromkeys(fresh, node.zone))
-    out.held[number] = held
+    out.held[index] = held
 
 
 def _kept_blocks(node: Node, seats: list[tuple[int, Job, int]]) -> dict[tuple[int, int], tuple[int, ...]]:

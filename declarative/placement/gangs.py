@@ -371,7 +371,7 @@ def seat_partly(ledger: Ledger, job: Job, found: Try) -> dict[int, dict[int, str
     nodes = carry_out(ledger, choice, job.ranks - choice.short)
     for rank, node in enumerate(sorted(nodes)):
         held = out.setdefault(node, {})
-        holder = f"rank/{rank_name(str(job.task.name), rank)}"
+        holder = f"rank/{rank_name(str(job.task.name), job.ask.number(rank))}"
         for _ in range(job.request.fit[ledger.kind_of[node]]):
             held[-len(held) - 1] = holder
     return out

@@ -17,6 +17,7 @@ from declarative.placement.board import Board
 from declarative.placement.cover import Try
 from declarative.placement.filters import (
     Mismatch,
+    beside_reason,
     blocks_wanted,
     fleet_reason,
     place_reason,
@@ -211,9 +212,10 @@ class Refusals:
         self.ledger.undo()
         fits, other = Verdict.FITS, Verdict.NOT_TRIED
         verdicts = [
-            RankVerdict(rank=r, verdict=fits if r in found.nodes else other) for r in range(job.ranks)
+            RankVerdict(rank=job.ask.number(r), verdict=fits if r in found.nodes else other)
+            for r in range(job.ranks)
         ]
-        verdicts[failed] = RankVerdict(rank=failed, verdict=Verdict.CAUSE, rejections=tally.rejections)
+        verdicts[failed] = replace(verdicts[failed], verdict=Verdict.CAUSE, rejections=tally.rejections)
         fleets = len(self.board.fleets)
         return Refusal(
             task=str(job.task.name),
@@ -283,6 +285,7 @@ class Refusals:
             else:
                 reason = fleet_reason(job.task, rule.fleet) or topology_reason(job.task, rule.fleet, found)
                 reason = reason or place_reason(job.task, found)
+                reason = reason or beside_reason(job.task, found, self.board.beside.get(job.task.name, ()))
             self._by_place[where] = reason
         reason = self._by_place[where]
         if reason:

@@ -15,6 +15,7 @@ from declarative.placement.filters import (
     Mismatch,
     block_reason,
     fleet_reason,
+    kept_apart,
     ready_reason,
 )
 from declarative.placement.requests import Job, is_spread
@@ -242,8 +243,7 @@ class Tally:
 
     def _beside(self) -> Mismatch:
         """Why a rank that is kept apart cannot have what would hold it."""
-        level = self.job.task.spread
-        return Mismatch("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
+        return kept_apart(self.job.task.spread)
 
     def _no_room(self, option: Option) -> Mismatch | None:
         """Whether the fleet's maximum or the offer's limit is reached."""
@@ -302,7 +302,7 @@ class Tally:
         if place not in self._mounted:
             name = str(self.job.task.name)
             siblings = {
-                volume: f"rank/{rank_name(name, rank)}"
+                volume: f"rank/{rank_name(name, self.job.ask.number(rank))}"
                 for rank, volumes in self.found.volumes.items()
                 for volume in volumes.values()
                 if rank != self.rank

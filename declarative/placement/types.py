@@ -46,6 +46,8 @@ class Node:
     """Level → where it stands there, as its host declares."""
     avoided_by: frozenset[str] = frozenset()
     """The tasks that do not go there, since they failed there."""
+    beside: frozenset[str] = frozenset()
+    """The tasks that get more ranks, and of which one stays there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,14 @@ class Ask:
     prior: Mapping[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     reuse: bool = False
     """Launch nothing for it, whatever its `creation_policy`."""
+    numbers: tuple[int, ...] = ()
+    """The numbers of its ranks, if the task gets more of them: `want` has only those."""
+    stay: int = 0
+    """How many ranks it has beside them."""
+
+    def number(self, rank: int) -> int:
+        """The number of a rank in its task."""
+        return self.numbers[rank] if self.numbers else rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +249,8 @@ class Kind:
     """See `Node.topology`."""
     avoided_by: frozenset[str] = frozenset()
     """See `Node.avoided_by`."""
+    beside: frozenset[str] = frozenset()
+    """See `Node.beside`."""
 
     def at(self, level: str) -> str | None:
         """Where it stands at a level of topology: "" where all of a region are alike, None if unknown."""
@@ -294,6 +306,7 @@ def of_node(node: Node) -> tuple[Any, ...]:
         node.most,
         node.topology,
         node.avoided_by,
+        node.beside,
     )
 
 
@@ -312,6 +325,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         offer.can,
         fleet.max_price if offer.bids and offer.price is None else None,
         offer.host.topology if offer.host else (),
+        frozenset(),
         frozenset(),
     )
 
@@ -340,6 +354,7 @@ def by_name(kind: Kind) -> tuple[object, ...]:
         -1.0 if kind.most is None else kind.most,
         kind.topology,
         sorted(kind.avoided_by),
+        sorted(kind.beside),
     )
 
 

@@ -381,4 +381,5 @@ def _way(last: Node, came: Mapping[Node, Node | None]) -> list[Node]:
 def hold(ledger: Ledger, job: Job, rank: int, volumes: Mapping[str, str]) -> None:
     """Let a rank have volumes, by the paths where it mounts them."""
     ledger.volumes[job.index, rank] = volumes
-    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{rank_name(str(job.task.name), rank)}"))
+    name = rank_name(str(job.task.name), job.ask.number(rank))
+    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{name}"))

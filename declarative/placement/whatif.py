@@ -347,9 +347,10 @@ def _asked(job: Job, task: Task | None = None, **more: Any) -> Ask:
 
 def _fewer(job: Job, count: int) -> Change:
     """The task on fewer nodes."""
-    ask = _asked(job, replace(job.task, nodes=count), mounts=job.ask.want.mounts[:count])
+    mounts, numbers = job.ask.want.mounts[:count], job.ask.numbers[:count]
+    ask = _asked(job, replace(job.task, nodes=count), mounts=mounts, numbers=numbers)
     milder = (lambda: _fewer(job, count + 1)) if count + 1 < job.ranks else None
-    return Change(f"with `nodes: {count}` of the task", ask, milder)
+    return Change(f"with `nodes: {count + job.ask.stay}` of the task", ask, milder)
 
 
 def _with(task: Task, field: str, values: tuple[str, ...]) -> Task:

@@ -158,8 +158,11 @@ def _task_actions(
             places = {c.rank: (c.volumes, c.node) for c in choices}
             _starts(steps, decision, places, set(decision.have), nodes)
         return
+    if decision.course is Course.RESIZED:
+        _resize(steps, decision, {c.rank: (c.volumes, c.node) for c in choices}, nodes)
     for rank, record in decision.have.items():
-        _in_place(steps, decision, rank, record, limits, now)
+        if not decision.leaves(record.address.name):
+            _in_place(steps, decision, rank, record, limits, now)
     if decision.course is Course.COMPLETED:
         volumes = attached(steps.state)
         held: dict[int, tuple[Mapping[str, str], str]] = {}
@@ -178,6 +181,30 @@ def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
             steps.delete(record, decision.reason, decision.because)
         elif decision.incomplete and not steps.state.has_ended(record.address.name):
             steps.delete(record, Reason.INCOMPLETE)
+
+
+def _resize(
+    steps: Steps,
+    decision: TaskDecision,
+    places: Mapping[int, tuple[Mapping[str, str], str]],
+    nodes: Mapping[str, Node],
+) -> None:
+    """Start the ranks that are missing, and stop those above the task's `nodes`.
+
+    An apply may be cut short. So the ranks that stay record the new number once all others were started, but
+    before others are stopped: a rank that seems to be missing would be waited for, and then all be stopped.
+    """
+    if places:
+        _starts(steps, decision, places, set(), nodes)
+    gone = [r for r in decision.have.values() if decision.leaves(r.address.name)]
+    updates = [f"update:{r.address}" for r in decision.have.values() if r not in gone]
+    for update in updates:
+        steps.after(update, (f"create:rank/{rank_name(decision.name, rank)}" for rank in places))
+    for record in gone:
+        runs = not steps.state.has_ended(record.address.name)
+        steps.delete(record, Reason.SURPLUS, decision.because, ends=runs)
+        if not places:  # a rank that is started may need the place of one that goes
+            steps.after(f"delete:{record.address}", updates)
 
 
 def _in_place(
@@ -202,6 +229,8 @@ def _in_place(
         failed_on=before.failed_on,
     )
     restart, in_place = changed_fields(before, after)
+    if decision.course is Course.RESIZED:  # only `nodes` differs that is not changed in place elsewhere
+        restart, in_place = (), tuple(sorted((*restart, *in_place)))
     if ALONE in record.outputs and not steps.state.has_ended(record.address.name):
         node = steps.state.node_of_rank(record.address.name)
         if node and (alone_seconds(node.node, before, limits) or 0) != record.outputs[ALONE]:
@@ -296,10 +325,11 @@ def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -
     """Reserve the blocks and attach the volumes of one rank. Unchanged ones are kept."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
+    reason = Reason.NEW if decision.course is Course.RESIZED else decision.reason
     reservation = Action(
         op=Op.CREATE,
         address=Address("reservation", name),
-        reason=decision.reason,
+        reason=reason,
         after=ReservationInputs(
             task=choice.task,
             rank=choice.rank,
@@ -319,7 +349,7 @@ def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -
         attachment = Action(
             op=Op.CREATE,
             address=Address("attachment", f"{name}.{volume}"),
-            reason=decision.reason,
+            reason=reason,
             after=inputs,
             holds=(Address("volume", volume), node, reservation.address),
             backend=site.backend,
@@ -364,6 +394,8 @@ def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
             elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
                 steps.delete(record, reason, decision.because)
+            elif (rank := rank_of(record)) and decision.leaves(rank):
+                steps.delete(record, Reason.SURPLUS, ("nodes",))
 
 
 def _is_early(rank: RankInputs, now: float) -> bool:

@@ -176,7 +176,7 @@ def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> tu
     fleets, freed = _with_cascades(asked, decisions, volumes, pinned, spared)
     twice = _twice(state, decisions)
     barred = {*twice, *asked.aside}
-    runs = [f for f in decisions.values() if f.course is Course.RUN and f.name not in barred]
+    runs = [f for f in decisions.values() if _asks(f) and f.name not in barred]
     board, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
     # A larger fleet may be what they wait for, and then they take what is shared.
     outcome = placed.outcome(asked.about, shared=not stuck)
@@ -190,6 +190,11 @@ def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> tu
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
     )
     return found, placed
+
+
+def _asks(decision: TaskDecision) -> bool:
+    """Whether a task asks for places: for all of its ranks, or for those that join the others."""
+    return decision.course is Course.RUN or (decision.course is Course.RESIZED and bool(decision.missing))
 
 
 def _with_cascades(
@@ -258,6 +263,7 @@ def _placed_once(
     """
     while True:
         nodes = [avoided_by(decision.planned, avoiding) for decision in fleets.staying()]
+        nodes = _beside(asked.state, nodes, runs)
         asks = [_ask(asked, decision, avoiding.get(decision.name, ())) for decision in runs]
         board = Board(asks, nodes, fleets.rules(), volumes)
         placed = Placed(board, asked.effort)
@@ -276,6 +282,17 @@ def avoided_by(node: Node, avoiding: Mapping[str, Collection[str]]) -> Node:
     return replace(node, avoided_by=tasks) if tasks else node
 
 
+def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -> list[Node]:
+    """The nodes, with the tasks that get more ranks and of which one stays there, if that matters."""
+    there: dict[str, set[str]] = {}
+    for decision in runs:
+        spec = decision.want.spec
+        if decision.course is Course.RESIZED and (spec.spread or spec.resources.gpu):
+            for node, _ in _prior(state, decision).values():
+                there.setdefault(node, set()).add(decision.name)
+    return [replace(n, beside=frozenset(there[n.name])) if n.name in there else n for n in nodes]
+
+
 def _may_queue(
     asked: Question, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> dict[str, Ask]:
@@ -290,7 +307,18 @@ def _ask(asked: Question, decision: TaskDecision, avoiding: Collection[str]) -> 
     """
     want = by_name(decision.want, asked.desired, asked.state)
     suspect = bool(avoiding) and len(decision.avoids) > want.spec.nodes
-    return Ask(want=want, prior=_prior(asked.state, decision), reuse=asked.reuse or suspect)
+    prior, reuse = _prior(asked.state, decision), asked.reuse or suspect
+    if decision.course is not Course.RESIZED:
+        return Ask(want=want, prior=prior, reuse=reuse)
+    new = decision.missing
+    mounts = tuple(want.mounts[rank] for rank in new) if want.mounts else ()
+    return Ask(
+        want=replace(want, spec=replace(want.spec, nodes=len(new)), mounts=mounts),
+        prior={i: prior[rank] for i, rank in enumerate(new) if rank in prior},
+        reuse=reuse,
+        numbers=tuple(new),
+        stay=want.spec.nodes - len(new),
+    )
 
 
 def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:
@@ -305,7 +333,7 @@ def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Ref
         found = {r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))}
         if not found or decision.course is Course.KEPT:
             continue
-        if decision.course is Course.COMPLETED or unknown.keys() & ranks.values():
+        if decision.course in (Course.COMPLETED, Course.RESIZED) or unknown.keys() & ranks.values():
             decision.course = Course.KEPT
         out[name] = _refused(name, ranks, found, strays, state)
     return out
@@ -376,9 +404,15 @@ def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
 
 
 def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
-    """The ranks whose blocks and volumes are freed: those of tasks that run anew, or are not declared."""
-    kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
-    return frozenset(r.address.name for r in state.of("reservation") if r.reservation.task not in kept)
+    """The ranks whose blocks and volumes are freed: those of tasks that run anew, or are not declared, and
+    those above the `nodes` of their task.
+    """
+    kept = {f.name: f for f in decisions.values() if f.course is not Course.RUN}
+    return frozenset(
+        r.address.name
+        for r in state.of("reservation")
+        if r.reservation.task not in kept or kept[r.reservation.task].leaves(r.address.name)
+    )
 
 
 def _spare_protected(fleets: Fleets) -> None:

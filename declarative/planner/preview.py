@@ -14,7 +14,7 @@ from declarative.placement.types import Choice, Node, PlacementOutcome, Suggesti
 from declarative.planner.actions import attached
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, node_of
-from declarative.planner.tasks import Course
+from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.types import (
     Cost,
     NodePreview,
@@ -63,7 +63,8 @@ def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reser
         if entry in out:
             continue
         decision = found.tasks.get(held.task)
-        kept = decision is not None and decision.course is not Course.RUN and record.address in state.records
+        goes_on = decision is not None and _keeps(decision, record.address.name)
+        kept = goes_on and record.address in state.records
         out[entry] = held_by(
             before[held.node],
             entry,
@@ -72,6 +73,11 @@ def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reser
             status=ReservationStatus.KEPT if kept else ReservationStatus.RELEASED,
         )
     return tuple(out[entry] for entry in sorted(out, key=lambda entry: (natural(entry[0]), entry[1])))
+
+
+def _keeps(decision: TaskDecision, rank: str) -> bool:
+    """Whether a rank keeps its place."""
+    return decision.course is not Course.RUN and not decision.leaves(rank)
 
 
 def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
@@ -143,10 +149,10 @@ def _holders(state: State, found: Decisions) -> dict[str, dict[int, str]]:
     for choice in found.outcome.choices:
         name = f"rank/{rank_name(choice.task, choice.rank)}"
         holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
-    kept = {f.name for f in found.tasks.values() if f.course is not Course.RUN}
     for record in state.of("reservation"):
         held = record.reservation
-        if held.task in kept:
+        decision = found.tasks.get(held.task)
+        if decision is not None and _keeps(decision, record.address.name):
             name = f"rank/{record.address.name}"
             holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
     for node, strays in state.strays.items():

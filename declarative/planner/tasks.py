@@ -18,7 +18,7 @@ from declarative.model.manifest import changes
 from declarative.model.record import dataclass
 from declarative.model.resource import SUMS, Desired, TaskWant
 from declarative.model.schema import in_place
-from declarative.model.spec import Nodes, RetryEvent, StopCriteria, Task
+from declarative.model.spec import Nodes, Placement, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
     FAILED_ON,
@@ -36,7 +36,17 @@ from declarative.model.state import (
     readiness_of,
     task_state,
 )
-from declarative.model.status import LIMIT_REACHED, NOT_RELEASED, UNUSED, NodeState, RankState, RankStatus
+from declarative.model.status import (
+    LIMIT_REACHED,
+    NOT_RELEASED,
+    PREPARING,
+    UNUSED,
+    WAITING,
+    NodeState,
+    RankState,
+    RankStatus,
+)
+from declarative.planner.inventory import rank_of
 from declarative.planner.types import Reason
 
 
@@ -46,6 +56,8 @@ class Course(StrEnum):
     KEPT = "kept"
     COMPLETED = "completed"
     """Some of its ranks have started, and the others still have their places: only the others are started."""
+    RESIZED = "resized"
+    """Its ranks go on, but for those above its `nodes`; those that are missing are started beside them."""
     RUN = "run"
 
 
@@ -81,6 +93,14 @@ class TaskDecision:
     def missing(self) -> list[int]:
         """The declared ranks that are not recorded."""
         return [rank for rank in range(self.want.spec.nodes) if rank not in self.have]
+
+    def leaves(self, rank: str) -> bool:
+        """Whether what a rank (`train-2`) holds is given back although the task goes on: the rank is above
+        its `nodes`. An apply that was cut short may have left a place without a rank.
+        """
+        number = int(rank.rpartition("-")[2])
+        above = self.course is not Course.RUN and number >= self.want.spec.nodes
+        return above and (self.course is Course.RESIZED or number not in self.have)
 
     def rank_inputs(self, rank: int) -> RankInputs:
         """The inputs to record for a rank that this plan starts."""
@@ -156,6 +176,11 @@ def judge(
         decision.reason = Reason.REQUESTED
     elif changed and not decision.files:
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
+        if changed == {"nodes"} and _may_resize(want, have, state):
+            decision.course, decision.incomplete = Course.RESIZED, False
+            decision.series = series(have.values())
+            decision.failed_on = _failed_before(have.values())
+            decision.avoids = avoided(decision.failed_on, state)
     elif is_stopped(have.values()):
         decision.course = Course.KEPT
     elif not decision.missing and _never_began(have.values(), state):
@@ -170,6 +195,22 @@ def judge(
     else:
         _retry_or_keep(decision, state, now)
     return decision
+
+
+def _may_resize(want: TaskWant, have: Mapping[int, Record], state: State) -> bool:
+    """Whether ranks may come and go while the others run: these do not know each other, and have begun.
+
+    The ranks that stay record the new number last. So if an apply was cut short, the least number that is
+    recorded is the one of which all ranks are there.
+    """
+    if want.spec.placement is not Placement.ANY or is_stopped(have.values()):
+        return False
+    names = [r.address.name for r in have.values()]
+    least = min(want.spec.nodes, *(r.rank.nodes for r in have.values()))
+    statuses = [state.ranks.get(name) for name in names]
+    begun = all(s and s.cause not in (PREPARING, WAITING, NOT_RELEASED) for s in statuses)
+    bad = bad_end(have.values(), state) is not None
+    return begun and not bad and have.keys() >= set(range(least)) and not all(map(state.has_ended, names))
 
 
 def _complete(decision: TaskDecision, state: State, now: float) -> None:
@@ -239,7 +280,9 @@ def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: froze
         return
     holds: dict[str, set[Address]] = {}
     for record in (*state.of("reservation"), *state.of("attachment")):
-        holds.setdefault(str(record.task), set()).update(record.needs & replaced)
+        decision, rank = decisions.get(str(record.task)), rank_of(record)
+        if decision is None or rank is None or not decision.leaves(rank):
+            holds.setdefault(str(record.task), set()).update(record.needs & replaced)
     for decision in decisions.values():
         hit = holds.get(decision.name)
         if decision.course is not Course.RUN and hit:

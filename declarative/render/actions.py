@@ -30,6 +30,8 @@ WAITS_ANEW = "when it is made anew"
 """When a node gets a declared value that it was not made with."""
 UNTIL_STARTED = "; running ranks keep the old `env`, ranks that start from now on get the new one"
 """What a change of a host's `env` does not reach."""
+RESIZED = "; it is not started anew: its variables keep the number of ranks at its start"
+"""What is said of a rank that stays when its task gets more or fewer `nodes`."""
 INDENT = " " * 6
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """A number that can be counted: `1` and `01` are different names."""
@@ -117,11 +119,21 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         address = Address("task", str(action.task))
         runs_on = before is not None and action.task in going
         why = "runs on as it is: no place to start it anew" if runs_on else "not started: no place"
+        if runs_on and _only_grows(action):
+            change, why = "update", "runs on as it is: no place for its new ranks"
         entries.append(ActionEntry(address, change, why, made, changed))
     if not entries:
         return []
     shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
     return ["Not done by this plan, since there is no place for it:", "", *shown, ""]
+
+
+def _only_grows(action: Action) -> bool:
+    """Whether a task was to get more ranks, and those that it has were to run on."""
+    before, after = action.before, action.after
+    if not isinstance(before, RankInputs) or not isinstance(after, RankInputs):
+        return False
+    return action.because == ("nodes",) and before.placement == after.placement == "any"
 
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
@@ -252,7 +264,10 @@ def _end(action: Action) -> str:
         before, after = action.before, action.after
         if isinstance(before, NodeInputs) and isinstance(after, NodeInputs):
             return UNTIL_STARTED if before.variables != after.variables else ""
-        return ""
+        resized = (
+            isinstance(before, RankInputs) and isinstance(after, RankInputs) and before.nodes != after.nodes
+        )
+        return RESIZED if resized else ""
     if action.op is Op.DELETE:
         return "; it runs, and is stopped at once"
     return (
@@ -273,7 +288,7 @@ def _cause(action: Action) -> str:
         Reason.REMOVED: _removed(action, theirs, fleet, task),
         Reason.INCOMPLETE: f"{task} was started only in part",
         Reason.RETRY: _retry(action, task),
-        Reason.SURPLUS: f"above the `nodes` of {fleet}",
+        Reason.SURPLUS: f"above the `nodes` of {fleet if action.task is None else task}",
         Reason.SCHEDULE: f"as the `schedule` of {fleet if action.address.kind == 'node' else task} says",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",

@@ -297,7 +297,9 @@ class Reasons:
         if self.decision.course is not Course.RUN:
             if place.rank in self.decision.have:
                 return Why(key="runs", text="it runs there, and what runs is never moved")
-            return Why(key="promised", text="its blocks were reserved before, and it is started there")
+            if self.decision.course is not Course.RESIZED:
+                text = "its blocks were reserved before, and it is started there"
+                return Why(key="promised", text=text)
         if self.record is None:
             return None
         old = self.record.reservation.node

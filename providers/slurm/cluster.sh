@@ -93,10 +93,16 @@ idle_job() { # cancels the job of $d if all its ranks have ended
   file "$d/job"
   [ "$text" ] && [ -s "$dir/jobs/$text/id" ] || return 0
   while read -r node rank; do
-    [ -e "$dir/$node/$node/ranks/$rank/exit" ] || return 0
+    [ -e "$dir/$node/$node/ranks/$rank/exit" ] || [ ! -e "$dir/$node/$node/ranks/$rank" ] || return 0
   done <"$dir/jobs/$text/ranks"
   file "$dir/jobs/$text/id"
   scancel "$text" >/dev/null 2>&1
+}
+siblings() { # JOB: whether a rank of it is there: one may have left the others
+  while read -r node rank; do
+    [ ! -e "$dir/$node/$node/ranks/$rank" ] || return 0
+  done 2>/dev/null <"$dir/jobs/$1/ranks"
+  return 1
 }
 named() { # NAME: sets id to the first job of ours with this name, and cancels the others
   slurm squeue -h -t all -u "$(id -un)" --name="$1" -o %A
@@ -391,9 +397,10 @@ tidy)
     d=$dir/$node/$node
     [ -e "$d/ranks/$rank/exit" ] || continue
     file "$d/ranks/$rank/job"
-    rm -rf "$d/ranks/$rank" "$d/hosts/$rank" "$d/files/use/$rank"
+    mv "$d/ranks/$rank" "$d/.$rank" # at once: the job looks whether it has ended
+    rm -rf "$d/.$rank" "$d/hosts/$rank" "$d/files/use/$rank"
     rm -rf "$d/work/$rank" 2>/dev/null || { chmod -R u+rwx "$d/work/$rank" && rm -rf "$d/work/$rank"; } 2>/dev/null
-    [ -z "$text" ] || rm -rf "$dir/jobs/$text"
+    [ -z "$text" ] || siblings "$text" || rm -rf "$dir/jobs/$text"
   done
   echo FLEETFORM-TIDY
   ;;

@@ -71,8 +71,8 @@ case ${1-} in
       srun --exact --nodes=1 --ntasks=1 --nodelist="$host" --cpus-per-task="$cpus" --mem="$memory" --gres="$gpus" \
         --kill-on-bad-exit=0 --mpi=none --export=ALL --input=none --output=none --error="$2/errors" --open-mode=append \
         sh "$0" @step "$folder" "$rank" ||
-        # A step that never started: its siblings would wait for it.
-        [ -e "$folder/ranks/$rank/exit" ] || scancel "$SLURM_JOB_ID"
+        # A step that never started: its siblings would wait for it. One whose rank is gone was removed after its end.
+        [ -e "$folder/ranks/$rank/exit" ] || [ ! -e "$folder/ranks/$rank" ] || scancel "$SLURM_JOB_ID"
     } &
   done <"$2/ranks"
   for _ in 1 2 3; do wait; done # a signal ends a `wait`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.changing import times_at_work
+from tests.changing import resized_at_work, times_at_work
 from tests.cli import task, until
 from tests.hosts.rack import SSH
 from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
@@ -83,3 +83,7 @@ def test_the_env_of_a_host_reaches_its_ranks_and_a_change_ends_none(project, mac
     assert machines[0].sh("cat /tmp/env").strip() == "card eth0, own task"
     project.apply("--replace", "task/pair")
     until(lambda: machines[0].sh("cat /tmp/env").strip() == "card eth1, own task")
+
+
+def test_ranks_come_and_go_and_the_others_run_on(project):  # noqa: F811
+    resized_at_work(project, lambda job: project.declare(SSH, project.rack(), job))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changing import times_at_work
+from tests.changing import resized_at_work, times_at_work
 from tests.cli import hold, task, until
 from tests.slurm.cluster import Cluster
 from tests.slurm.daemons import Daemons, impediment
@@ -132,3 +132,8 @@ def test_the_next_job_is_asked_for_as_the_fleet_says_now(other, tmp_path):
     # Without its accounting, Slurm knows no quality of service: it was asked for one.
     assert [w for w in asked.read_text().split() if "--qos" in w] == ["--qos=low", "--qos=high"]
     project.clean_up()
+
+
+def test_ranks_come_and_go_and_the_others_run_on(project):
+    """A new rank is a job of its own."""
+    resized_at_work(project, lambda job: project.declare(project.backend(), project.fleet(), job))
