@@ -660,7 +660,7 @@ def started(project, *args, command="serve", env=None):
     """`fleetform serve`, once it listens; the port."""
     process = project.start(command, "--listen", "0", *args, env=env)
     line = process.stderr.readline()
-    found = re.fullmatch(r"listening at http://127\.0\.0\.1:(\d+)/\n", line)
+    found = re.fullmatch(r"(?:\S+Z )?listening at http://127\.0\.0\.1:(\d+)/\n", line)
     assert found, line
     return process, At(int(found[1]))
 

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,12 @@ def test_each_line_has_its_time_however_its_text_comes(pieces):
 
 def test_a_line_that_comes_in_pieces():
     assert written(["node/", "gpu-0: up\n", "\n", "  more\n"]) == f"{STAMP}node/gpu-0: up\n\n{STAMP}  more\n"
+
+
+def test_a_stream_of_text_takes_no_bytes():
+    """Click asks so what a stream is."""
+    with pytest.raises(TypeError):
+        TimedLines(io.StringIO(), lambda: AT).write(b"")  # type: ignore[arg-type]
 
 
 def test_the_stream_is_what_it_was_afterwards(capsys):

@@ -157,7 +157,7 @@ class TimedLines:
         """Write it, with the time before each line that is not empty."""
         stamp, out = self.stamp(), []
         with self._lock:
-            for line in text.splitlines(keepends=True):
+            for line in io.StringIO(text, newline="\n"):  # of bytes, by which click asks, a TypeError
                 out += [line] if self._begun or not line.strip() else [stamp, line]
                 self._begun = not line.endswith("\n")
             self._stream.write("".join(out))
