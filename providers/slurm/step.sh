@@ -62,6 +62,8 @@ case ${1-} in
 @job)
   trap : TERM # the ranks get it, and end first
   owner=${2%/jobs/*}
+  # Those of the command that submitted it: later ones may have come when a rank starts, or is stopped.
+  unset FLEETFORM_EPOCH FLEETFORM_OWNER
   unset SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_GRES SLURM_EXCLUSIVE
   while read -r node rank; do
     folder=$owner/$node/$node
