@@ -597,3 +597,56 @@ def test_several_start_times_all_stay(crons, starts, tmp_path):
     )
     assert [d["schedule"]["cron"] for d in found.values()] == starts
     assert done.stderr == ""
+
+
+# ---------------------------------------------------------------------------------- a project around it
+
+AWS = "type: backend\nname: aws\ndriver: ec2\nregions: [us-east-1]\n"
+FOREIGN = {
+    "skypilot": "name: job\nresources: {infra: aws, cpus: 2}\nrun: x\n",
+    "dstack": "type: fleet\nname: job\nbackends: [aws]\nnodes: 0..1\nretry: true\n",
+}
+
+
+@pytest.mark.parametrize("tool", FOREIGN)
+@pytest.mark.parametrize("file", ["job.yaml", ".dstack.yml", "jobs/job.yaml", "link.yaml"])
+def test_a_file_inside_of_the_project_does_not_hide_its_backends(tool, file, tmp_path):
+    """The project is read without it: read as one of ours, it is an error."""
+    project = tmp_path / "empty"
+    (project / "jobs").mkdir()
+    include = "type: project\ninclude: ['jobs/*.yaml']\n---\n" if "/" in file else ""
+    (project / "backends.yaml").write_text(include + AWS)
+    (project / "jobs" / "target.txt").write_text(FOREIGN[tool])
+    if file == "link.yaml":
+        (project / file).symlink_to("jobs/target.txt")
+    else:
+        (project / file).write_text(FOREIGN[tool])
+    found, done = documents(imported(tool, project / file))
+    assert "backend/aws" not in found
+    assert done.stderr == ""
+
+
+def test_the_errors_of_the_project_are_told_and_not_those_of_the_documents(tmp_path):
+    project = tmp_path / "empty"
+    (project / "broken.yaml").write_text("type: fleet\nname: gpu\n")
+    done = imported("dstack", DSTACK / "task.yaml")
+    assert done.stderr.count("`nodes` is missing") == 1
+    assert "this command goes on without what it declares" in done.stderr
+    assert "imported.yaml" not in done.stderr
+
+
+def test_a_name_that_the_project_has_is_told_at_its_line(tmp_path):
+    project = tmp_path / "empty"
+    (project / "job.yaml").write_text("type: fleet\nname: job\nnodes: 0..1\n")
+    (project / "sky.yaml").write_text("\n" + FOREIGN["skypilot"])
+    done = imported("skypilot", project / "sky.yaml")
+    assert "warning[duplicate-name]" in done.stderr
+    assert "--> sky.yaml:2:" in done.stderr
+
+
+def test_what_is_left_to_do_is_told_at_the_value_that_it_is_about(tmp_path):
+    _, done = of_dstack(
+        tmp_path, "type: task\nname: job\ncommands:\n- x\nfleets:\n- gpu\n- main/rack\nnodes: 2\n"
+    )
+    for line in (6, 7):
+        assert f"--> x.dstack.yml:{line}:3" in done.stderr

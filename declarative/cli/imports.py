@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
-    from declarative.model.diagnostic import Diagnostic
+    from declarative.model.diagnostic import Diagnostic, Span
     from declarative.model.resource import Desired
     from declarative.provider.optional import Look
 
@@ -344,7 +345,8 @@ def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
     from declarative.language.loader.documents import file_name
     from declarative.language.loader.foreign_formats import backends_of, keep_apart, keep_off, text_of
     from declarative.language.loader.skypilot import from_skypilot
-    from declarative.model.resource import EXISTING, LOCAL, Desired
+    from declarative.language.source import read
+    from declarative.model.resource import EXISTING, LOCAL
 
     if not names:
         raise failed("usage", "no FILE is named", f"write `fleetform import {source} FILE`")
@@ -355,44 +357,53 @@ def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
         name = file_name(file.name) or "imported"
         for number, document in enumerate(_documents(file, pyyaml=True)):
             drafts += convert(document, f"{name}-{number}" if number else name)
-    try:
-        desired = session.declared() or Desired()
-    except Failed:  # the project that the documents are for may not be written yet
-        desired = Desired()
+    desired, faults = _project(session, files)
+    if faults:
+        session.say(faults)
+        sys.stderr.write("The project has errors: this command goes on without what it declares.\n")
     launching = [b for b in desired.backends.values() if b.provider not in (LOCAL, *EXISTING)]
     keep_off(drafts, bool(launching))
     keep_apart(drafts)
     drafts = [*(b for b in backends_of(drafts) if b.fields["name"] not in desired.backends), *drafts]
     text = text_of(drafts, f"Converted from {source}: {', '.join(file.name for file in files)}")
-    session.say(_left_to_do(text, drafts, desired))
+    documents = read(text, "imported.yaml")
+    known = {(fault.code, fault.summary, fault.span) for fault in faults}
+    found = _project(session, files, documents)[1]
+    new = [fault for fault in found if (fault.code, fault.summary, fault.span) not in known]
+    session.say(_left_to_do(new, documents, drafts))
     return text
 
 
-def _left_to_do(text: str, drafts: Sequence[Draft], desired: Desired) -> tuple[Diagnostic, ...]:
-    """What `validate` will refuse in the text, as warnings at the files that it came from."""
+def _project(
+    session: Session, without: Sequence[Path], more: Sequence[Document] = ()
+) -> tuple[Desired, tuple[Diagnostic, ...]]:
+    """The project without these files and with more documents, and its errors. It may not be written yet."""
+    from declarative.model.diagnostic import Severity
+    from declarative.model.resource import Desired
+
+    try:
+        return session.load(look="names", without=without, more=more).desired, ()
+    except Failed as error:
+        found = (d for d in error.diagnostics if d.severity is Severity.ERROR and d.code != "no-documents")
+        return Desired(), tuple(found)
+
+
+def _left_to_do(
+    faults: Sequence[Diagnostic], documents: Sequence[Document], drafts: Sequence[Draft]
+) -> tuple[Diagnostic, ...]:
+    """What `validate` will refuse in the documents, as warnings at the files that they came from."""
     from dataclasses import replace
-    from tempfile import TemporaryDirectory
 
-    from declarative.language.loader import load
-    from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
+    from declarative.model.diagnostic import Diagnostic, Severity, in_order
 
-    known = {f"`{name}`" for kind in (desired.backends, desired.fleets, desired.volumes) for name in kind}
+    ours = {f"{d.data.get('type')}/{d.data.get('name')}": d for d in documents}
     origins = {f"{d.kind}/{d.fields.get('name')}": d.document for d in drafts if d.document is not None}
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "imported.yaml").write_text(text, "utf-8")
-        try:
-            load(Path(folder), published=False)
-        except InvalidError as error:
-            found = error.diagnostics
-        else:
-            found = ()
     out: list[Diagnostic] = []
-    for item in found:
-        elsewhere = item.code == "dangling-reference" and any(name in item.summary for name in known)
-        if item.severity is Severity.ERROR and not elsewhere:
-            origin = origins.get(item.address or "")
-            span = origin.span() if origin else None
-            out.append(replace(item, severity=Severity.WARNING, span=span))
+    for fault in faults:
+        origin, span = origins.get(fault.address or ""), None
+        if origin is not None:
+            span = origin.span(_path_of(ours[str(fault.address)], fault.span))
+        out.append(replace(fault, severity=Severity.WARNING, span=span))
     for draft in drafts:
         if draft.refused and draft.document is not None:
             summary = f"a {draft.kind} was not converted: {draft.refused}"
@@ -404,6 +415,21 @@ def _left_to_do(text: str, drafts: Sequence[Draft], desired: Desired) -> tuple[D
                 )
             )
     return in_order(out)
+
+
+def _path_of(document: Document, span: Span | None) -> tuple[str | int, ...]:
+    """The path of what stands there in the document; empty if there is nothing."""
+
+    def below(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+        if span in (document.span(path), document.span(path, key=True)):
+            yield path
+        steps = (
+            data.items() if isinstance(data, Mapping) else enumerate(data if isinstance(data, list) else ())
+        )
+        for step, value in steps:
+            yield from below(value, (*path, step))
+
+    return next((path for key, value in document.data.items() for path in below(value, (key,))), ())
 
 
 def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:

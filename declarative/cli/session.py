@@ -112,14 +112,15 @@ class Session:
 
         self._declared = at(self.written, self.clock()) if self.written else None
 
-    def load(self, *, look: Look = "none", published: bool = False) -> Loaded:
+    def load(self, *, look: Look = "none", published: bool = False, **apart: Any) -> Loaded:
         """The project; `Failed` with all its errors.
 
         `look` is how far the files of ranks are looked at. `published`: documents are also checked with the
-        published schemas, which takes a while. These never refuse what is read otherwise.
+        published schemas, which takes a while. These never refuse what is read otherwise. `apart` are the
+        files `without` which it is read, and `more` documents.
         """
         try:
-            return self._load(look=look, published=published)
+            return self._load(look=look, published=published, **apart)
         except InvalidError as error:
             raise Failed(error.diagnostics) from None
 
@@ -160,12 +161,12 @@ class Session:
                 )
         return self._declared
 
-    def _load(self, *, look: Look, published: bool) -> Loaded:
+    def _load(self, *, look: Look, published: bool, **apart: Any) -> Loaded:
         from declarative.language.loader import load
         from declarative.planner.tasks import at
 
         state = self.state.named
-        loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
+        loaded = load(self.directory, **self._given(), **apart, state=state, look=look, published=published)
         self.warnings = loaded.diagnostics
         self._read = (*loaded.files, *(str(path.absolute()) for path in self._var_files))
         self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}

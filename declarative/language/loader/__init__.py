@@ -62,6 +62,8 @@ def load(
     state: str | None = None,
     look: Look = "none",
     published: bool = True,
+    without: Sequence[Path] = (),
+    more: Sequence[Document] = (),
 ) -> Loaded:
     """Read the project in `directory`; `InvalidError` with all errors.
 
@@ -69,11 +71,11 @@ def load(
     of the state, if it is not the one in the project. `look` says whether the files in tasks' `files` are
     listed, or also read, as plans need it. `named` are files below `directory` that are read besides its own.
     Without `published`, documents are not checked against the published schemas as well, which would double
-    the time.
+    the time. The files `without` are not read, and `more` documents are the project's, too.
     """
     findings = Findings(published=published)
-    files = ProjectFiles(directory, findings)
-    documents = files.own(named, excluded)
+    files = ProjectFiles(directory, findings, without=without)
+    documents = [*files.own(named, excluded), *more]
     raw = classify(documents, findings)
     document = find_project(raw, findings)
     project = declared(document, findings)

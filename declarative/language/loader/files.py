@@ -45,8 +45,12 @@ Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 class ProjectFiles:
     """The files of one project. Each is read once, even if found twice."""
 
-    def __init__(self, directory: Path, findings: Findings, work: Work | None = None) -> None:
-        """`work` is done for each file that is read, with its name, its bytes and what was read in them."""
+    def __init__(
+        self, directory: Path, findings: Findings, work: Work | None = None, *, without: Sequence[Path] = ()
+    ) -> None:
+        """`work` is done for each file that is read, with its name, its bytes and what was read in them. The
+        files `without` are not read.
+        """
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
         self.repository = next(
@@ -54,6 +58,7 @@ class ProjectFiles:
         )
         """The top folder for `include`."""
         self._work = work
+        self._without = {path.resolve() for path in without}
         self._seen: dict[Path, str] = {}
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
@@ -268,7 +273,7 @@ class ProjectFiles:
                 summary = f"`{_shown(name)}` is a link that leads outside of the project"
                 hint = "put the file itself into the project"
                 _refuse(findings, "outside-project", summary, hint, span)
-            elif path not in self._seen:
+            elif path not in self._seen and path not in self._without:
                 self._seen[path] = name
                 return self._bytes_of(path, name, span, findings)
         except (OSError, ValueError, RuntimeError) as error:
