@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from declarative.cli import cli
 from declarative.language.loader import load
+from declarative.language.loader.foreign_formats import yaml_lines
 from declarative.language.loader.skypilot import from_skypilot
 from declarative.language.source import read
 from declarative.model.diagnostic import InvalidError
@@ -650,3 +653,49 @@ def test_what_is_left_to_do_is_told_at_the_value_that_it_is_about(tmp_path):
     )
     for line in (6, 7):
         assert f"--> x.dstack.yml:{line}:3" in done.stderr
+
+
+# -------------------------------------------------------------------------------------- what is written
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12),
+    st.text("01.eExXob_:-+~#%@!&*|>{}[],'\"?=< \n\t.\\infaNyYnonul🚀é\u00a0\u0085\u2028\u200d", max_size=10),
+    st.sampled_from(
+        [
+            *(".5", "._5", "-.5", "+.5", "5.", "1_000", "0x1F", "0o17", "017", "0b11", "1e3", "1.0e+3"),
+            *(".inf", "-.INF", ".NaN", "NaN", "~", "null", "Null", "NO", "yes", "On", "oFF", "y", "N"),
+            *("true", "=", "<<", "1:30", "1:30.5", "2024-01-01", "2024-01-01T00:00:00Z", "-", "--"),
+            *("---", "...", "?", ":", "a:b", "{}", "[]", "./x", "../x", ".x", "..", "!x", "&x", "*x"),
+            *("12:34:56", "0", "00", "08", "0.0.0.0", "1..2", "8..", "190:20:30", "{{x}}", "${{x}}"),
+            *("@x", "`x`", "%", "##", "::set", "|-", ">"),
+        ]
+    ),
+)
+
+
+@given(st.lists(TEXTS, max_size=4), st.dictionaries(TEXTS, TEXTS, max_size=3))
+@example(texts=["\x7f\n"], fields={})
+@example(texts=["🚀 start\ndone\n", "a \U0001f469\u200d\U0001f4bb\n\nb"], fields={})
+def test_every_reader_of_yaml_reads_the_texts_that_were_written(texts, fields):
+    """YAML 1.2 and 1.1, and ours: no text becomes a number, a date or another text."""
+    want = {"texts": texts, "fields": fields, "nested": [{"texts": [texts]}]}
+    written = "\n".join(yaml_lines(want)) + "\n"
+    assert yaml.safe_load(written) == want
+    for version in ("1.2", "1.1"):
+        other = YAML(typ="safe", pure=True)
+        other.version = version
+        assert other.load(written) == want
+    if all(len(key) < 200 and key != "<<" for key in fields):
+        for pyyaml in (False, True):
+            assert read(written, "out.yaml", pyyaml=pyyaml)[0].data == want
+
+
+@given(
+    st.one_of(
+        st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False, width=32)
+    )
+)
+@example(10**30)
+def test_what_is_no_text_is_written_so_that_it_can_be_read(value):
+    (document,) = read("\n".join(yaml_lines({"value": value})), "out.yaml")
+    assert document.data["value"] == (str(value) if type(value) is int and abs(value) >= 2**63 else value)

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from declarative.language.source import Document, Path
 from declarative.language.source.places import may_hold_secret
+from declarative.language.source.reader import MAX_WHOLE
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, SSH
 from declarative.model.schema import Problem, decode
@@ -38,14 +39,19 @@ _UNTOLD = ("env", "envs", "secrets", "registry_auth", "credentials")
 """Fields whose values are not repeated."""
 LONGEST_SHOWN = 60
 _PLAIN = re.compile(
-    r"[A-Za-z_./$][\w ./:@%+=,$(){}<>-]*|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?", re.ASCII
+    r"(?:[A-Za-z_/$]|\.\.?/|\.[A-Za-z])[\w ./:@%+=,$(){}<>-]*"
+    r"|\.\.?|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?",
+    re.ASCII,
 )
+"""Text that no version of YAML reads as something else, but for `_MEANS_ELSE`."""
 _MEANS_ELSE = re.compile(
     r"(?i:true|false|null|~|yes|no|on|off|y|n|\.inf|\.nan)|.*(?:: | #).*|.*[: ]", re.DOTALL
 )
 _COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
 """Text that a CI agent may obey in a block; it is safe in quotes."""
-_BLOCK = re.compile(r"[^\s\x00-\x1f][\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]*")
+_BLOCK = re.compile(r"(?!\s)[\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
+_UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Characters that end lines for some readers, or that nobody sees."""
 MOST_ROUNDS = 200
 """At most so many parts of one document are left out one by one."""
 
@@ -262,7 +268,7 @@ def text_of(drafts: Sequence[Draft], heading: str) -> str:
     for draft in drafts:
         good = bool(draft.fields) and not draft.refused and draft.drop_invalid()
         lines = [f"# {line}" for note in draft.notes for line in _shown(note)]
-        body = list(_mapping({"type": draft.kind, **draft.fields}, "")) if draft.fields else []
+        body = list(yaml_lines({"type": draft.kind, **draft.fields})) if draft.fields else []
         if body and not good:
             lines.insert(0, "# This could not be converted:")
             body = [f"# {line}" for line in body]
@@ -276,7 +282,8 @@ def _shown(text: str) -> Iterator[str]:
         yield "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _mapping(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+def yaml_lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of a block mapping."""
     for key, value in data.items():
         yield from _item(f"{indent}{_scalar(str(key))}:", value, indent)
 
@@ -286,7 +293,7 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
     inner = indent + "  "
     if isinstance(value, Mapping) and value:
         yield start
-        yield from _mapping(value, inner)
+        yield from yaml_lines(value, inner)
     elif isinstance(value, list | tuple) and value:
         yield start
         for item in value:
@@ -316,12 +323,26 @@ def _fits_block(text: str) -> bool:
     """Whether a text of several lines can be written as a `|` block."""
     if "\n" not in text or text.endswith("\n\n"):
         return False
-    return bool(_BLOCK.fullmatch(text)) and not _COMMAND.search(text)
+    return bool(_BLOCK.fullmatch(text)) and not _COMMAND.search(text) and not _UNSEEN.search(text)
 
 
 def _scalar(value: Any) -> str:
     if isinstance(value, Noted) and value.note:
         return f"{_scalar(str(value))}  # {' '.join(_shown(value.note))}"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _MEANS_ELSE.fullmatch(value):
-        return value
-    return json.dumps(value, ensure_ascii=not str(value).isprintable()).replace("##", r"\u0023#")
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and not _MEANS_ELSE.fullmatch(value) else _quoted(value)
+    if isinstance(value, int) and abs(value) > MAX_WHOLE:
+        return _quoted(str(value))
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """JSON's form, but with one escape for one character: YAML knows no halves of characters."""
+
+    def escaped(match: re.Match[str]) -> str:
+        number = ord(match[0])
+        return (
+            match[0] if match[0].isprintable() else f"\\U{number:08x}" if number >> 16 else f"\\u{number:04x}"
+        )
+
+    return re.sub(r"[^\x00-\x7e]", escaped, json.dumps(text, ensure_ascii=False)).replace("##", r"\u0023#")
