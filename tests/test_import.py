@@ -17,10 +17,14 @@ from ruamel.yaml import YAML
 
 from declarative.cli import cli
 from declarative.language.loader import load
-from declarative.language.loader.foreign_formats import yaml_lines
+from declarative.language.loader.conversion import from_dstack
+from declarative.language.loader.foreign_formats import text_of, yaml_lines
 from declarative.language.loader.skypilot import from_skypilot
 from declarative.language.source import read
 from declarative.model.diagnostic import InvalidError
+from declarative.model.schema import fields_of
+from declarative.model.schema.marks import ignored_of
+from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.values import Gpu
 from tests.test_errors import golden
 
@@ -156,7 +160,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 CLOUDS_OF_SKY = (
     *("k8s/prod", "kubernetes", "lambda", "runpod", "oci", "nebius", "cudo", "paperspace", "vast", "ibm"),
-    *("fluidstack", "scp", "vsphere", "hyperbolic", "seeweb", "slurm/c1/debug", "no-such"),
+    *("fluidstack", "scp", "vsphere", "hyperbolic", "seeweb", "no-such"),
 )
 
 
@@ -166,7 +170,7 @@ def test_what_no_driver_launches_is_refused_and_never_local(infra, tmp_path):
     found, done = of_sky(tmp_path, sky(f"{{infra: {infra}, cpus: 2+}}"))
     name = {"k8s": "kubernetes"}.get(infra.partition("/")[0], infra.partition("/")[0])
     assert found["fleet/job"]["backends"] == [name]
-    assert "regions" not in found["fleet/job"] or infra.startswith("slurm")
+    assert "regions" not in found["fleet/job"]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "p.yaml").write_text(done.stdout)
     with pytest.raises(InvalidError) as error:
@@ -699,3 +703,194 @@ def test_every_reader_of_yaml_reads_the_texts_that_were_written(texts, fields):
 def test_what_is_no_text_is_written_so_that_it_can_be_read(value):
     (document,) = read("\n".join(yaml_lines({"value": value})), "out.yaml")
     assert document.data["value"] == (str(value) if type(value) is int and abs(value) >= 2**63 else value)
+
+
+# -------------------------------------------------------------- kept or told, whatever the file's values are
+
+
+def written(tool: str, data: dict[str, Any]) -> str:
+    """What comes of a document in one line, and why it is refused."""
+    (document,) = read(json.dumps(data), "one.yaml", pyyaml=True)
+    drafts = (from_skypilot if tool == "skypilot" else from_dstack)(document, "job")
+    text = text_of(drafts, "")
+    return text + "".join(draft.refused for draft in drafts)
+
+
+SHAPES: list[Any] = [7, 2.5, True, "abc", [1, 2], ["a", "b"], [{"a": 1}], {"a": "b"}, {"a": [1]}]
+SKY = {"name": "job", "run": "x", "resources": {"cloud": "aws", "cpus": 2}}
+OF_SKY = (
+    *("workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts", "volumes", "setup", "run"),
+    *("service", "config", "event_callback"),
+)
+OF_RESOURCES = (
+    *("infra", "cloud", "region", "zone", "accelerators", "accelerator_args", "cpus", "memory", "disk_size"),
+    *("instance_type", "use_spot", "job_recovery", "spot_recovery", "disk_tier", "network_tier", "ports"),
+    *("labels", "autostop", "max_hourly_cost", "priority", "image_id", "any_of", "ordered", "volumes"),
+    *("local_disk", "ephemeral_storage", "hooks"),
+)
+
+
+@pytest.mark.parametrize("key", OF_SKY)
+def test_no_value_of_a_task_of_skypilot_is_ignored(key):
+    without = written("skypilot", {k: v for k, v in SKY.items() if k != key})
+    for value in SHAPES:
+        assert written("skypilot", {**SKY, key: value}) != without, value
+
+
+@pytest.mark.parametrize("key", OF_RESOURCES)
+@pytest.mark.parametrize("within", ["resources", "any_of"])
+def test_no_value_of_resources_of_skypilot_is_ignored(key, within):
+    def of(fields):
+        rest = {k: v for k, v in {"cloud": "aws", "cpus": 2, **fields}.items() if v is not None}
+        asked = rest if within == "resources" else {"any_of": [rest, {"cloud": "gcp"}]}
+        return written("skypilot", {**SKY, "resources": asked})
+
+    without = of({key: None})
+    for value in SHAPES:
+        assert of({key: value}) != without, value
+
+
+@pytest.mark.parametrize("kind", ["task", "fleet", "volume"])
+def test_no_value_of_dstack_is_ignored(kind):
+    needed = {
+        "task": {"commands": ["x"], "resources": {"cpu": 2}, "image": "a/b"},
+        "fleet": {"nodes": 1},
+        "volume": {"backend": "aws", "region": "r1", "size": "100GB"},
+    }[kind]
+    cls = DOCUMENTS[kind]
+    foreign = getattr(cls, "FOREIGN", {})
+    for key in {*(f.name for f in fields_of(cls)), *foreign, *ignored_of(cls)} - {"name"}:
+        rest = {"type": kind, "name": "job", **{k: v for k, v in needed.items() if k != key}}
+        without = written("dstack", rest)
+        for value in SHAPES:
+            assert written("dstack", {**rest, key: value}) != without, (key, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("resources: [1, 2]\n", 3),
+        ("envs: [a, b]\n", 3),
+        ("file_mounts: abc\n", 3),
+        ("resources:\n  use_spot: 'false'\n", 4),
+        ("resources:\n  any_of: {infra: aws}\n", 4),
+        ("resources:\n  any_of:\n  - {infra: aws}\n  - gcp\n", 6),
+        ("resources:\n  infra: aws\n  region: us-east-1\n", 5),
+        ("resources:\n  any_of: [{cpus: 2}]\n  ordered: [{cpus: 4}]\n", 5),
+    ],
+)
+def test_a_value_of_another_shape_is_told_at_its_place(text, line, tmp_path):
+    found, done = of_sky(tmp_path, f"name: job\nrun: x\n{text}")
+    assert found.keys() <= {"backend/aws"}
+    assert f"--> sky.yaml:{line}:" in done.stderr
+    assert f"# sky.yaml:{line}: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("infra", "backend", "partition"),
+    [
+        ("infra: slurm/c1/debug", "c1", "debug"),
+        ("infra: slurm/aws/gpu", "slurm-aws", "gpu"),
+        ("cloud: slurm, region: hpc, zone: gpu", "hpc", "gpu"),
+    ],
+)
+def test_a_partition_of_slurm_is_a_fleet_of_existing_nodes(infra, backend, partition, tmp_path):
+    asked = f"{{{infra}, accelerators: 'H100:8', use_spot: true, max_hourly_cost: 3, autostop: 5}}"
+    found, done = of_sky(tmp_path, sky(asked, num_nodes="2"))
+    fleet = found["fleet/job"]
+    assert fleet == {
+        "type": "fleet",
+        "name": "job",
+        "placement": "cluster",
+        "backends": [backend],
+        "partition": partition,
+    }
+    assert found[f"backend/{backend}"]["driver"] == "slurm"
+    assert found["task/job"]["resources"]["gpu"] == "H100:8"
+    assert "left out `resources.use_spot`: the nodes of a partition exist already" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("infra", ["infra: slurm", "cloud: slurm", "infra: slurm/c1", "infra: slurm/c1/*"])
+def test_a_cluster_without_its_partition_is_a_fleet_to_declare(infra, tmp_path):
+    found, done = of_sky(tmp_path, sky(f"{{{infra}}}"))
+    (name,) = found["task/job"]["fleets"]
+    assert f"a pool of hosts is the fleet `{name}`: declare it: `backends: [{name}]`" in done.stdout
+    assert f"no fleet is named `{name}`" in done.stderr
+
+
+LOGIN = "SKYPILOT_DOCKER_"
+
+
+@pytest.mark.parametrize(
+    ("envs", "image", "user"),
+    [
+        ("USERNAME: u, {0}PASSWORD: p, {0}SERVER: ghcr.io", "ghcr.io/a/b", "u"),
+        ("USERNAME: u, {0}SERVER: ghcr.io", "ghcr.io/a/b", "u"),
+        ("SERVER: ghcr.io", "ghcr.io/a/b", None),
+        ("SERVER: a", "a/b", None),
+        ("SERVER: c/", "c/a/b", None),
+        ("SERVER: ''", "a/b", None),
+        ("PASSWORD: null", "a/b", "${{{{ env.{0}USERNAME }}}}"),
+        ("USERNAME: null, {0}PASSWORD: ''", "a/b", "${{{{ env.{0}USERNAME }}}}"),
+    ],
+)
+def test_a_registry_is_kept_whatever_is_given_of_its_login(envs, image, user, tmp_path):
+    given = f"{{{LOGIN}{envs.format(LOGIN)}}}"
+    found, done = of_sky(tmp_path, sky("{infra: aws, image_id: 'docker:a/b'}", envs=given))
+    task = found["task/job"]
+    want = {"username": user.format(LOGIN), "password": f"${{{{ env.{LOGIN}PASSWORD }}}}"} if user else None
+    assert (task["image"], task.get("registry_auth")) == (image, want)
+    assert ("PASSWORD" in done.stdout.replace(f"env.{LOGIN}PASSWORD", "")) == (
+        "PASSWORD: p" in envs or (user is not None and "PASSWORD: null" not in envs)
+    )
+    assert done.stderr == ""
+
+
+def test_a_name_that_begins_like_the_registry_is_another_image(tmp_path):
+    image = "{infra: aws, image_id: 'docker:ghcr.io.example/a'}"
+    found, _ = of_sky(tmp_path, sky(image, envs=f"{{{LOGIN}SERVER: ghcr.io}}"))
+    assert found["task/job"]["image"] == "ghcr.io/ghcr.io.example/a"
+
+
+def test_scalars_that_mean_text_keep_it(tmp_path):
+    """YAML 1.1 makes numbers of `3.10` and `010`. What the tool makes of them stays, and is told."""
+    found, done = of_dstack(
+        tmp_path,
+        "type: task\nname: job\ncommands: [x, 1.10]\npython: 3.10\n"
+        "env:\n  A: 1.10\n  B: yes\n  C: 8080\n  D: '1.10'\n",
+    )
+    task = found["task/job"]
+    assert task["python"] == "3.10"
+    assert task["commands"] == ["x", "1.1"]
+    assert task["env"] == {"A": "1.1", "B": "True", "C": "8080", "D": "1.10"}
+    assert [line for line in (3, 6, 7, 8, 9) if f"# x.dstack.yml:{line}: " in done.stdout] == [3, 6, 7]
+    found, done = of_sky(
+        tmp_path,
+        "name: job\nrun: x\nresources: {infra: aws, instance_type: 1.10, labels: {v: 1.10, w: x}}\n"
+        "workdir: {url: 'https://a/b', ref: 0123456}\nenvs: {A: 1.10, B: on, C: 010, D: 3}\n",
+    )
+    assert found["fleet/job"]["instance_types"] == ["1.10"]
+    assert found["fleet/job"]["tags"] == {"v": "1.10", "w": "x"}
+    assert found["task/job"]["repos"][0]["branch"] == "0123456"
+    assert found["task/job"]["env"] == {"A": "1.1", "B": "True", "C": "8", "D": "3"}
+    for name in "ABCD":
+        assert (f"`envs.{name}` has no quotes" in done.stdout) == (name != "D")
+
+
+@pytest.mark.parametrize("schedule", ["{cron: []}", "{cron: {}}", "[]", "{}", "{cron: [5]}", "{cron: [[]]}"])
+def test_no_schedule_makes_a_task_vanish_or_run_at_once(schedule, tmp_path):
+    found, done = of_dstack(tmp_path, f"type: task\nname: job\ncommands: [x]\nschedule: {schedule}\n")
+    assert found == {}
+    assert "--> x.dstack.yml:4:" in done.stderr
+    assert "# name: job" in done.stdout
+
+
+def test_many_alternatives_are_joined_in_one_go():
+    """It took half a minute for 200 of them, and the cube of their number."""
+    choices = [{"cpus": cpus, "use_spot": spot} for cpus in range(1, 501) for spot in (True, False)]
+    (document,) = read(
+        json.dumps({"name": "job", "run": "x", "resources": {"any_of": choices}}), "x", pyyaml=True
+    )
+    fleets = [draft.fields for draft in from_skypilot(document, "job") if draft.kind == "fleet"]
+    assert [fleet["spot_policy"] for fleet in fleets] == ["auto"] * 500

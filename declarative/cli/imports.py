@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
+    from declarative.language.source import Path as Steps
     from declarative.model.diagnostic import Diagnostic, Span
     from declarative.model.resource import Desired
     from declarative.provider.optional import Look
@@ -398,17 +399,21 @@ def _left_to_do(
 
     ours = {f"{d.data.get('type')}/{d.data.get('name')}": d for d in documents}
     origins = {f"{d.kind}/{d.fields.get('name')}": d.document for d in drafts if d.document is not None}
+    paths: dict[str, dict[Span, Steps]] = {}
     out: list[Diagnostic] = []
     for fault in faults:
-        origin, span = origins.get(fault.address or ""), None
+        address = fault.address or ""
+        origin, span = origins.get(address), None
         if origin is not None:
-            span = origin.span(_path_of(ours[str(fault.address)], fault.span))
+            if address not in paths:
+                paths[address] = _paths(ours[address]) if address in ours else {}
+            span = origin.span(paths[address].get(fault.span, ()) if fault.span else ())
         out.append(replace(fault, severity=Severity.WARNING, span=span))
     for draft in drafts:
         if draft.refused and draft.document is not None:
             summary = f"a {draft.kind} was not converted: {draft.refused}"
             hint = "what it would be stands in a comment: mend it there"
-            span = draft.document.span()
+            span = draft.document.span(draft.refused_at)
             out.append(
                 Diagnostic(
                     code="not-converted", summary=summary, hint=hint, span=span, severity=Severity.WARNING
@@ -417,19 +422,22 @@ def _left_to_do(
     return in_order(out)
 
 
-def _path_of(document: Document, span: Span | None) -> tuple[str | int, ...]:
-    """The path of what stands there in the document; empty if there is nothing."""
+def _paths(document: Document) -> dict[Span, Steps]:
+    """What stands where in the document: the path of each key and each value."""
+    out: dict[Span, Steps] = {}
 
-    def below(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-        if span in (document.span(path), document.span(path, key=True)):
-            yield path
-        steps = (
+    def enter(data: Any, path: Steps) -> None:
+        items = (
             data.items() if isinstance(data, Mapping) else enumerate(data if isinstance(data, list) else ())
         )
-        for step, value in steps:
-            yield from below(value, (*path, step))
+        for step, value in items:
+            below = (*path, step)
+            for key in (False, True):
+                out.setdefault(document.span(below, key=key), below)
+            enter(value, below)
 
-    return next((path for key, value in document.data.items() for path in below(value, (key,))), ())
+    enter(document.data, ())
+    return out
 
 
 def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:

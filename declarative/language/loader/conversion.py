@@ -41,7 +41,11 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
         draft.note(f"left out a document {what}: {why}", ("type",))
         return [draft]
     schedule = data.get("schedule")
-    if not isinstance(schedule, Mapping) or not isinstance(schedule.get("cron"), list):
+    if (
+        not isinstance(schedule, Mapping)
+        or not isinstance(schedule.get("cron"), list)
+        or not schedule["cron"]
+    ):
         return [_draft(str(kind), data, default, document)]
     times = _times(schedule["cron"])
     drafts = [
@@ -150,6 +154,8 @@ _OLD_FOLDER = "/workflow"
 def _fit_task(draft: Draft) -> None:
     """Folders, fleets and times as we have them."""
     fields = draft.fields
+    if isinstance(python := fields.get("python"), float):
+        fields["python"] = "3.10" if python == 3.1 else str(python)
     if isinstance(fleets := fields.get("fleets"), list):
         for i, name in enumerate(fleets):
             if isinstance(name, str) and name.count("/") == 1:
@@ -192,6 +198,10 @@ def _clones(repos: Any) -> list[dict[str, Any]]:
     return [dict(item) for item in plain if "url" in item]
 
 
+_TEXTS = ("env", "tags", "image", "commands", "user", "working_dir", "regions", "instance_types", "repos")
+"""Fields whose scalars are texts for dstack, with or without quotes."""
+
+
 def _times(crons: list[Any]) -> list[Any]:
     """Cron expressions that differ in one field as one: `0 8 * * *` and `0 20 * * *` are `0 8,20 * * *`."""
     times = [str(item).split() for item in crons]
@@ -209,6 +219,8 @@ def _plain(value: Any, draft: Draft, path: Path) -> Any:
         return {k: _plain(v, draft, (*path, k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_plain(v, draft, (*path, i)) for i, v in enumerate(value)]
+    if isinstance(value, int | float) and path[0] in _TEXTS:
+        return draft.text(value, path)
     if not isinstance(value, str):
         return value
     for name in _SECRET.findall(value):

@@ -12,7 +12,7 @@ from declarative.language.source import Document, Path
 from declarative.language.source.places import may_hold_secret
 from declarative.language.source.reader import MAX_WHOLE
 from declarative.model.record import dataclass
-from declarative.model.resource import LOCAL, SSH
+from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.text import NAME
@@ -33,6 +33,7 @@ _NEEDED = {
     *(("resources", "gpu"), ("image",), ("nodes",), ("backends",), ("backend",), ("fleets",), ("instances",)),
     *(("regions",), ("availability_zones",), ("instance_types",), ("spot_policy",), ("max_price",)),
     *(("region",), ("availability_zone",), ("reservation",), ("ssh_config",), ("commands",), ("volume_id",)),
+    *(("schedule",), ("groups",)),
 }
 """Fields that choose where something runs, or what runs. A document is not converted without one of them."""
 _UNTOLD = ("env", "envs", "secrets", "registry_auth", "credentials")
@@ -79,6 +80,7 @@ class Draft:
     document: Document | None = None
     refused: str = ""
     """Why it may not be used as it is; empty if it may."""
+    refused_at: Path = ()
 
     def note(self, text: str, path: Path = ()) -> None:
         """Note something about the value at `path` of the file that is converted."""
@@ -95,7 +97,19 @@ class Draft:
     def refuse(self, why: str, path: Path = ()) -> None:
         """Note why the document becomes a comment."""
         self.note(why, path)
-        self.refused = why
+        self.refused, self.refused_at = why, path
+
+    def text(self, value: Any, path: Path) -> str:
+        """A value that is a text for the other tool, as that makes one of it. A note says if the file shows
+        something else: `1.10` is `1.1`, `yes` is `True`.
+        """
+        if isinstance(value, str):
+            return value
+        text = str(value)
+        if self.document is not None and self.document.written(path) != text:
+            why = "YAML 1.1 reads it as a number or as true or false, and its text is another one"
+            self.note(f"`{_shown_path(path)}` has no quotes: {why}", path)
+        return text
 
     def drop_invalid(self) -> bool:
         """Leave out what our documents do not allow; returns whether the rest is valid, and means the same
@@ -109,7 +123,8 @@ class Draft:
             for path, problem in sorted({p.path: p for p in problems}.items(), key=_last_first):
                 where = path if turn == 0 else path[:1]
                 value = _value_at(self.fields, path)
-                if not path or path in _NEEDED or path[:1] in _NEEDED or not _remove(self.fields, path):
+                needed = path in ((), ("resources",)) or path in _NEEDED or path[:1] in _NEEDED
+                if needed or not remove(self.fields, path):
                     hint = f"; {problem.hint}" if problem.hint else ""
                     shown = f"`{_shown_path(path)}`{_told(path, value)}"
                     self.refuse(f"{shown}: {problem.summary}{hint}", where)
@@ -149,7 +164,7 @@ def _value_at(data: Any, path: Path) -> Any:
     return data.get("local_path") or data.get("name") if isinstance(data, Mapping) else data
 
 
-def _remove(data: Any, path: Sequence[str | int]) -> bool:
+def remove(data: Any, path: Sequence[str | int]) -> bool:
     """Remove the value at `path`; returns whether there was one."""
     *above, last = path
     for step in above:
@@ -247,15 +262,24 @@ def keep_apart(drafts: Sequence[Draft]) -> None:
 
 
 def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
-    """A `backend` document for each cloud that the drafts name."""
+    """A `backend` document for each cloud and each Slurm cluster that the drafts name."""
     named = {b for d in drafts for b in d.fields.get("backends", ())}
     named |= {str(d.fields["backend"]) for d in drafts if "backend" in d.fields}
-    return [
+    clouds = [
         Draft(
             "backend", {"name": name, **CLOUDS[name]}, ["see docs/clouds.md for its credentials and `image`"]
         )
         for name in sorted(named)
         if name in CLOUDS
+    ]
+    clusters = {b for d in drafts if "partition" in d.fields for b in d.fields["backends"]}
+    return clouds + [
+        Draft(
+            "backend",
+            {"name": name, "driver": SLURM, "options": {"login": name}},
+            ["its login node: write what `~/.slurm/config` has for it, see docs/slurm.md"],
+        )
+        for name in sorted(clusters)
     ]
 
 

@@ -6,20 +6,26 @@ no driver here can launch keeps a backend that is not declared, so it never runs
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from declarative.language.loader.foreign_formats import (
+    CLOUDS,
     NO_DRIVER,
     SOME_CLOUD,
     Draft,
     cloud_of,
     has_driver,
     name_of,
+    remove,
 )
+from declarative.language.loader.skypilot_shapes import LESS, misshapen
 from declarative.language.source import Document, Path
 from declarative.model.record import dataclass
+from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.spec.gpu_models import known
 from declarative.model.spec.text import MAX_NAME
 
@@ -51,8 +57,8 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
         heading = Draft("", document=document)
         heading.note("left out the heading of a pipeline: all tasks are started at once here")
         return [heading]
-    data = dict(document.data)
     task = Draft("task", document=document)
+    data = _shaped(task)
     name = task.fields["name"] = name_of(data.pop("name", None), default, task.notes)
     nodes = data.pop("num_nodes", None) or 1
     if nodes != 1:
@@ -68,7 +74,38 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
     for key, value in data.items():
         if value is not None:
             task.drop(key, _ELSEWHERE.get(key, "no counterpart"), (key,), value)
+    for fleet in fleets if task.refused else ():
+        fleet.refused, fleet.refused_at = task.refused, task.refused_at
     return [*fleets, task]
+
+
+def _shaped(task: Draft) -> dict[str, Any]:
+    """The data of the task's document without values of other shapes than SkyPilot takes. The task is refused
+    if it would be another one without them.
+    """
+    assert task.document is not None
+    data = deepcopy(dict(task.document.data))
+    for path, wanted in [*misshapen(data)]:
+        remove(data, path)
+        why = f"`{'.'.join(map(str, path))}` has to be {wanted}"
+        if set(LESS) & set(path):
+            task.note(f"left out: {why}", path)
+        else:
+            task.refuse(why, path)
+    resources = data.get("resources")
+    both = [("any_of", "ordered"), *(("infra", key) for key in ("cloud", "region", "zone"))]
+    for path, item in _alternatives_of(resources) if isinstance(resources, dict) else ():
+        for one, other in both:
+            if item.get(one) is not None and item.get(other) is not None:
+                task.refuse(f"`{one}` and `{other}` exclude each other", (*path, other))
+    return data
+
+
+def _alternatives_of(resources: dict[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    yield ("resources",), resources
+    for key in ("any_of", "ordered"):
+        for i, item in enumerate(resources.get(key) or ()):
+            yield ("resources", key, i), _mapping(item)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -91,7 +128,7 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
         if value is None:
             env[key] = f"${{{{ env.{key} }}}}"
         else:
-            given[key] = str(value)
+            given[key] = task.text(value, ("envs", key))
             env[key] = _escaped(given[key])
     if empty := [key for key, value in given.items() if not value]:
         why = f"if `sky launch --env` filled it in, write `${{{{ env.{empty[0]} }}}}`"
@@ -120,21 +157,35 @@ _LOGIN = "SKYPILOT_DOCKER_"
 
 def _login(env: dict[str, str], task: Draft) -> None:
     """The login to the image's registry, from variables of SkyPilot."""
-    user, password, server = (env.pop(_LOGIN + key, None) for key in ("USERNAME", "PASSWORD", "SERVER"))
-    if password is None:
+    given = {key: env.pop(_LOGIN + key) for key in ("USERNAME", "PASSWORD", "SERVER") if _LOGIN + key in env}
+    user, password, server = map(given.get, ("USERNAME", "PASSWORD", "SERVER"))
+    if not given:
         return
-    variable = f"${{{{ env.{_LOGIN}PASSWORD }}}}"
-    task.fields["registry_auth"] = {"username": user or "", "password": variable}
-    if password != variable:
-        task.drop(
-            f"envs.{_LOGIN}PASSWORD", f"set {_LOGIN}PASSWORD in the environment of the user who applies"
-        )
-    image = str(task.fields.get("image") or "")
-    if "image" not in task.fields:
-        del task.fields["registry_auth"]
+    image = task.fields.get("image")
+    if image is None:
         task.drop(f"envs.{_LOGIN}*", "the login to a registry is for an `image`")
-    elif server and "${{" not in server and not image.startswith(server):
-        task.fields["image"] = f"{server}/{image}"
+        return
+    if server and "${{" not in server:
+        registry = f"{server.rstrip('/')}/"
+        if not image.startswith(registry):
+            task.fields["image"] = registry + image
+    elif server is not None:
+        task.note(f"{_LOGIN}SERVER is not in the file: write the registry before `image`, if it is not there")
+    if user is None and password is None:
+        return
+    variables = {key: f"${{{{ env.{_LOGIN}{key} }}}}" for key in ("USERNAME", "PASSWORD")}
+    task.fields["registry_auth"] = {
+        "username": user or variables["USERNAME"],
+        "password": variables["PASSWORD"],
+    }
+    for key, variable in variables.items():
+        value = given.get(key)
+        if value != variable and (key == "PASSWORD" or not value):
+            name, why = f"{_LOGIN}{key}", "set it in the environment of the user who applies"
+            if value:
+                task.drop(f"envs.{name}", why)
+            else:
+                task.note(f"{name} is not in the file: {why}")
 
 
 # -------------------------------------------------------------------------------------- files and commands
@@ -150,6 +201,8 @@ class _Files:
 
     def __init__(self, data: dict[str, Any], task: Draft) -> None:
         self.data, self.task = data, task
+        assert task.document is not None
+        self.document = task.document
         self.setup, self.run = (str(data.pop(key, None) or "") for key in ("setup", "run"))
         self.workdir = data.pop("workdir", None)
         self.mounts = _mapping(data.pop("file_mounts", None))
@@ -193,7 +246,10 @@ class _Files:
         below = WORKDIR if self.home else "."
         value = self.workdir
         if isinstance(value, Mapping):
-            repo = {"url": value.get("url"), **({"branch": value["ref"]} if value.get("ref") else {})}
+            ref = value.get("ref")
+            if ref is not None and not isinstance(ref, str):
+                ref = self.document.written(("workdir", "ref"))
+            repo = {"url": value.get("url"), **({"branch": ref} if ref else {})}
             self.task.fields["repos"] = [{**repo, **({"path": below} if self.home else {})}]
         elif value and _is_local(value):
             self.files.append({"local_path": _tidy(str(value)), "path": below})
@@ -239,14 +295,27 @@ def _tidy(path: str) -> str:
 _GPU = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 """The name of a GPU, as our `gpu` takes it."""
 _PLACES = ("backends", "regions", "availability_zones")
+_OF_LAUNCHES = {
+    "use_spot": "spot_policy",
+    "instance_type": "instance_types",
+    "max_hourly_cost": "max_price",
+    "autostop": "idle_duration",
+    "labels": "tags",
+}
+"""Fields of alternatives that are about nodes to launch, and ours."""
 
 
 @dataclass(slots=True)
 class _Choice:
-    """One alternative: the fields of its fleet. `pool` is a pool of ssh hosts."""
+    """One alternative: the fields of its fleet. `pool` is a fleet of hosts that others declare."""
 
     fields: dict[str, Any]
     pool: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a driver here has such nodes."""
+        return "partition" in self.fields or all(map(has_driver, self.fields.get("backends", ())))
 
 
 class _Resources:
@@ -259,13 +328,17 @@ class _Resources:
         self.data = _mapping(value)
         self.at: dict[str, Path] = {}
         """Key → where the file has it, for the alternative in hand."""
+        self.pools: dict[str, str] = {}
+        """The fleets that others declare, and how."""
+        self.once: set[str] = set()
+        """The notes that stand once for all alternatives."""
 
     def fleets(self) -> list[Draft]:
         """The fleets; the task names them, and gets what is the same in all."""
         choices = _merged(self._choices())
-        pools = [c.pool for c in choices if c.pool is not None]
-        usable = [c for c in choices if c.pool is None and all(map(has_driver, c.fields.get("backends", ())))]
-        left_out = [c for c in choices if c.pool is None and c not in usable]
+        pools = dict.fromkeys(c.pool for c in choices if c.pool is not None)
+        usable = [c for c in choices if c.pool is None and c.usable]
+        left_out = [c for c in choices if c.pool is None and not c.usable]
         if usable or pools:
             for names in dict.fromkeys(", ".join(c.fields["backends"]) for c in left_out):
                 self._once(f"left out an alternative of `resources` ({names}): {NO_DRIVER}", ("resources",))
@@ -281,12 +354,11 @@ class _Resources:
         drafts = [self._fleet(choice, i, len(usable)) for i, choice in enumerate(usable)]
         self.task.fields["fleets"] = [*(d.fields["name"] for d in drafts), *pools]
         for pool in pools:
-            why = "declare it with its hosts: `ssh_config: {hosts: […]}`, which `fleetform import ssh` writes"
-            self.task.note(f"a pool of hosts is the fleet `{pool}`: {why}", ("resources",))
+            self.task.note(f"a pool of hosts is the fleet `{pool}`: {self.pools[pool]}", ("resources",))
         self._common(usable)
         (drafts[0] if drafts else self.task).notes[:0] = self.about.notes
         for draft in (*drafts, self.task) if self.about.refused else ():
-            draft.refused = self.about.refused
+            draft.refused, draft.refused_at = self.about.refused, self.about.refused_at
         return drafts
 
     def _fleet(self, choice: _Choice, number: int, total: int) -> Draft:
@@ -296,6 +368,8 @@ class _Resources:
         if self.nodes != 1:
             draft.fields["placement"] = "cluster"
         draft.fields |= choice.fields
+        for key in ("nodes", "resources") if "partition" in choice.fields else ():
+            draft.fields.pop(key, None)
         return draft
 
     def _common(self, choices: Sequence[_Choice]) -> None:
@@ -357,7 +431,8 @@ class _Resources:
                 self.about.drop(f"resources.{key}", _LOST.get(key, "no counterpart"), path, value)
             elif key == "use_spot" and value and "job_recovery" not in self.data:
                 note = "`sky jobs launch` would start it anew after a lost node: add `retry` if that is meant"
-                if not any(note in text for text in self.task.notes):
+                if note not in self.once:
+                    self.once.add(note)
                     self.task.note(note, path)
 
     def _recovery(self, key: str, value: Any) -> None:
@@ -404,12 +479,31 @@ class _Resources:
         for key, value in given.items():
             self._of_nodes(key, value, (fields, resources))
         self._memory(given, resources)
+        if "partition" in fields:
+            self._without_launches(fields)
         gpus = self._accelerators(given.get("accelerators"))
         out = []
         for gpu in gpus:
             asked = {**({"gpu": gpu} if gpu else {}), **resources}
             out.append(_Choice({**fields, **({"resources": asked} if asked else {})}, pool))
         return out
+
+    def _written(self, key: str, *below: str) -> str:
+        """A word as the file writes it: for PyYAML, `1.10` is a number."""
+        assert self.task.document is not None
+        path = (*self.at[key], *below)
+        value: Any = self.task.document.data
+        for step in path:
+            value = value[step]
+        return value if isinstance(value, str) else self.task.document.written(path)
+
+    def _without_launches(self, fields: dict[str, Any]) -> None:
+        """Nodes of a partition exist already."""
+        for key, ours in _OF_LAUNCHES.items():
+            value = fields.pop(ours, None)
+            if value is not None and key in self.at and value != "on-demand":
+                why = "the nodes of a partition exist already"
+                self._once(f"left out `resources.{key}`: {why}", self.at[key])
 
     def _of_nodes(self, key: str, value: Any, out: tuple[dict[str, Any], dict[str, Any]]) -> None:
         fields, resources = out
@@ -421,9 +515,9 @@ class _Resources:
         elif key == "use_spot":
             fields["spot_policy"] = "spot" if value else "on-demand"
         elif key == "instance_type":
-            fields["instance_types"] = [str(value)]
-        elif key == "labels" and isinstance(value, Mapping):
-            fields["tags"] = dict(value)
+            fields["instance_types"] = [self._written(key)]
+        elif key == "labels":
+            fields["tags"] = {name: self._written(key, name) for name in value}
         elif key == "max_hourly_cost":
             fields["max_price"] = value
         elif key == "autostop":
@@ -468,7 +562,8 @@ class _Resources:
                 self.about.drop(f"resources.autostop.{key}", why, (*path, key), more[key])
 
     def _once(self, text: str, path: Path) -> None:
-        if not any(text in note for note in self.about.notes):
+        if text not in self.once:
+            self.once.add(text)
             self.about.note(text, path)
 
     def _accelerators(self, value: Any) -> list[str | None]:
@@ -508,8 +603,14 @@ class _Resources:
         infra = str(given.get("infra") or "")
         cloud, _, rest = infra.partition("/")
         cloud = cloud_of(given.get("cloud") or cloud)
-        if cloud == "ssh":
-            return {}, name_of(rest, "hosts", []) or "hosts"
+        if cloud == SSH:
+            pool = name_of(rest, "hosts", []) or "hosts"
+            self.pools[pool] = (
+                "declare it with its hosts: `ssh_config: {hosts: […]}`, which `fleetform import ssh` writes"
+            )
+            return {}, pool
+        if cloud == SLURM:
+            return self._partition(given, rest)
         if cloud == "kubernetes":  # `k8s/CONTEXT`: a context is no region of another cloud
             return {"backends": [cloud]}, None
         region, zone, *_ = (*rest.split("/"), "", "")
@@ -517,6 +618,19 @@ class _Resources:
         return {
             key: [value] for key, value in zip(_PLACES, found, strict=True) if value not in ("", "*")
         }, None
+
+    def _partition(self, given: Mapping[str, Any], rest: str) -> tuple[dict[str, Any], str | None]:
+        """`slurm/CLUSTER/PARTITION`: a partition is a fleet, and its nodes exist."""
+        cluster, _, partition = rest.partition("/")
+        cluster = str(given.get("region") or cluster).strip("*")
+        partition = str(given.get("zone") or partition).strip("*")
+        name = name_of(cluster, SLURM, []) or SLURM
+        if name in CLOUDS or name in (LOCAL, SSH):
+            name = f"{SLURM}-{name}"
+        if partition:
+            return {"backends": [name], "partition": partition}, None
+        self.pools[name] = f"declare it: `backends: [{name}]`, `partition: …`, see docs/slurm.md"
+        return {}, name
 
 
 _KNOWN = frozenset(
@@ -556,52 +670,54 @@ def _any_gpu(gpus: Sequence[str]) -> str:
 
 
 def _merged(choices: Iterable[_Choice]) -> list[_Choice]:
-    """Fewer alternatives that mean the same: two that differ in one list, or in spot alone, are one."""
-    out: list[_Choice] = []
-    for choice in choices:
-        for i, other in enumerate(out):
-            if (joined := _joined(other, choice)) is not None:
-                rest = [*out[:i], *out[i + 1 :]]
-                out = _merged([*rest[:i], _Choice(joined, other.pool), *rest[i:]])
-                break
-        else:
-            out.append(choice)
+    """Fewer alternatives that mean the same: those that differ in one list, or in spot alone, are one."""
+    out, number = list(choices), -1
+    while len(out) != number:
+        number = len(out)
+        for key in ("", "spot_policy", "resources", "instance_types", *reversed(_PLACES)):
+            groups: dict[str, list[_Choice]] = {}
+            for choice in out:
+                groups.setdefault(_but(choice, key), []).append(choice)
+            out = [one for group in groups.values() for one in _joined(group, key)]
     return out
 
 
-def _joined(one: _Choice, other: _Choice) -> dict[str, Any] | None:
-    """The fields of both as one; None if they differ in more than one way."""
-    if one.pool != other.pool:
-        return None
-    keys = dict.fromkeys((*one.fields, *other.fields))
-    differ = [key for key in keys if one.fields.get(key) != other.fields.get(key)]
-    if not differ:
-        return one.fields
-    (key, *more) = differ
-    here, there = one.fields.get(key), other.fields.get(key)
-    if more:
-        return None
+def _but(choice: _Choice, key: str) -> str:
+    """What two alternatives have in common that differ in this field alone; of `resources`, in the GPUs'
+    models.
+    """
+    rest = {k: v for k, v in choice.fields.items() if k != key}
+    if key == "resources":
+        asked = dict(choice.fields.get("resources", {}))
+        rest["asked"] = {**asked, "gpu": asked.get("gpu", "").partition(":")[2]}
+    return json.dumps([choice.pool, rest], sort_keys=True, default=str)
+
+
+def _joined(group: Sequence[_Choice], key: str) -> Sequence[_Choice]:
+    """Alternatives that differ in this field alone as one."""
+    if len(group) == 1:
+        return group
+    first = group[0]
+    if not key:
+        return [first]
+    values = [choice.fields.get(key) for choice in group]
+    fields = {k: v for k, v in first.fields.items() if k != key}
     if key == "spot_policy":
-        return {**one.fields, key: "on-demand" if {here, there} <= {None, "on-demand"} else "auto"}
-    if key in (*_PLACES, "instance_types"):
-        if not (here and there):
-            return {k: v for k, v in one.fields.items() if k != key}
-        if key == "backends" and not all(map(has_driver, (*here, *there))):
-            return None
-        return {**one.fields, key: list(dict.fromkeys((*here, *there)))}
-    if key == "resources" and here and there:
-        return _joined_gpus(one.fields, here, there)
-    return None
-
-
-def _joined_gpus(
-    fields: dict[str, Any], here: Mapping[str, Any], there: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """The same, if only the models of the GPUs differ."""
-    if {k: v for k, v in here.items() if k != "gpu"} != {k: v for k, v in there.items() if k != "gpu"}:
-        return None
-    one, other = str(here.get("gpu", "")).split(":"), str(there.get("gpu", "")).split(":")
-    if one[1:] != other[1:] or len(one) < 2:
-        return None
-    names = dict.fromkeys((*one[0].split(","), *other[0].split(",")))
-    return {**fields, "resources": {**here, "gpu": ":".join((",".join(names), *one[1:]))}}
+        policies = {value or "on-demand" for value in values}
+        if any(values):
+            fields[key] = "auto" if len(policies) > 1 else policies.pop()
+    elif key == "resources":
+        names = [str(value.get("gpu", "")).partition(":")[0] for value in values if value]
+        rest = dict(first.fields.get(key, {}))
+        if rest.get("gpu"):
+            models = dict.fromkeys(",".join(names).split(","))
+            rest["gpu"] = f"{','.join(models)}:{rest['gpu'].partition(':')[2]}"
+        fields |= {key: rest} if rest else {}
+    elif all(values):
+        if key == "backends" and "partition" in fields:
+            return group
+        if key == "backends" and (others := [choice for choice in group if not choice.usable]):
+            good = [choice for choice in group if choice.usable]
+            return [*(_joined(good, key) if good else ()), *others]
+        fields[key] = list(dict.fromkeys(name for value in values for name in value or ()))
+    return [_Choice(fields, first.pool)]

@@ -262,6 +262,12 @@ class Document:
             return Spot(self._text, at)
         return Spot(self._text, self._title() if node is self._root else where(node))
 
+    def written(self, path: Path) -> str:
+        """The scalar at `path` as the file has it, without an anchor; empty if it is in several lines."""
+        line, column, end_line, end_column = unpacked(self.spot(path).place)
+        text = self._text.lines()[line][column:end_column] if line == end_line else ""
+        return re.sub(r"^&\S+\s+", "", text)
+
     def _title(self) -> int:
         """The place that stands for the whole document: its name, else its type, else its first key."""
         for name in ("name", "type"):
