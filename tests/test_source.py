@@ -340,7 +340,6 @@ SYNTAX = [
     ("a: |2\n b\n", "this line is indented like nothing above it", "indent it like line 1", (2, 2)),
     ("a:\n  - a\n - b\n", "this line is indented like nothing", "like line 2 or line 1", (3, 2)),
     ("a:\n- b\nc\n", "this line is neither an item nor `key", "begin it with `- `", (3, 1)),
-    ("a: |\n b\nc\n", "this line is not `key: value`", "text of several lines needs `|`", (3, 1)),
     ("a: ${{ var.b ? 1 : 2 }}\n", "there is a `: ` where no key can be", "a if b else c", (1, 18)),
     ("x y\na: 1\n", "line 1 is not `key: value`", "write `x: …`", (1, 1)),
     ("a: &x &y 1\n", "the value has ended before this", "in quotes", (1, 7)),
@@ -369,6 +368,49 @@ SYNTAX = [
     ("%YAML 1.2\n%YAML 1.2\n---\na: 1\n", "directives are not used here", "remove", (2, 1)),
     ("a: 1\n" + "x" * 1100 + ": 1\n", "a key has at most 1024 characters", "indentation and quotes", (2, 1)),
 ]
+
+
+@pytest.mark.parametrize("pyyaml", [False, True])
+@pytest.mark.parametrize(
+    ("text", "at", "spaces"),
+    [
+        ("a: |\n b\nc\n", (3, 1), 2),
+        ("run: |\n    echo a\n  echo b\nname: c\n", (3, 3), 4),
+        ("run: |\n      echo a\n  echo b\n", (3, 3), 6),
+        ("run: |\n        \n  echo b\n", (3, 3), 8),
+        ("run: |-  # it\n  python <<EOF\nimport os; x = {1: 2}\nEOF\nname: c\n", (3, 1), 2),
+        ("run: |\n  python <<EOF\n  x\nEOF\n  echo\n", (4, 1), 2),
+        ("commands:\n  - >\n    echo a\n  echo b\n", (4, 3), 4),
+        ("commands:\n  - |\n    python <<EOF\nimport x\nEOF\n  - b\n", (4, 1), 4),
+        ("run: |\n  if a; then\n# b\n    c\n  fi\n", (3, 1), 2),
+        ("run: |\n  a\n\n\nif x\n", (5, 1), 2),
+    ],
+)
+def test_a_line_that_fell_out_of_a_text_is_named_with_its_indentation(text, at, spaces, pyyaml):
+    """The parser complains of what it takes for a key, there or below."""
+    with pytest.raises(InvalidError) as error:
+        read(text, "f.yaml", pyyaml=pyyaml)
+    (found,) = error.value.diagnostics
+    assert found.summary.endswith("has ended before this line")
+    assert f"by at least {spaces} spaces, this one, too" in (found.hint or "")
+    assert found.span is not None
+    assert (found.span.line, found.span.column) == at
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run: |\n  a\nname: b\n  c: d\n",
+        "run: |\n  a\nx: 1\nname b\n",
+        "- |\n  a\n- b: c: d\n",
+        "run: |\n  a\n# b\nname: c: d\n",
+        "run: |\n\n\nname: [\n",
+    ],
+)
+def test_a_mistake_below_a_text_is_not_the_texts(text):
+    with pytest.raises(InvalidError) as error:
+        read(text, "f.yaml")
+    assert "has ended before this line" not in str(error.value.diagnostics)
 
 
 @pytest.mark.parametrize(("text", "summary", "hint", "at"), SYNTAX)

@@ -128,9 +128,55 @@ def _anywhere(fault: _Fault) -> _Message | None:
         if odd:
             summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space but is not one"
             return _Message(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
+    if out := _out_of_text(fault.at):
+        return out
     if "${{" in fault.at.whole and "flow" in fault.context:
         hint = QUOTE + " where `${{ … }}` stands between `[ ]` or `{ }`"
         return _Message("`${{` stands between brackets without quotes", hint, fault.at)
+    return None
+
+
+_TEXT_BEGINS = re.compile(r"(?:[^#]*:|\s*-)\s+(?:[!&]\S+\s+)*[|>][-+0-9]*\s*(?:#.*)?")
+"""A line below which a text of several lines stands."""
+_GOES_ON = re.compile(r"\s*(?:-\s|-$|---|\.\.\.|\?\s|(?:[\w.-]+|\"[^\"]*\"|'[^']*')\s*:(?:\s|$))")
+"""A line that may follow such a text: an item, a key, or the end of the document."""
+
+
+def _out_of_text(mark: _Mark) -> _Message | None:
+    """The first line of a script, say, that is not indented as far as the text that it belongs to: YAML ends
+    the text there, and complains here or further below.
+    """
+    first = max(0, mark.line - 1_000)
+    lines = [mark.text.line(number) for number in range(first, mark.line + 2)]
+    begin = next((i for i in range(mark.line - first - 1, -1, -1) if _TEXT_BEGINS.fullmatch(lines[i])), None)
+    if begin is None:
+        return None
+    indent, blank = 0, 0
+    for i in range(begin + 1, len(lines)):
+        line = lines[i]
+        wide = len(line) - len(line.lstrip(" "))
+        if not line.strip(" "):
+            blank = max(blank, wide)
+            continue
+        if line.startswith("\t", wide) and (wide < indent or not indent):
+            return None
+        if not indent:
+            indent = max(wide, blank)
+        if wide >= indent and wide:
+            continue
+        below = next((x for x in lines[i + 1 :] if x.strip()), "")
+        comment = line.lstrip().startswith("#") and len(below) - len(below.lstrip(" ")) < indent
+        if comment:
+            continue
+        parent = len(lines[begin]) - len(lines[begin].lstrip(" "))
+        if first + i > mark.line or (wide <= parent and _GOES_ON.match(line)):
+            return None
+        summary = f"the text that begins below line {first + begin + 1} has ended before this line"
+        hint = (
+            f"indent each line of the text by at least {max(indent, parent + 2)} spaces, this one, too, and "
+            "the end of a `<<EOF`: what reads the text does not get these spaces"
+        )
+        return _Message(summary, hint, _Mark(mark.text, first + i, wide))
     return None
 
 
@@ -338,6 +384,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("whitespace or line break", _sign),
     ("the expected '>'", _sign),
     ("comment or line break", _block_text),
+    ("comment or a line break", _block_text),
     ("indentation indicator", _block_text),
     ("YAML", _directive),
     ("directive", _directive),
@@ -346,9 +393,12 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("expected ':'", _no_colon),
     ("mapping values are not", _second_colon),
     ("expected key", _stray_line),
+    ("expected <block end>", _stray_line),
     ("expected '-'", _stray_line),
-    ("block sequence entries", _inline_list),
+    ("sequence entries", _inline_list),
     ("mapping keys are not", _inline_key),
     ("document start", _document),
 )
-"""A part of libyaml's message, and the rule that rewords it. The first match counts."""
+"""A part of the message of libyaml or of ruamel's own parser, and the rule that rewords it. The first match
+counts.
+"""
