@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from click.testing import CliRunner, Result
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -336,6 +338,10 @@ def test_recovery_is_kept_and_what_differs_is_told(tmp_path):
         assert f"sky.yaml:2: {told}" in done.stdout
     found, _ = of_sky(tmp_path, sky("{infra: aws, job_recovery: {strategy: FAILOVER}}"))
     assert found["task/job"]["retry"] == {"on_events": events[:2], "duration": "off"}
+    for key, hinted in (("job_recovery", False), ("spot_recovery", False), ("labels", True)):
+        value = "{}" if hinted else "FAILOVER"
+        _, done = of_sky(tmp_path, sky(f"{{infra: aws, use_spot: true, {key}: {value}}}"))
+        assert ("`sky jobs launch` would start it anew" in done.stdout) == hinted
 
 
 @pytest.mark.parametrize(
@@ -752,11 +758,12 @@ def test_no_value_of_resources_of_skypilot_is_ignored(key, within):
 
 @pytest.mark.parametrize("kind", ["task", "fleet", "volume"])
 def test_no_value_of_dstack_is_ignored(kind):
-    needed = {
+    every: dict[str, dict[str, Any]] = {
         "task": {"commands": ["x"], "resources": {"cpu": 2}, "image": "a/b"},
         "fleet": {"nodes": 1},
         "volume": {"backend": "aws", "region": "r1", "size": "100GB"},
-    }[kind]
+    }
+    needed = every[kind]
     cls = DOCUMENTS[kind]
     foreign = getattr(cls, "FOREIGN", {})
     for key in {*(f.name for f in fields_of(cls)), *foreign, *ignored_of(cls)} - {"name"}:
@@ -784,6 +791,44 @@ def test_a_value_of_another_shape_is_told_at_its_place(text, line, tmp_path):
     assert found.keys() <= {"backend/aws"}
     assert f"--> sky.yaml:{line}:" in done.stderr
     assert f"# sky.yaml:{line}: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        *(("skypilot", f"resources:\n  {key}: 2\n") for key in ("gpu", "gpus", "accelerator", "num_nodes")),
+        ("skypilot", "resources: {any_of: [{cpus: 2}, {\n  gpus: 1}]}\n"),
+        *(("dstack", f"\n{key}: 2\n") for key in ("gpu", "gpus", "memory")),
+    ],
+)
+def test_what_chooses_nodes_at_another_place_is_never_left_out(tool, text, tmp_path):
+    (tmp_path / "x.yaml").write_text(f"type: task\nname: job\ncommands: [x]\n{text}")
+    if tool == "skypilot":
+        (tmp_path / "x.yaml").write_text(f"name: job\n\nrun: x\n{text}")
+    found, done = documents(imported(tool, tmp_path / "x.yaml"))
+    assert found == {}
+    assert "--> x.yaml:5:" in done.stderr
+
+
+def test_a_variable_of_the_other_tool_that_ranks_do_not_have_is_told(tmp_path):
+    had = "$SKYPILOT_NODE_RANK $SKYPILOT_NUM_NODES ${DSTACK_MASTER_NODE_IP} $DSTACK_RUN_NAME SKYPILOT_X=1"
+    found, done = of_sky(
+        tmp_path,
+        f"name: job\nresources: {{infra: aws}}\nenvs: {{SKYPILOT_MINE: a}}\n"
+        f"setup: echo ${{SKYPILOT_TASK_ID}}\nrun: 'echo {had} $SKYPILOT_MINE $SKYPILOT_TASK_IDS'\n",
+    )
+    notes = [line for line in done.stdout.splitlines() if "ranks do not have it" in line]
+    assert [note.partition(": ranks")[0] for note in notes] == [
+        "# sky.yaml:4: the commands name `SKYPILOT_TASK_ID`",
+        "# sky.yaml:5: the commands name `SKYPILOT_TASK_IDS`",
+    ]
+    assert "task/job" in found
+    _, done = of_dstack(
+        tmp_path,
+        f"type: task\nname: job\nenv:\n- DSTACK_A=1\ncommands:\n- {had} $DSTACK_A\n- echo $DSTACK_JOB_ID\n",
+    )
+    assert done.stdout.count("ranks do not have it") == 1
+    assert "# x.dstack.yml:7: the commands name `DSTACK_JOB_ID`" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -894,3 +939,115 @@ def test_many_alternatives_are_joined_in_one_go():
     )
     fleets = [draft.fields for draft in from_skypilot(document, "job") if draft.kind == "fleet"]
     assert [fleet["spot_policy"] for fleet in fleets] == ["auto"] * 500
+
+
+# ---------------------------------------------------------------- what is written is valid, or told not to be
+
+WORDS = st.sampled_from(
+    ["aws", "gcp", "lambda", "slurm", "kubernetes", "ssh", "us-east-1", "x", "a b", "8", ""]
+)
+SCALARS = st.one_of(WORDS, st.integers(-1, 9), st.booleans(), st.none(), st.just(2.5))
+ANYTHING = st.recursive(
+    SCALARS, lambda v: st.one_of(st.lists(v, max_size=3), st.dictionaries(WORDS, v, max_size=3)), max_leaves=4
+)
+RIGHT: dict[str, list[Any]] = {
+    "infra": [
+        "aws",
+        "aws/us-east-1",
+        "k8s",
+        "slurm/c1/gpu",
+        "slurm",
+        "ssh/rack",
+        "lambda",
+        "*/us-east-1",
+        "*",
+    ],
+    "accelerators": ["L4:1", "A100-80GB:8", ["L4", "T4:2"], {"H100": 8}, "tpu-v4-8", "V100:0.5"],
+    "autostop": [True, 5, "2h", {"idle_minutes": 3, "down": True}],
+    "job_recovery": ["none", "FAILOVER", {"max_restarts_on_errors": 2}],
+    "file_mounts": [{"/data": "s3://x"}, {"~/a": "./a"}, {"~/a": {"source": "a", "mode": "COPY"}}],
+    "workdir": [".", "~/x", {"url": "https://a/b", "ref": "main"}],
+    "envs": [{"A": None}, {"SKYPILOT_DOCKER_SERVER": "ghcr.io", "SKYPILOT_DOCKER_USERNAME": "u"}],
+    "image_id": ["docker:a/b", "ami-1", {"us-east-1": "ami-2"}],
+    "disk_size": [100, "1TB"],
+    "cpus": ["4+", 8],
+    "memory": ["4x", "64+", "64GB"],
+    "max_hourly_cost": [1.5],
+    "use_spot": [True, False],
+    "resources": [{"cpu": "4..", "gpu": "H100:8"}, {"gpu": {"name": "A100", "count": 2}, "memory": "64GB.."}],
+    "backends": [["aws", "gcp"], ["runpod"], ["aws", "vastai"], ["slurm"], ["ssh"], ["local"]],
+    "regions": [["us-east-1"]],
+    "nodes": [2, "0..4", {"min": 0, "max": 2}],
+    "schedule": [{"cron": "0 8 * * *"}, {"cron": ["0 8 * * *", "30 9 * * 1"]}],
+    "retry": [True, {"on_events": ["error"], "duration": "1h"}],
+    "volumes": [["data:/data"], [{"name": "a", "path": "/a"}], {"/data": "a"}],
+    "env": [["A=1", "B"], {"A": 1}],
+    "fleets": [["gpu"], ["main/gpu"]],
+    "image": ["a/b:1", "${{ env.X }}"],
+    "files": [["a.py"], [{"local_path": "~/x", "path": "/x"}]],
+    "repos": [["."], ["https://a/b"]],
+    "ssh_config": [{"user": "u", "hosts": ["10.0.0.1", {"hostname": "10.0.0.2", "blocks": 2}]}],
+    "size": ["100GB"],
+    "python": [3.1, "3.12"],
+}
+
+
+def fields(keys: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of the fields, most of them with values that the tool takes."""
+    values = {key: st.sampled_from(RIGHT.get(key, ["x"])) for key in sorted(keys)}
+    good = st.lists(st.sampled_from(sorted(values)), max_size=6, unique=True).flatmap(
+        lambda chosen: st.fixed_dictionaries({key: values[key] for key in chosen})
+    )
+    return st.builds(
+        lambda a, b: {**a, **b}, good, st.dictionaries(st.sampled_from(sorted(values)), ANYTHING, max_size=1)
+    )
+
+
+OF_ALTERNATIVES = [key for key in OF_RESOURCES if key not in ("any_of", "ordered")]
+SKY_FILES = st.builds(
+    lambda task, resources, choices: {
+        "name": "job",
+        "run": "x",
+        "resources": {**resources, **({"any_of": choices} if choices else {})},
+        **task,
+    },
+    fields(key for key in OF_SKY if key != "resources"),
+    fields(OF_ALTERNATIVES),
+    st.lists(fields(OF_ALTERNATIVES), max_size=2),
+)
+DSTACK_FILES = st.sampled_from(["task", "fleet", "volume"]).flatmap(
+    lambda kind: st.builds(
+        lambda rest: {"type": kind, "name": "job", "commands": ["x"], **rest},
+        fields({f.name for f in fields_of(DOCUMENTS[kind])} - {"name", "type"}),
+    )
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.one_of(
+        st.tuples(st.just("skypilot"), st.lists(SKY_FILES, min_size=1, max_size=2)),
+        st.tuples(st.just("dstack"), st.lists(DSTACK_FILES, min_size=1, max_size=2)),
+    ),
+    st.sampled_from(["", AWS, AWS + "---\ntype: backend\nname: c1\ndriver: slurm\n"]),
+)
+@example(("dstack", [{"type": "task", "name": "job", "commands": ["x"], "backends": 2.5}]), "")
+@example(("dstack", [{"type": "fleet", "name": "job", "partition": "x"}]), "")
+def test_each_error_of_validate_was_told_by_import_with_its_place(file, project):
+    tool, given_documents = file
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        folder = Path(name)
+        if project:
+            (folder / "project.yaml").write_text(project)
+        (folder / "a.txt").touch()
+        foreign = folder / "foreign.yaml"
+        foreign.write_text("\n---\n".join(map(json.dumps, given_documents)))
+        done = imported(tool, foreign)
+        foreign.unlink()
+        (folder / "out.yaml").write_text(done.stdout)
+        stderr = done.stderr.replace("imported.yaml", "out.yaml")
+        validated = CliRunner().invoke(cli, ["validate", "--json"])
+        errors = [d for d in json.loads(validated.output)["diagnostics"] if d["severity"] == "error"]
+    for error in errors:
+        assert error["code"] == "no-documents" or f"warning[{error['code']}]: {error['summary']}" in stderr
+    assert done.stderr.count("  --> foreign.yaml:") == done.stderr.count("warning[")

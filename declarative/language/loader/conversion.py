@@ -69,6 +69,10 @@ def _service(data: dict[str, Any], default: str, document: Document) -> Draft:
     return draft
 
 
+_OF_RESOURCES = ("gpu", "gpus", "cpu", "memory")
+"""Fields that were meant for `resources`: without them it would be a task on other nodes."""
+
+
 def _draft(kind: str, data: dict[str, Any], default: str, document: Document) -> Draft:
     draft = Draft(kind, document=document)
     cls = DOCUMENTS[kind]
@@ -83,6 +87,8 @@ def _draft(kind: str, data: dict[str, Any], default: str, document: Document) ->
             continue
         if key in ignored_of(cls):
             draft.drop(key, ignored_of(cls)[key], (key,), value)
+        elif key in _OF_RESOURCES:
+            draft.refuse(f"`{key}` is no field of dstack: write it in `resources`", (key,))
         elif key not in known:
             draft.drop(key, foreign.get(key, "no field of fleetform"), (key,), value)
         elif key == "backends" and isinstance(value, list):
@@ -162,6 +168,8 @@ def _fit_task(draft: Draft) -> None:
                 fleets[i] = name.partition("/")[2]
                 why = f"a fleet of another project; declare `{fleets[i]}` in this one"
                 draft.note(f"`fleets` ({name}): {why}", ("fleets", i))
+    for i, command in enumerate(commands if isinstance(commands := fields.get("commands"), list) else ()):
+        draft.note_variables(command, ("commands", i))
     _fit_folders(draft)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from declarative.language.source import Document, Path
 from declarative.language.source.places import may_hold_secret
 from declarative.language.source.reader import MAX_WHOLE
+from declarative.model.inputs import always_set
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.schema import Problem, decode
@@ -50,6 +51,7 @@ _MEANS_ELSE = re.compile(
 )
 _COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
 """Text that a CI agent may obey in a block; it is safe in quotes."""
+_VARIABLE = re.compile(r"\b(?:SKYPILOT|DSTACK)_[A-Z0-9_]+\b(?![=*])")
 _BLOCK = re.compile(r"(?!\s)[\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 _UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Characters that end lines for some readers, or that nobody sees."""
@@ -82,6 +84,12 @@ class Draft:
     """Why it may not be used as it is; empty if it may."""
     refused_at: Path = ()
 
+    @property
+    def backends(self) -> list[str]:
+        """The backends that it names; the file may have anything there."""
+        value = self.fields.get("backends")
+        return [str(name) for name in value] if isinstance(value, list) else []
+
     def note(self, text: str, path: Path = ()) -> None:
         """Note something about the value at `path` of the file that is converted."""
         place = ""
@@ -110,6 +118,16 @@ class Draft:
             why = "YAML 1.1 reads it as a number or as true or false, and its text is another one"
             self.note(f"`{_shown_path(path)}` has no quotes: {why}", path)
         return text
+
+    def note_variables(self, commands: object, path: Path) -> None:
+        """Note the variables of the other tool that the commands name and ranks do not have."""
+        own = {str(item).partition("=")[0] for item in self.fields.get("env") or ()}
+        for name in dict.fromkeys(_VARIABLE.findall(str(commands))):
+            if name not in own | always_set(siblings=True):
+                why = (
+                    "ranks do not have it; `FLEETFORM_TASK_NAME` names the task, docs/tasks.md has the others"
+                )
+                self.note(f"the commands name `{name}`: {why}", path)
 
     def drop_invalid(self) -> bool:
         """Leave out what our documents do not allow; returns whether the rest is valid, and means the same
@@ -226,7 +244,7 @@ def keep_off(drafts: Sequence[Draft], declared: bool) -> None:
     """Give a backend to what has none and would therefore be this machine. `declared`: the project has
     backends that launch nodes.
     """
-    clouds = {b for d in drafts for b in d.fields.get("backends", ())} & set(CLOUDS)
+    clouds = {b for d in drafts for b in d.backends} & set(CLOUDS)
     for draft in drafts:
         missing = not draft.fields.get("backends") and not {"ssh_config", "partition"} & set(draft.fields)
         if draft.kind == "fleet" and draft.fields and missing and not (declared or clouds):
@@ -263,7 +281,7 @@ def keep_apart(drafts: Sequence[Draft]) -> None:
 
 def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
     """A `backend` document for each cloud and each Slurm cluster that the drafts name."""
-    named = {b for d in drafts for b in d.fields.get("backends", ())}
+    named = {b for d in drafts for b in d.backends}
     named |= {str(d.fields["backend"]) for d in drafts if "backend" in d.fields}
     clouds = [
         Draft(
@@ -272,7 +290,7 @@ def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
         for name in sorted(named)
         if name in CLOUDS
     ]
-    clusters = {b for d in drafts if "partition" in d.fields for b in d.fields["backends"]}
+    clusters = {b for d in drafts if "partition" in d.fields for b in d.backends} - {*CLOUDS}
     return clouds + [
         Draft(
             "backend",

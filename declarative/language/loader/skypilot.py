@@ -46,6 +46,11 @@ _LOST = {
     "volumes": "declare a `volume`, and mount it with `volumes` of the task",
     "hooks": "nothing runs before an idle node is deleted: do it at the end of `commands`",
 }
+_MEANT = {
+    **dict.fromkeys(("gpu", "gpus", "accelerator"), "`accelerators`"),
+    **dict.fromkeys(("num_nodes", "nodes"), "`num_nodes` beside `resources`"),
+}
+"""Fields that SkyPilot does not have, and what was meant: without them it would be another task."""
 _IN_HOME = re.compile(r"(?:HOME\}?|~|/root|/home/\w+)/sky_workdir")
 """The folder of `workdir`, as commands name it."""
 WORKDIR = "sky_workdir"
@@ -231,6 +236,8 @@ class _Files:
         if self.home:
             out.append(f'export HOME="$PWD" && mkdir -p ~/{WORKDIR} && cd ~/{WORKDIR}')
             self.task.note("`~` is the rank's own folder, as its files are there")
+        self.task.note_variables(self.setup, ("setup",))
+        self.task.note_variables(self.run, ("run",))
         if self.setup:
             self.task.note("`setup` runs at each start of a rank, in a shell of its own", ("setup",))
             out.append(_escaped(f"(\n{self.setup.rstrip()}\n)"))
@@ -427,9 +434,11 @@ class _Resources:
             elif key == "priority" and isinstance(value, int):
                 fields["priority"] = max(0, min(100, value // 10))
                 self.task.note(f"`priority` ({value}) is from 0 to 100 here, not from -1000 to 1000", path)
+            elif key in _MEANT:
+                self.about.refuse(f"`resources.{key}` is no field of SkyPilot: write {_MEANT[key]}", path)
             elif key in _LOST or key not in _KNOWN:
                 self.about.drop(f"resources.{key}", _LOST.get(key, "no counterpart"), path, value)
-            elif key == "use_spot" and value and "job_recovery" not in self.data:
+            elif key == "use_spot" and value and not {"job_recovery", "spot_recovery"} & self.data.keys():
                 note = "`sky jobs launch` would start it anew after a lost node: add `retry` if that is meant"
                 if note not in self.once:
                     self.once.add(note)
