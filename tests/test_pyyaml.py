@@ -33,8 +33,12 @@ def as_ours(value):
 def text_alone(value):
     """Whether PyYAML makes of it what we leave as text."""
     if isinstance(value, dict):
-        keys = [k for k in value if not isinstance(k, str)]  # for Python, 1 and true are one key
-        return len(keys) > 1 or True in keys or any(text_alone(k) or text_alone(v) for k, v in value.items())
+        keys = [k for k in value if not isinstance(k, str)]  # for Python, 1 and true are one key, 0 and false
+        return (
+            len(keys) > 1
+            or keys in ([0], [1])
+            or any(text_alone(k) or text_alone(v) for k, v in value.items())
+        )
     if isinstance(value, list):
         return any(map(text_alone, value))
     odd = isinstance(value, float) and not math.isfinite(value)
@@ -54,6 +58,7 @@ FORMS = st.one_of(
 @example("resources: {accelerators: {L4:1, A10G:1}}\n")
 @example("a: [L4:1, H100:8]\nb: {cpu: arm:4}\n")
 @example("a: 1\na: 2\n")
+@example("a: {0, No}\n")
 @example("envs: {FOO:, BAR:}\n")
 @example("a: {'H100:1', \"A100:1\"}\n")
 def test_it_is_read_as_pyyaml_reads_it(text):
