@@ -35,7 +35,7 @@ from declarative.cli.options import (
 )
 from declarative.cli.reports import kept_text, protected, say_kept
 from declarative.cli.run import Run
-from declarative.cli.session import Session, allowing, check_refresh, check_requested, now, project_command
+from declarative.cli.session import Session, allowing, check_refresh, check_requested, project_command
 from declarative.cli.state_access import DEFAULT_STATE, StateAccess
 
 if TYPE_CHECKING:
@@ -138,23 +138,23 @@ class SavedRun(Run):
         if plan.scope.moved:
             first = look(state, backends, offers=False)
             self.check_vanished(state, first)
-            settled = settle(writer, backends, first, now, self.note, noting=False)
+            settled = settle(writer, backends, first, self.now, self.note, noting=False)
             backends, state = self._renamed(_renames(plan, settled))
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
         self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
         changed = (
             *differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness),
-            *stopped_by_now(plan, effective(state, seen.inventory), now()),
+            *stopped_by_now(plan, effective(state, seen.inventory), self.now()),
         )
         if changed:
             raise Failed(changed)
         if not self.options["accept_vanished"]:
             check_vanished(state, seen.inventory, plan.actions)
         if plan.scope.moved:
-            note_lost(writer, settled, first.inventory.lost, now)
+            note_lost(writer, settled, first.inventory.lost, self.now)
         else:
-            settle(writer, backends, seen, now, self.note)
+            settle(writer, backends, seen, self.now, self.note)
         return allowing(plan, self.options["allow_unplaced"])
 
     def ask(self) -> None:

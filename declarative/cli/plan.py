@@ -32,7 +32,6 @@ from declarative.cli.session import (
     allowing,
     check_refresh,
     check_requested,
-    now,
     part_of,
     project_command,
     state_errors,
@@ -212,7 +211,7 @@ def compute(
     )
     state = renames.state
     if refresh_only:
-        plan = refreshed(desired, state, seen.inventory, now())
+        plan = refreshed(desired, state, seen.inventory, session.clock())
     else:
         wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
         planned = partial(
@@ -220,7 +219,7 @@ def compute(
             desired,
             state,
             seen.inventory,
-            now(),
+            session.clock(),
             requested=wanted,
             reuse=reuse,
             effort=effort,
