@@ -1,17 +1,25 @@
-"""The facts that a plan relies on: of a few records and actions each."""
+"""The facts that a plan relies on: of a few records and actions each, and of the place where it is."""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from declarative.cli import apply
+from declarative.cli.errors import Failed
+from declarative.cli.state_access import DEFAULT_STATE, StateAccess
+from declarative.model.manifest import Entry, Manifest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.assumptions import Facts, used
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import Op
-from tests.model import of_attachment, of_node, of_reservation, of_volume
+from declarative.store import open_store
+from tests.model import of_attachment, of_node, of_reservation, of_volume, project
 from tests.planned import plan_of
 from tests.test_render import act
 
@@ -172,3 +180,75 @@ def test_a_place_without_its_rank_is_kept():
     left = {address: record for address, record in state.records.items() if address.kind != "rank"}
     start = does(CREATE, "rank/u-0", holds=["reservation/u-0"])
     assert facts(start, state=State(records=left)).ranks == {}
+
+
+# ---------------------------------------------------------------------------------- where it is applied
+
+
+def session_in(directory: Path) -> Any:
+    return SimpleNamespace(directory=directory, state=StateAccess(directory, None), policy=None)
+
+
+def saved_in(directory: Path, *, lineage: str | None = None, serial: int = 0, **more: Any) -> Any:
+    plan = plan_of(lineage=lineage, serial=serial)
+    return SimpleNamespace(plan=plan, directory=str(directory), state=DEFAULT_STATE, files={}, **more)
+
+
+def refusal(check: Any, *args: Any) -> Any:
+    with pytest.raises(Failed) as failed:
+        check(*args)
+    (found,) = failed.value.diagnostics
+    return found
+
+
+def test_a_plan_for_a_new_state_is_applied_where_it_was_made(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    assert apply._check_place(session_in(here), saved_in(here), project()) is None
+    found = refusal(apply._check_place, session_in(here), saved_in(there), project())
+    assert found.code == "plan-other-state"
+    assert found.summary == f"the plan makes a new state in {there}, and this is {here}"
+    one = f"sqlite:///{tmp_path}/one.db"
+    plan, desired = saved_in(there), project(state=one)
+    plan.state = one
+    assert apply._check_place(session_in(here), plan, desired) is None
+    plan.state = "sqlite:///another.db"
+    assert apply._check_place(session_in(here), plan, project()) is None
+    assert list(here.iterdir()) == []
+
+
+def test_a_plan_of_a_state_is_applied_to_it_wherever_it_is(tmp_path):
+    session = session_in(tmp_path)
+    with open_store(DEFAULT_STATE, root=tmp_path) as store:
+        with store.lock("apply") as writer:
+            writer.ensure_lineage()
+        state = store.read()
+        known = {"lineage": state.lineage, "serial": state.serial}
+        assert apply._check_place(session, saved_in(tmp_path / "x", **known), project()) is None
+        with store.lock("apply") as writer:
+            writer.claim("shop")
+        state = store.read()
+    known = {"lineage": state.lineage, "serial": state.serial}
+    assert apply._check_place(session, saved_in(tmp_path / "x", **known), project(name="shop")) == "shop"
+    other = {**known, "lineage": "other"}
+    elsewhere = f"run it there: `fleetform -C {tmp_path}/x apply FILE`, or say where: `--state URL`"
+    for directory, hint in (
+        (tmp_path / "x", elsewhere),
+        (tmp_path, "run it where its state is: `fleetform -C DIR apply FILE`, or `--state URL`"),
+    ):
+        found = refusal(apply._check_record, session, saved_in(directory, **other), state)
+        assert (found.code, found.hint) == ("plan-other-state", hint)
+    later = {**known, "serial": state.serial + 1}
+    found = refusal(apply._check_record, session, saved_in(tmp_path / "x", **later), state)
+    assert (found.code, found.hint) == ("plan-outdated", "plan again: `fleetform plan --out FILE`")
+
+
+def test_files_of_ranks_have_to_be_as_they_were(tmp_path):
+    (tmp_path / "a").write_text("x")
+    plan = saved_in(tmp_path)
+    entry = Entry(path="a", source="a", size=1, sha256=hashlib.sha256(b"x").hexdigest())
+    plan.files = {"d": Manifest((entry,))}
+    apply._check_files(session_in(tmp_path), plan)
+    (tmp_path / "a").write_text("y")
+    found = refusal(apply._check_files, session_in(tmp_path), plan)
+    assert (found.code, "`a`" in found.summary) == ("plan-files-changed", True)
