@@ -73,6 +73,7 @@ def test_of_a_retry_the_time_does_not_count_and_its_number_does():
 def test_of_updates_alone_it_counts_that_they_end_work(op):
     one, other = (content(step(f"{op}:rank/a-0", {}, {}, ends=ends)) for ends in (False, True))
     assert (one != other) == (op == "update")
+    assert other.content is not None
     assert [action.get("ends", False) for action in other.content["actions"]] == [op == "update"]
 
 
@@ -275,14 +276,16 @@ def packed(data: Any) -> str:
 
 def test_a_report_whose_content_is_damaged_is_known_by_its_digest_alone():
     approval = content(step("create:rank/a-0", {}))
-    whole = packed(approval.content)
+    held: dict[str, Any] = {**(approval.content or {})}
+    whole = packed(held)
     cut = base64.b64encode(base64.b64decode(whole)[:-1]).decode()
     assert read_approval(hidden(whole, approval.digest)) == approval
     known = PlanDigest(approval.digest, {})
     wrong: list[Any] = [cut, f"{whole[:4]}!{whole[4:]}", "ä", "AAAA", 3]
-    wrong += [packed(data) for data in ([], {}, None, 3)]
-    wrong += [packed({**approval.content, "actions": actions}) for actions in (3, [3], [[]], [{}])]
-    wrong += [packed({**approval.content, "actions": [step("x:y/z", "text")]})]
+    odd: list[Any] = [3, [3], [[]], [{}], None]
+    wrong += map(packed, odd)
+    wrong += [packed({**held, "actions": actions}) for actions in odd]
+    wrong += [packed({**held, "actions": [step("x:y/z", "text")]})]
     for text in wrong:
         assert read_approval(hidden(text, approval.digest)) == known, text
     assert read_approval(f'<!-- {MARK} {{"digest": "{DIGEST}"}} -->') == PlanDigest(DIGEST, {})
@@ -292,7 +295,7 @@ def test_a_report_whose_content_is_damaged_is_known_by_its_digest_alone():
 def test_what_a_plan_in_json_shows_is_no_approval(text):
     """A command may hold the marks of a report."""
     approval = content(step("create:rank/a-0", {"commands": [text]}))
-    assert read_approval(json.dumps({"digest": approval.digest, **approval.content})) == approval
+    assert read_approval(json.dumps({"digest": approval.digest, **(approval.content or {})})) == approval
 
 
 # --------------------------------------------------------------------------------------------- applying

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -321,7 +322,8 @@ def test_a_state_is_that_of_the_project_that_named_it(tmp_path, capsys, name, ow
     desired = declared(**({"name": name} if name else {}))
     if documents:
         desired = replace(desired, places={"fleet/a": Span("a", 1, 1, 1, 1)})
-    access, store = StateAccess(tmp_path, None), SimpleNamespace(project=lambda: owner)
+    access = StateAccess(tmp_path, None)
+    store: Any = SimpleNamespace(project=lambda: owner)
     here = f"this is project `{name}`" if name else "this project has no `name`"
     summary = f"the state is that of project `{owner}`, and {here}"
     for refuse in (False, True):
@@ -367,7 +369,7 @@ def test_an_apply_names_a_state_that_has_no_name(doing, name, owner, actions, li
     """A plan that changes nothing makes no state."""
     run, claims = Run.__new__(Run), list[str]()
     run.doing, run.desired = doing, declared(**({"name": name} if name else {}))
-    writer = SimpleNamespace(project=lambda: owner, claim=claims.append)
+    writer: Any = SimpleNamespace(project=lambda: owner, claim=claims.append)
     plan = plan_of(actions=(act(Op.CREATE, "node/a-0", after={}),) if actions else ())
     run._claim(plan, writer, State(lineage=lineage))
     due = doing == "apply" and name and not owner and (actions or lineage)

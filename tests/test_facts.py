@@ -90,7 +90,7 @@ def facts(*actions: Any, state: State | None = None, ended: Any = (), can: Any =
         ([does(UPDATE, "rank/t-0", holds=["reservation/t-0"])], []),
         ([does(DELETE, "rank/t-0")], []),
         ([does(CREATE, "rank/a-0")], []),
-        ([does(CREATE, "volume/v")], []),
+        ([does(CREATE, "volume/t-0"), does(CREATE, "node/t-0")], []),
         (
             [
                 does(CREATE, "reservation/t-0", "n-0"),
@@ -223,7 +223,7 @@ def test_a_plan_of_a_state_is_applied_to_it_wherever_it_is(tmp_path):
         with store.lock("apply") as writer:
             writer.ensure_lineage()
         state = store.read()
-        known = {"lineage": state.lineage, "serial": state.serial}
+        known: dict[str, Any] = {"lineage": state.lineage, "serial": state.serial}
         assert apply._check_place(session, saved_in(tmp_path / "x", **known), project()) is None
         with store.lock("apply") as writer:
             writer.claim("shop")

@@ -207,7 +207,7 @@ def test_a_state_that_cannot_be_read_is_said_by_its_code_alone(site):
 
     server = site(broken)
     assert get(server, "/")[::2] == (503, "damaged\n")
-    assert get(site(lambda: {}["secret"]), "/")[::2] == (503, "KeyError\n")
+    assert get(site(lambda: dict[str, Any]()["secret"]), "/")[::2] == (503, "KeyError\n")
     assert get(server, "/healthz")[0] == 200
     assert metrics_of(get(server, "/metrics")[2])["fleetform_state_readable"] == 0
 
@@ -328,13 +328,13 @@ def door(monkeypatch):
     monkeypatch.setattr(servers, "CONNECTIONS", 4)
     monkeypatch.setattr(servers, "FROM_ONE_ADDRESS", 2)
     clock = Clock()
-    monkeypatch.setattr(servers.time, "monotonic", clock)
+    monkeypatch.setattr(servers, "time", SimpleNamespace(monotonic=clock))
     seen = LatestState(lambda: "lab", lambda: Recorded(view=view()), clock, None)
     server = Server("127.0.0.1", 0, Site(seen, Metrics(seen, loop=False), None))
     monkeypatch.setattr(servers, "threading", SimpleNamespace(Thread=Waiting))
 
     def comes(*addresses, asks=False):
-        lines = [Line() for _ in addresses]
+        lines: list[Any] = [Line() for _ in addresses]
         for line, address in zip(lines, addresses, strict=True):
             clock.now += 1
             server.process_request(line, (address, 1))
@@ -381,7 +381,9 @@ def test_who_goes_where_there_are_too_many(door, silent, asked, comes, ends):
 def test_who_asks_has_longer_than_who_says_nothing(door):
     server, clock, comes = door
     ((silent,), (asked,)) = comes(A), comes(B, asks=True)
-    server.note_asked(Line())  # it has ended by now
+    (last,) = comes(C, asks=True)
+    server._open.pop(last)
+    server.note_asked(last)  # it has ended by now
     clock.now = server._open[silent].since + servers.SOONEST
     server.service_actions()
     assert not silent.ended

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ TWO = {"A": "x" * 124, "B": "x" * 124}
 """Variables for two units: four entries of 250 characters together."""
 TOLD = 1 / 4 + 4 / 250
 """Units for the command `true`."""
-HOSTS = {"name": "rack", "ssh_config": {"user": "me", "hosts": ["10.0.0.1", "10.0.0.2"]}}
+HOSTS: dict[str, Any] = {"name": "rack", "ssh_config": {"user": "me", "hosts": ["10.0.0.1", "10.0.0.2"]}}
 
 
 def offers(count, cpu=8):
@@ -148,13 +149,16 @@ def test_a_gang_tries_each_network():
     ]
 
 
-FLEETS = [{"name": "gpu", "nodes": 2, "env": {"AA": "b"}, "resources": {"cpu": 8}, "blocks": 8}, HOSTS]
-TASKS = [
+FLEETS: list[dict[str, Any]] = [
+    {"name": "gpu", "nodes": 2, "env": {"AA": "b"}, "resources": {"cpu": 8}, "blocks": 8},
+    HOSTS,
+]
+TASKS: list[dict[str, Any]] = [
     {"name": "job", "nodes": 3, "env": {"AA": "b"}, "resources": {"cpu": 1}, "commands": ["ccc"]},
     {"name": "odd", "tags": {"a": "b"}, "resources": {"cpu": 2}, "commands": ["cc"]},
     {"name": "alike", "resources": {"cpu": 2}},
 ]
-NARROW = {"name": "narrow", "nodes": 0, "regions": ["r0"]}
+NARROW: dict[str, Any] = {"name": "narrow", "nodes": 0, "regions": ["r0"]}
 
 
 @pytest.mark.parametrize(
