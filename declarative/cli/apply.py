@@ -195,7 +195,7 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | Non
         summary = f"the plan makes a new state in {saved.directory}, and this is {here}"
         raise failed("plan-other-state", summary, _elsewhere(saved))
     _check_record(session, saved, state)
-    return cast("Name", project) if project else None
+    return cast("Name | None", project)
 
 
 def _check_files(session: Session, saved: Saved) -> None:
