@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -347,7 +348,8 @@ def test_a_job_that_slurm_does_not_start_is_cancelled(monkeypatch, queue, answer
     monkeypatch.setattr(jobs, "not_granted", lambda *_: PermanentError(PermanentKind.NO_CAPACITY, "no"))
     slurm = object.__new__(Slurm)
     slurm._place = cast("Place", SimpleNamespace(ask=ask, bundle=lambda: "bundle", start_seconds=9))
-    slurm._looks = cast("Looks", SimpleNamespace(changed=lambda: None, get=lambda **_: None))
+    changed = partial(asked.append, ("changed",))
+    slurm._looks = cast("Looks", SimpleNamespace(changed=changed, get=partial(asked.append, ("look",))))
     goes, queued = None in ended, answer.startswith("PENDING")
     if goes and queued and not queue:
         with pytest.raises(PermanentError):
@@ -355,5 +357,5 @@ def test_a_job_that_slurm_does_not_start_is_cancelled(monkeypatch, queue, answer
     else:
         slurm._reserve((), "gang")
     submit = ("submit", "t", "gang-ff-t", "1" if queue else "9", "bundle", "n/a", "--", "--mem=1")
-    cancel = [("cancel", "t", "gate")] if queued and not queue else []
-    assert asked[1:] == ([submit, *cancel] if goes else [])
+    cancel = [("cancel", "t", "gate"), ("changed",), ("look",)] if queued and not queue else []
+    assert asked[1:] == ([submit, ("changed",), *cancel] if goes else [])

@@ -285,7 +285,7 @@ class Slurm:
         if state == "PENDING" and not job.queue:
             self._place.ask("cancel", job.token, "gate")
             self._looks.changed()
-            raise jobs.not_granted(task, number, reason, self._looks.get(fresh=True), seats)
+            raise jobs.not_granted(task, number, reason, self._looks.get(), seats)
 
     @guarded
     def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
