@@ -19,6 +19,7 @@ from declarative.render.approval import (
     MARK,
     REFUSED,
     PlanDigest,
+    RefusedPlanError,
     approval_in,
     approval_of,
     as_approved,
@@ -101,6 +102,9 @@ XS, XY = ["x"] * 300, [*["x"] * 150, "y", *["x"] * 150]
 TWO = ["command line 1: b, approved: a", "command line 2: c, approved: none"]
 ONE = ["command line 1: a, approved: b", "command line 2: none, approved: c"]
 
+MORE = ["command line 1: p, approved: none", "command line 3: q, approved: none"]
+LESS = ["command line 1: none, approved: p", "command line 3: none, approved: q"]
+
 
 @pytest.mark.parametrize(
     ("was", "now", "lines"),
@@ -118,6 +122,8 @@ ONE = ["command line 1: a, approved: b", "command line 2: none, approved: c"]
         ({"commands": ["a", "z"]}, {"commands": ["b", "c", "z"]}, TWO),
         ({"commands": ["b", "c", "z"]}, {"commands": ["a", "z"]}, ONE),
         ({"commands": ["b", "c"]}, {"commands": ["a"]}, ONE),
+        ({"commands": ["x"]}, {"commands": ["p", "x", "q"]}, MORE),
+        ({"commands": ["p", "x", "q"]}, {"commands": ["x"]}, LESS),
         ({"commands": XS}, {"commands": XY}, ["command line 151: y, approved: none"]),
         ({"x": "a" * 80}, {"x": "b" * 81}, [f"x: {'b' * 80}…, approved: {'a' * 80}"]),
         ({"x": True}, {"x": "true"}, ["x: true, approved: true"]),
@@ -175,6 +181,11 @@ def test_a_digest_alone_approves_that_plan_and_no_other():
     both = content(step("create:rank/a-0", {}), step("create:rank/b-0", {}))
     assert list(differences(other, both, earlier=[bare])) == ["not approved: create rank/a-0"]
     assert list(differences(other, both, earlier=[bare, plan])) == []
+    elsewhere = content(step("create:rank/a-0", {}), lineage="other")
+    assert list(differences(other, both, earlier=[elsewhere])) == ["not approved: create rank/a-0"]
+    assert list(differences(plan, elsewhere)) == [
+        "not as approved: it is another state: other, approved: 3f1c"
+    ]
 
 
 def test_renames_and_refusals_have_to_be_approved():
@@ -289,6 +300,21 @@ def test_a_report_whose_content_is_damaged_is_known_by_its_digest_alone():
     for text in wrong:
         assert read_approval(hidden(text, approval.digest)) == known, text
     assert read_approval(f'<!-- {MARK} {{"digest": "{DIGEST}"}} -->') == PlanDigest(DIGEST, {})
+
+
+def test_the_report_of_a_plan_with_errors_or_without_a_digest_approves_nothing():
+    approval = content(step("create:rank/a-0", {}))
+    data = {"digest": approval.digest, **(approval.content or {})}
+    for text in (json.dumps({**data, "result": "error"}), f"{approval.hidden()}\n{REFUSED}"):
+        with pytest.raises(RefusedPlanError):
+            read_approval(text)
+    for digest in (None, 3, "sha256:0", "x" + approval.digest):
+        with pytest.raises(ValueError, match="no digest"):
+            read_approval(json.dumps({**data, "digest": digest}))
+    for text in ("[]", "3", "null"):
+        with pytest.raises(ValueError, match="no digest"):
+            read_approval(text)
+    assert read_approval(json.dumps({**data, "digest": DIGEST})) == PlanDigest(DIGEST, {})
 
 
 @pytest.mark.parametrize("text", [REFUSED, hidden("x"), "fleetform"])

@@ -691,6 +691,30 @@ def test_the_files_of_ranks_are_in_the_plan(text, files, rank, where):
         assert where in refused(forged).summary
 
 
+@pytest.mark.parametrize(
+    ("kinds", "idle", "ways", "where"),
+    [
+        ([["aa-0"]], [], [], None),
+        ([["aa-0", "aa-1"]], [], [], None),
+        ([["aa-0"], ["x-0"]], ["x-0"], [], None),
+        ([["aa-0"], ["x-0"]], [], [], "kinds` is not made of nodes that are created, or idle"),
+        ([["aa-0"]], ["aa-0"], [], "kinds` is not made of nodes that are created, or idle"),
+        ([["aa-0"]], ["x-0"], [], "kinds` is not made of nodes that are created, or idle"),
+        ([["aa-0", "aa-0"]], [], [], "kinds` is not made of nodes that are created, or idle"),
+        ([["aa-0"]], [], [[]], "ways[0]` is not one offer for each kind"),
+    ],
+)
+def test_fallbacks_are_for_nodes_that_the_plan_makes(kinds, idle, ways, where):
+    desired = project(backends=BACKENDS, fleets=[{**FLEET, "nodes": 2, "backends": ["sky"]}])
+    fallback = {"kinds": kinds, "idle": idle, "ways": ways}
+    text = dump(kept(World(), desired))
+    forged = again_sealed(text, put("plan", "preview", "fallbacks", [fallback]))
+    if where is None:
+        assert len(load(forged, "x", "0").plan.preview.fallbacks) == 1
+    else:
+        assert f"`plan.fallbacks[0].{where}" in refused(forged).summary
+
+
 def test_the_projects_name_is_one(text):
     assert load(again_sealed(text, put("project", "lab")), "x", "0").project == "lab"
     for name in ("", "a b", "a\n"):
