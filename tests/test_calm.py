@@ -97,6 +97,21 @@ def test_it_holds_while_each_of_its_conditions_does() -> None:
         assert not changed.holds(changed.desired, "policy", 150.0)
 
 
+@pytest.mark.parametrize("fault", [False, True])
+def test_it_ends_when_a_rank_cannot_be_asked(monkeypatch, fault: bool) -> None:
+    """A rank may have ended on what does not answer."""
+
+    def poll(*_: Any) -> dict[str, Any]:
+        if fault:
+            raise TransientError(TransientKind.BUSY, "no answer")
+        return {}
+
+    monkeypatch.setattr("declarative.cli.calm.poll", poll)
+    monkeypatch.setattr("declarative.cli.calm.running", lambda _: {"local": [NODE]})
+    one = calm()
+    assert one.holds(one.desired, "policy", 150.0) is not fault
+
+
 def test_a_repeated_round_is_the_same_with_what_was_spent_since() -> None:
     plan = World().plan(wanted())
     done = Round(number=1, at=0.0, duration=0.0, held=True, plan=plan)

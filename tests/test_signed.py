@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from declarative.cli.apply import signers
 from declarative.cli.errors import Failed
 from declarative.cli.plan_files import _signed, _string, check, keys_of, sign
 from declarative.model.spec.policy import PlanKey
@@ -157,6 +161,27 @@ def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
         assert "error[plan-key]" in done.err
         assert not any(line in done.err + done.out for line in private.splitlines()[1:-1])
     assert "`--signed-by` or FLEETFORM_SIGNED_BY is empty" in done.err
+
+
+@pytest.mark.parametrize("policy", [None, ()])
+@pytest.mark.parametrize("given", [None, "option"])
+@pytest.mark.parametrize("variable", [None, "variable"])
+def test_the_policy_says_who_has_to_sign_before_the_option_and_the_variable(
+    tmp_path, monkeypatch, policy, given, variable
+) -> None:
+    """Nobody, if none of them does."""
+    public = KEY.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    for name in ("option", "variable"):
+        (tmp_path / name).write_text(f"{public} {name}\n")
+    monkeypatch.delenv("FLEETFORM_SIGNED_BY", raising=False)
+    if variable:
+        monkeypatch.setenv("FLEETFORM_SIGNED_BY", str(tmp_path / variable))
+    session: Any = SimpleNamespace(policy=lambda: SimpleNamespace(plan_keys=policy))
+    found = signers(session, given and str(tmp_path / given))
+    if policy is not None or not (given or variable):
+        assert found is policy
+    else:
+        assert found == keys_of(str(tmp_path / (given or variable)))
 
 
 @pytest.mark.parametrize(
