@@ -229,7 +229,7 @@ def known_backends(draft: Draft, names: Sequence[Any], key: str = "backends") ->
     for name, i in first.items():
         if name in usable:
             continue
-        path: Path = (key, i) if key == "backends" else (key,)
+        path: Path = (key, i)  # of a single value its own place
         if usable:
             draft.drop(key, NO_DRIVER, path, name)
         else:
