@@ -19,7 +19,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.ownership import key_of
 from providers.runner import RunnerError
 from providers.ssh import scripts
-from providers.ssh.claims import Claim, Claims, Found, Volumes, found_in
+from providers.ssh.claims import Claim, Claims, Found, Volume, Volumes, _lost, found_in
 from providers.ssh.host import Host
 from providers.ssh.transport import NOT_FOUND
 from providers.transport import ConnectionLost, Finished, LocalTransport
@@ -387,3 +387,30 @@ def test_an_answer_that_was_cut_off_is_a_lost_answer(root: Path) -> None:
     for odd in (b"claim 1\n", b"claim one 0\n"):
         with pytest.raises(ConnectionLost):
             found_in(b"FLEETFORM-VOLUMES\n" + odd + b"xFLEETFORM-END\n", at, str(root))
+
+
+def test_a_volume_whose_content_vanished_says_so_to_its_owner() -> None:
+    def volume(name: str, owner: str, lost: str | None) -> Volume:
+        claim = Claim(
+            owner=owner, address=Address("volume", name), token=name, inputs=of_volume(), outputs={}
+        )
+        return Volume(claim=claim, held=None, lost=lost)
+
+    found = Found(
+        node=node(), volumes=(volume("a", "me", "gone"), volume("b", "me", None), volume("c", "you", "gone"))
+    )
+    for owner, lost in (("me", {"gpu-0": None, "a": "gone", "b": None}), ("you", {"c": "gone"})):
+        assert {thing.address.name: thing.lost for thing in found.things(owner)} == lost
+
+
+@pytest.mark.parametrize(
+    ("told", "lost"),
+    [
+        (["data", "/v"], "its data are gone: /v/data is no folder"),
+        (["data"], None),
+        (["other", "/v"], None),
+        ([], None),
+    ],
+)
+def test_only_what_a_host_knows_of_a_volume_is_taken_from_it(told: list[str], lost: str | None) -> None:
+    assert _lost(told) == lost

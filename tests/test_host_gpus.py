@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState, RankState
-from declarative.provider import Launch
+from declarative.provider import Launch, PermanentError, PermanentKind
 from providers import containers
 from providers.containers import Container
 from providers.rank_scripts import prepared
@@ -22,6 +22,7 @@ from providers.runner import Runner
 from providers.ssh import gpus, probe
 from providers.ssh.gpus import Gpu
 from providers.ssh.probe import Declared
+from providers.ssh.provider import declared_of
 from providers.transport import LocalTransport
 from tests.cli import until
 from tests.smi import AMD, KINDS, LOST, MIG, MIXED, ONE_LOST, Kind
@@ -156,6 +157,38 @@ def test_what_a_host_declares_and_does_not_have_is_said_with_both_numbers(host, 
     assert host(None, trusted=True, **declared).readiness.state is (
         NodeState.READY if kind is not ONE_LOST or "resources" in declared else NodeState.NOT_READY
     )
+
+
+def short(fault: str | None = None, **declared: Any) -> list[str]:
+    """What a host with two CPUs, 1,000 MiB and no GPU has less than is declared of it."""
+    facts = SimpleNamespace(cpus=(0, 1), memory_mib=1000, disk_mib=1000, gpus=(), gpu_fault=fault)
+    return probe._falls_short(cast("probe.Facts", facts), Declared(**declared))
+
+
+def test_a_host_may_have_just_what_is_declared_of_it():
+    assert short(resources={"cpu": 2, "gpus": 0}) == []
+    hint = "correct its declaration, or write `trust: true` at the host"
+    assert short(resources={"cpu": 3}) == ["it has 2 of the 3 CPUs that are declared of it", hint]
+
+
+def test_an_error_of_gpus_is_the_reason_where_gpus_are_missing():
+    """What else is missing has another one."""
+    assert "broken" in short("broken", resources={"gpus": 1})
+    assert "broken" not in short("broken", resources={"cpu": 3, "gpus": 0})
+    assert "broken" not in short("broken", resources={"cpu": 3})
+    said = "its `gpus` names 7, and its GPUs are: none"
+    assert short(choice=(7,))[0] == said
+    assert short("broken", choice=(7,))[0] == f"{said} (broken)"
+
+
+def test_what_is_declared_of_a_host_are_fields_of_a_shape():
+    assert declared_of({}) == declared_of({"resources": None, "gpus": None}) == Declared()
+    everything = {"resources": {"cpu": 2}, "gpus": [0, "A6000"], "trust": True}
+    assert declared_of(everything) == Declared(resources={"cpu": 2}, choice=(0, "A6000"), trusted=True)
+    for wrong in ("cpu", ["cpu"], {"cpus": 2}, {"cpu": 2, "x": 1}):
+        with pytest.raises(PermanentError) as refused:
+            declared_of({"hostname": "h", "resources": wrong})
+        assert refused.value.kind is PermanentKind.INVALID
 
 
 def test_memory_and_disks_are_declared_as_they_are_sold(host):

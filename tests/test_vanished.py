@@ -62,6 +62,14 @@ def test_several_of_one_backend_at_once_are_in_doubt() -> None:
     assert vanished(state(*PAIR), gone(A)) == ()
 
 
+def test_volumes_alone_are_in_doubt_where_they_would_be_forgotten() -> None:
+    """None of them is made anew by itself."""
+    other = Address("volume", "other")
+    known, seen = state(record(DISK), record(other)), gone(DISK, other)
+    assert vanished(known, seen) == vanished(known, seen, destroy=False) == ()
+    assert vanished(known, seen, destroy=True) == (DISK, other)
+
+
 def test_one_of_each_backend_is_in_no_doubt() -> None:
     """A backend that is not named is the local one."""
     other = record(B, "gcp")
