@@ -33,13 +33,22 @@ from declarative.planner.permit import (
     permitted,
 )
 from declarative.planner.renamed import refused_with
-from declarative.planner.types import Op, Plan
-from declarative.reconcile.permission import LOST, OVER, AllowedPart, Backoff, choose, refused
+from declarative.planner.types import Op, Plan, Reason
+from declarative.reconcile.permission import (
+    ENVIRONMENT,
+    LOST,
+    OVER,
+    AllowedPart,
+    Backoff,
+    choose,
+    refused,
+)
 from declarative.store.journal import Permit
 from declarative.store.loops import Approval
 from tests.model import World
 from tests.model import project as declared
-from tests.planned import with_parts
+from tests.planned import plan_of, with_parts
+from tests.test_render import act, node
 
 PAIR = {"name": "pair", "nodes": 2, "resources": {"cpu": 2}}
 FREE = {"name": "data", "prevent_destroy": False}
@@ -113,6 +122,15 @@ def test_what_vanished_and_was_held_is_no_new_thing() -> None:
     world = brought(wanted())
     other = {**PAIR, "resources": {"cpu": 4}}
     assert causes(world, wanted([other]), lost=["node/pair-1"])["node/pair-1"] is Cause.REPLACE
+
+
+def test_what_is_changed_in_place_is_no_cause_of_what_is_made_anew() -> None:
+    """Of a node that is gone, others had changed the tags."""
+    gone = act(Op.DELETE, "node/pair-0", Reason.GONE, before=node())
+    made = act(Op.CREATE, "node/pair-0", Reason.GONE, after=node())
+    tagged = act(Op.UPDATE, "node/pair-0", Reason.DRIFT, before=node(), after=node())
+    found = causes_of(plan_of(actions=(gone, made, tagged)), World().state())
+    assert found == {"node/pair-0": Cause.REPLACE_LOST}
 
 
 def test_a_task_on_what_is_replaced_has_the_cause_of_that() -> None:
@@ -285,6 +303,12 @@ def test_a_node_with_unrecorded_ranks_is_not_deleted() -> None:
     stray = replace(state, strays={"pair-0": {0: "rank/x-0 (unrecorded)"}})
     found = permitted(world.plan(desired), stray, given)
     assert held(found) == {"node/pair-0": "has ranks that are not recorded"}
+    assert one(found, "node/pair-0").hint == "to end them: `fleetform stop x`"
+    theirs = replace(state, strays={"pair-0": {0: "slurm job 1 of alice", 1: "rank/y-0", 2: "rank/x-1"}})
+    hint = one(permitted(world.plan(desired), theirs, given), "node/pair-0").hint
+    assert hint == "to end them: `fleetform stop x` and `fleetform stop y`"
+    others = replace(state, strays={"pair-0": {0: "slurm job 1 of alice"}})
+    assert one(permitted(world.plan(desired), others, given), "node/pair-0").hint == ""
     unseen = replace(state, readiness={"pair-0": state.readiness["pair-0"]})
     found = permitted(world.plan(desired), unseen, given)
     assert held(found) == {"node/pair-1": "does not answer, so it may be busy"}
@@ -515,9 +539,11 @@ def test_what_lacks_something_waits_without_an_end() -> None:
     found = chosen(World(), wanted(), lacking={"node/pair-0": "needs HF_TOKEN"})
     (wait,) = found.waits
     assert (wait.address, wait.why, wait.until, wait.digest) == ("node/pair-0", "needs HF_TOKEN", None, None)
+    assert wait.hint == ENVIRONMENT
     assert found.nodes == {"node/pair-1": "create"}
     timed = chosen(World(), wanted(), backoff=later("node/pair-0"))
     assert [w.until for w in timed.waits] == [World().now + 1]
+    assert ENVIRONMENT not in [w.hint for w in timed.waits]
 
 
 def later(group: str) -> Backoff:
@@ -666,6 +692,7 @@ def test_a_limit_lets_the_first_ones_go() -> None:
     found = seen(World(), limited_to_one)
     why = "would go beyond `limits`: there would be 2 nodes; the limit is 1: fleet/pair 2"
     assert held(found) == {"node/pair-1": why}
+    assert one(found, "node/pair-1").hint == "declare less, or raise `limits.nodes`"
     assert sorted(ids(found.plan)) == ["create:node/pair-0", "create:volume/data"]
     enough = replace(desired, project=replace(desired.project, limits=Limits(nodes=2)))
     assert held(seen(World(), enough)) == {}
@@ -842,6 +869,16 @@ def test_a_thing_that_is_there_again_is_not_lost() -> None:
     assert still.lost == {"node/pair-0"}
 
 
+def test_what_is_only_forgotten_is_in_nobodys_place() -> None:
+    """A volume that was adopted stays, and its data with it."""
+    adopted = {"name": "data", "volume_id": "vol-1"}
+    world = brought(wanted(volumes=[adopted]))
+    rules = Reconcile(allow=(Cause.CREATE,))
+    found = seen(world, wanted(volumes=[{**FREE, "name": "store"}], rules=rules))
+    assert "create:volume/store" in ids(found.plan)
+    assert held(found).keys() == {"volume/data"}
+
+
 # --------------------------------------------------------------------------------- a part of a plan
 
 
@@ -863,3 +900,16 @@ def test_a_part_of_a_plan_gets_around_no_protection() -> None:
     assert refused_with(made, elsewhere, desired, state) == []
     deleting = replace(part, actions=tuple(a for a in part.actions if a.op is Op.DELETE))
     assert refused_with(deleting, whole, desired, state) == []
+    used = replace(whole, actions=made.actions)  # a later plan deletes it
+    assert refused_with(made, used, desired, state) == [error]
+
+
+def test_a_part_of_a_plan_gets_around_no_protection_of_nodes() -> None:
+    """The error is of a node, and a new fleet takes the place of its fleet."""
+    world = brought(wanted([{**PAIR, "nodes": 1}]))
+    desired = wanted([{**PAIR, "name": "other", "nodes": 1}])
+    whole = world.plan(desired)
+    error = finding("protected", "node/pair-0")
+    made = replace(whole, actions=tuple(a for a in whole.actions if a.op is Op.CREATE))
+    assert [a.id for a in made.actions] == ["create:node/other-0"]
+    assert refused_with(made, with_parts(whole, diagnostics=(error,)), desired, world.state()) == [error]
