@@ -18,7 +18,7 @@ from declarative.model.resource import Desired
 from declarative.model.spec.amounts import Duration
 from declarative.model.spec.reconcile import Budget, Cause, Limits, Reconcile
 from declarative.model.spec.schedule import Cron
-from declarative.model.state import Address
+from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.planner.inventory import effective
 from declarative.planner.make import make
@@ -32,7 +32,7 @@ from declarative.planner.permit import (
     components,
     permitted,
 )
-from declarative.planner.renamed import refused_with
+from declarative.planner.renamed import refused_with, successors
 from declarative.planner.types import Op, Plan, Reason
 from declarative.reconcile.permission import (
     ENVIRONMENT,
@@ -40,6 +40,7 @@ from declarative.reconcile.permission import (
     OVER,
     AllowedPart,
     Backoff,
+    _waits,
     choose,
     refused,
 )
@@ -541,6 +542,7 @@ def test_what_lacks_something_waits_without_an_end() -> None:
     assert (wait.address, wait.why, wait.until, wait.digest) == ("node/pair-0", "needs HF_TOKEN", None, None)
     assert wait.hint == ENVIRONMENT
     assert found.nodes == {"node/pair-1": "create"}
+    assert found.approvals == {}
     timed = chosen(World(), wanted(), backoff=later("node/pair-0"))
     assert [w.until for w in timed.waits] == [World().now + 1]
     assert ENVIRONMENT not in [w.hint for w in timed.waits]
@@ -730,6 +732,29 @@ def test_a_task_that_grows_after_its_end_stops_nothing() -> None:
     assert causes(world, grown)["task/job"] is Cause.CREATE
 
 
+def test_a_rank_that_a_task_has_no_more_names_no_volume_of_it() -> None:
+    """The task mounts other volumes now, on fewer nodes."""
+    world = brought(wanted(volumes=[{**FREE, "count": 2}]))
+    inputs = {"task": "fill", "rank": 1, "nodes": 2, "commands": ["x"], "volumes": {"/d": ["data-1"]}}
+    last = Record(address=Address("rank", "fill-1"), backend=None, inputs=inputs)
+    state = replace(world.state(), records={**world.records, last.address: last})
+    filling = [{**MOUNTS, "mounts": {"/d": "store-#"}}]
+    desired = wanted(tasks=filling, volumes=[{**FREE, "name": "store", "count": 2}])
+    found = successors(desired, state, {"volume/data-0", "volume/data-1"})
+    assert found == {"volume/store-0": ("volume/data-0",), "volume/store-1": ("volume/data-1",)}
+
+
+def test_what_waits_has_the_hint_of_what_was_found() -> None:
+    few, gone = (replace(finding("x", at), hint=f"do {at}") for at in ("fleet/a", "volume/b"))
+    found = _waits((), {}, (), [few, finding("x", None)], [gone, finding("x", None)])
+    assert [(w.address, w.action, w.hint) for w in found] == [
+        ("fleet/a", "create", "do fleet/a"),
+        ("", "create", ""),
+        ("volume/b", "replace-lost", "do volume/b"),
+        ("", "replace-lost", ""),
+    ]
+
+
 def test_what_is_held_for_itself_is_not_held_for_another() -> None:
     """A creation that waits for its approval says so, though it would take the place of something."""
     world = brought(wanted(volumes=[FREE]))
@@ -770,6 +795,17 @@ def test_a_fleet_is_replaced_by_another_one_as_a_budget_permits() -> None:
 
 
 SOME = {**PAIR, "nodes": "0..2", "placement": "cluster"}
+
+
+def test_a_fleet_is_not_replaced_while_its_nodes_are_used() -> None:
+    """Only a later plan deletes them."""
+    world, desired = brought(wanted([{**PAIR, "nodes": 1}])), wanted([{**PAIR, "name": "other", "nodes": 1}])
+    whole = world.plan(desired)
+    plan = replace(whole, actions=whole.of(Op.CREATE, "node"))
+    state = effective(world.state(), world.inventory(desired))
+    found = permitted(plan, state, Circumstances(rules=ALL, now=world.now, desired=desired))
+    why = "takes the place of fleet/pair, and node/pair-0 stays as long as it is used"
+    assert held(found) == {"node/other-0": why}
 
 
 def test_no_node_is_made_for_what_waits_if_its_fleet_has_enough() -> None:
