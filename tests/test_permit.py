@@ -801,7 +801,7 @@ def test_a_fleet_is_not_replaced_while_its_nodes_are_used() -> None:
     """Only a later plan deletes them."""
     world, desired = brought(wanted([{**PAIR, "nodes": 1}])), wanted([{**PAIR, "name": "other", "nodes": 1}])
     whole = world.plan(desired)
-    plan = replace(whole, actions=whole.of(Op.CREATE, "node"))
+    plan = replace(whole, actions=tuple(whole.of(Op.CREATE, "node")))
     state = effective(world.state(), world.inventory(desired))
     found = permitted(plan, state, Circumstances(rules=ALL, now=world.now, desired=desired))
     why = "takes the place of fleet/pair, and node/pair-0 stays as long as it is used"
