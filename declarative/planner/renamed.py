@@ -186,10 +186,10 @@ def refused_with(part: Plan, whole: Plan, desired: Desired, state: State) -> lis
     """The errors `protected` of the whole plan that a part of it would get around: it leaves out the deletion
     that is refused, and makes what takes the place of that thing.
     """
-    errors = {d.address: d for d in whole.diagnostics if d.code == "protected" and d not in part.diagnostics}
+    protected = (d for d in whole.diagnostics if d.code == "protected" and d not in part.diagnostics)
+    errors = {str(d.address): d for d in protected}
     # A volume that is in use has its error without an action: only a later plan deletes it.
-    barred = {address: error for address, error in errors.items() if address}
-    barred |= {owner_of(a): errors[str(a.address)] for a in whole.actions if str(a.address) in errors}
+    barred = errors | {owner_of(a): errors[str(a.address)] for a in whole.actions if str(a.address) in errors}
     made = {owner_of(a) for a in part.actions if a.op is Op.CREATE} if barred else set[str]()
     found = successors(desired, state, barred.keys()) if made else {}
     return [barred[old] for old in dict.fromkeys(old for new in sorted(made) for old in found.get(new, ()))]
