@@ -94,7 +94,7 @@ def test_a_strangers_text_stays_what_it_is(tmp_path):
     (given,) = read(file.read_text("utf-8"), "a.yaml")
     for key in ("env", "commands"):
         assert document.data[key] == given.data[key]
-    assert set(document.data) == {"type", "name", "env", "commands"}
+    assert set(document.data) == {"type", "name", "env", "commands", "resources"}
 
 
 def test_bad_yaml_is_an_error(tmp_path):
@@ -309,6 +309,50 @@ def test_no_accelerator_becomes_a_node_without_gpus(name, count):
             assert parsed.count.min >= 1
 
 
+@pytest.mark.parametrize(
+    ("resources", "cpu", "memory"),
+    [
+        ("{}", "8..", "32GB.."),
+        ("{infra: aws}", "8..", "32GB.."),
+        ("{cpus: 4}", 4, "16GB.."),
+        ("{cpus: 4+}", "4..", "16GB.."),
+        ("{memory: 64+}", None, "64GB.."),
+        ("{accelerators: L4}", None, None),
+        ("{accelerators: L4, cpus: 4+}", "4..", None),
+        ("{instance_type: m5.large}", None, None),
+        ("{infra: k8s}", "2..", "2GB.."),
+        ("{infra: slurm/hpc/gpu}", None, None),
+    ],
+)
+def test_the_sizes_that_skypilot_asks_for_by_itself_are_written(resources, cpu, memory, tmp_path):
+    found, done = of_sky(tmp_path, sky(resources))
+    asked = found["task/job"].get("resources", {})
+    assert str(asked.get("cpu")) == str(cpu)
+    assert asked.get("memory") == memory
+    by_default = [key for key in ("cpus", "memory") if f"{key}:" not in resources]
+    assert done.stdout.count("# SkyPilot's default") == 2 * sum(
+        value is not None for key, value in (("cpus", cpu), ("memory", memory)) if key in by_default
+    )
+
+
+@pytest.mark.parametrize("given", ["", "gpu: L4:1", "cpu: 4", "memory: 16GB..", "disk: 200GB..", "cpu: null"])
+@pytest.mark.parametrize("kind", ["task", "fleet"])
+def test_the_sizes_that_dstack_asks_for_by_itself_are_written(given, kind, tmp_path):
+    rest = "commands: [x]" if kind == "task" else "nodes: 1\nbackends: [aws]"
+    found, _ = of_dstack(tmp_path, f"type: {kind}\nname: job\n{rest}\nresources: {{{given}}}\n")
+    asked = found[f"{kind}/job"]["resources"]
+    want = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
+    key, _, value = given.partition(": ")
+    assert {k: str(v) for k, v in asked.items()} == want | ({key: value} if value not in ("", "null") else {})
+
+
+def test_hosts_have_the_sizes_that_they_have(tmp_path):
+    found, _ = of_dstack(
+        tmp_path, "type: fleet\nname: rack\nssh_config: {user: u, hosts: [10.0.0.1]}\nresources: {}\n"
+    )
+    assert not found["fleet/rack"].get("resources")
+
+
 def test_gpus_of_dstack_are_never_left_out(tmp_path):
     for gpu, want in (
         ("tpu:v5litepod-8", "google:v5litepod-8"),
@@ -411,7 +455,7 @@ def test_fleets_allow_what_the_alternatives_allow_and_nothing_else(choices):
             and c.get("region", region) == region
             and c.get("use_spot", False) == spot
             and c.get("accelerators", gpu if gpu == "none" else None) == gpu
-            and str(c.get("cpus", "none")) == cpu
+            and str(c.get("cpus", "none" if "accelerators" in c else "8+")) == cpu
             for c in choices
         )
 
@@ -440,7 +484,7 @@ def test_fleets_allow_what_the_alternatives_allow_and_nothing_else(choices):
         ["r1", "r2", "r3"],
         [True, False],
         ["none", "L4:1", "A10G:1", "L4:2", "A10G:2", "A100-80GB:1"],
-        ["none", "2", "4+"],
+        ["none", "2", "4+", "8+"],
     )
     assert [one for one in every if allowed_by_file(*one) != allowed_by_fleets(*one)] == []
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.language.loader.foreign_formats import Draft, known_backends, name_of
+from declarative.language.loader.foreign_formats import Draft, Noted, known_backends, name_of
 from declarative.language.source import Document, Path
 from declarative.model.schema import fields_of
 from declarative.model.schema.marks import BadValueError, ignored_of
@@ -111,12 +111,36 @@ def _fit(draft: Draft) -> None:
         _without_arch(draft, resources)
         if "gpu" in resources:
             resources["gpu"] = _gpu(resources["gpu"])
+    _ask_by_default(draft)
     if fields.get("backend"):
         fields["backend"] = known_backends(draft, [fields["backend"]], "backend")[0]
     for key in ("privileged", "registry_auth"):
         if "image" not in fields and key in fields:
             del fields[key]
             draft.drop(key, "without an `image`, commands are processes of the node's user", (key,))
+
+
+_SIZES = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
+"""What dstack asks for where a file has no size."""
+
+
+def _ask_by_default(draft: Draft) -> None:
+    """Write the sizes that dstack asks for where the file has none: without them the smallest node would do."""
+    fields = draft.fields
+    if draft.kind == "volume" or {"ssh_config", "instance_ids", "partition"} & set(fields):
+        return
+    groups = [group for group in _listed(fields.get("groups")) if isinstance(group, dict)]
+    for each in [group for group in groups if group.get("resources")] or [fields]:
+        if each.get("resources") is None:
+            each["resources"] = {}
+        if isinstance(resources := each["resources"], dict):
+            for key, size in _SIZES.items():
+                if resources.get(key) is None:
+                    resources[key] = Noted(size, "dstack's default")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _without_arch(draft: Draft, resources: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from declarative.language.loader.foreign_formats import (
     NO_DRIVER,
     SOME_CLOUD,
     Draft,
+    Noted,
     cloud_of,
     has_driver,
     name_of,
@@ -490,6 +491,10 @@ class _Resources:
         self._memory(given, resources)
         if "partition" in fields:
             self._without_launches(fields)
+        elif not {"accelerators", "instance_type"} & set(given):
+            _ask_by_default(
+                given, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
+            )
         gpus = self._accelerators(given.get("accelerators"))
         out = []
         for gpu in gpus:
@@ -640,6 +645,21 @@ class _Resources:
             return {"backends": [name], "partition": partition}, None
         self.pools[name] = f"declare it: `backends: [{name}]`, `partition: …`, see docs/slurm.md"
         return {}, name
+
+
+def _ask_by_default(given: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:
+    """Write the sizes that SkyPilot asks for where the file has none: without them the smallest node would do.
+    `pods`: on Kubernetes and on a pool of hosts, they are others.
+    """
+    number, ratio = (2, 1) if pods else (8, 4)
+    if "memory" in given:
+        return
+    if "cpus" not in given:
+        resources["cpu"] = Noted(f"{number}..", "SkyPilot's default")
+    if cpus := re.fullmatch(r"(\d{1,9})(?:\.\.)?", str(resources["cpu"])):
+        resources["memory"] = Noted(
+            f"{int(cpus[1]) * ratio}GB..", f"SkyPilot's default: {ratio} GB for each CPU"
+        )
 
 
 _KNOWN = frozenset(
