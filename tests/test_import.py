@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -873,6 +874,149 @@ def test_a_variable_of_the_other_tool_that_ranks_do_not_have_is_told(tmp_path):
     )
     assert done.stdout.count("ranks do not have it") == 1
     assert "# x.dstack.yml:7: the commands name `DSTACK_JOB_ID`" in done.stdout
+
+
+RIGHTS = (
+    *(
+        "sudo apt-get update",
+        "apt install -y git",
+        "if ! sudo -n true; then x; fi",
+        "A=1 sudo x",
+        "yes | sudo x",
+    ),
+    *(
+        "conda activate a",
+        "source ~/.bashrc",
+        ". $HOME/.profile",
+        "mkdir -p /app/out",
+        "x && (apt-get update)",
+    ),
+    *(
+        "curl -fsSL a -o /usr/local/bin/a",
+        "ln -s a /usr/lib/a",
+        "x > /etc/a",
+        "sudo shutdown -h +5 2>/dev/null &",
+    ),
+)
+NO_RIGHTS = (
+    *("echo sudo", "# sudo apt", "mkdir -p /tmp/a /dev/shm/b out", "cp /etc/hosts .", "cat /etc/hosts > out"),
+    *(
+        "x 2>/dev/null",
+        "git clone https://a/sudo",
+        "./conda.sh",
+        "mkdir /data/out",
+        "export P=/usr/local/bin:$P",
+    ),
+)
+
+
+@pytest.mark.parametrize("command", [*RIGHTS, *NO_RIGHTS])
+@pytest.mark.parametrize("tool", ["skypilot", "dstack"])
+def test_commands_for_root_or_a_logins_shell_are_told_once_at_the_first(tool, command, tmp_path):
+    """Also that dstack's default image is not used."""
+    script = f"set -e\n{command}\nsudo -v\n" if command in RIGHTS else f"set -e\n{command}\n"
+    block = "".join(f"    {line}\n" for line in script.splitlines())
+    if tool == "skypilot":
+        text = f"name: job\nresources: {{infra: aws}}\nfile_mounts: {{/data: s3://x}}\nrun:\n   |\n{block}"
+        _, done = of_sky(tmp_path, text)
+    else:
+        text = f"type: task\nname: job\nvolumes: ['v:/data']\ncommands:\n  - |\n{block}"
+        _, done = of_dstack(tmp_path, text)
+    notes = [line for line in done.stdout.splitlines() if "the commands use" in line]
+    assert len(notes) == (command in RIGHTS)
+    for note in notes:
+        assert re.search(r"yaml:7: |yml:7: ", note)
+        assert "write `image: …`" in note
+        assert ("dstack's default image" in note) == (tool == "dstack")
+
+
+def test_in_an_image_only_what_the_tool_puts_into_it_is_told(tmp_path):
+    for command, name in (("sudo x", "`sudo`"), ("conda x", "`conda`"), ("apt-get update", "")):
+        _, done = of_sky(
+            tmp_path, f"name: job\nresources: {{infra: aws, image_id: 'docker:a/b'}}\nrun: {command}\n"
+        )
+        assert ("commands are root in an `image`" in done.stdout) == bool(name)
+        assert name in done.stdout
+        _, done = of_dstack(tmp_path, f"type: task\nname: job\nimage: a/b\ncommands: ['{command}']\n")
+        assert "the commands use" not in done.stdout
+    for more, one in (("python: 3.12\n", False), ("", True)):
+        text = f"type: task\nname: job\n{more}commands: [python a.py]\n"
+        assert ("`python`: dstack's default image" in of_dstack(tmp_path, text)[1].stdout) == one
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((f"git {word} x", f"git {word}") for word in ("fetch", "checkout", "remote", "pull", "rev-parse")),
+        *(("cd a && git -C . pull", "git pull"), ("A=$(git rev-parse HEAD)", "git rev-parse")),
+        *(("dvc pull", "dvc pull"), ("dvc exp run", "dvc exp")),
+        *(("git clone https://a/b", ""), ("git config --global a b", ""), ("echo git pull", "")),
+    ],
+)
+def test_what_needs_the_repository_of_a_sent_folder_is_told_at_its_line(command, name, tmp_path):
+    script = f"|\n  x\n  {command}\n"
+    base = "name: job\nresources: {infra: aws}\n"
+    _, done = of_sky(tmp_path, f"{base}workdir: .\nrun: {script}")
+    assert (f"# sky.yaml:6: `{name}`: `.git` is never sent" in done.stdout) == bool(name)
+    _, done = of_sky(tmp_path, f"{base}workdir: {{url: 'https://a/b'}}\nrun: {script}")
+    assert "`.git` is never sent" not in done.stdout
+    script = script.replace("\n  ", "\n    ")
+    _, done = of_dstack(tmp_path, f"type: task\nname: job\nrepos: [.]\ncommands:\n  - {script}")
+    assert (f"# x.dstack.yml:7: `{name}`: `.git` is never sent" in done.stdout) == bool(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("repos: [.:/workspace]\nworking_dir: /workspace", {"repos": ["."]}),
+        ("repos: .:/workspace\nworking_dir: /workspace/", {"repos": ["."]}),
+        ("repos: [{local_path: ., path: /workspace}]", {"repos": ["."]}),
+        ("repos: [.:/workspace]\nworking_dir: /workspace/a/b", {"repos": ["."], "working_dir": "a/b"}),
+        ("repos: [.]\nworking_dir: /src", {"repos": ["."]}),
+        ("files: [a.py:/workflow/a.py]", {"files": [{"local_path": "a.py", "path": "a.py"}]}),
+        ("files: [a.py:/x/b/a.py]\nworking_dir: /x", {"files": [{"local_path": "a.py", "path": "b/a.py"}]}),
+        ("files: [{local_path: a, path: /workflow}]", {"files": [{"local_path": "a", "path": "."}]}),
+        ("files: [a.py:/etc/a.py, b.py]", {"files": ["b.py"]}),
+        ("repos: ['https://a/b']", {"repos": ["https://a/b"]}),
+        ("repos: ['https://a/b:/x']", {"repos": ["https://a/b:/x"]}),
+    ],
+)
+def test_what_dstack_sends_to_a_folder_of_the_container_is_sent(given, kept, tmp_path):
+    (tmp_path / "empty" / "a.py").touch()
+    found, done = of_dstack(tmp_path, f"type: task\nname: job\ncommands: [x, cd /workflow]\n{given}\n")
+    assert {k: v for k, v in found["task/job"].items() if k in ("repos", "files", "working_dir")} == kept
+    assert "nothing is sent" not in done.stdout
+    assert "`commands` name `/workflow`" in done.stdout
+    if "/etc" in given:
+        assert "# x.dstack.yml:4: left out `files` (a.py:/etc/a.py): " in done.stdout
+        assert "`a.py:etc/a.py`" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["task", "service"])
+def test_the_repository_that_dstack_sent_by_itself_is_told(kind, tmp_path):
+    text = f"type: {kind}\nname: job\ncommands: [x]\n"
+    _, done = of_dstack(tmp_path, text)
+    assert "# x.dstack.yml:3: nothing is sent: " in done.stdout
+    assert "`repos: [.]`" in done.stdout
+    for more in ("repos: []", "files: [a.py]"):
+        assert "nothing is sent" not in of_dstack(tmp_path, f"{text}{more}\n")[1].stdout
+
+
+def test_an_empty_secret_and_the_old_place_of_the_workdir_are_told(tmp_path):
+    _, done = of_sky(
+        tmp_path,
+        "name: job\nresources: {infra: aws}\nsecrets:\n  A: ''\n  B: x\n  C:\n"
+        "envs:\n  PYTHONPATH: /home/sky-user/sky_workdir\nrun: x\n",
+    )
+    assert "# sky.yaml:4: `secrets.A` is empty: " in done.stdout
+    assert done.stdout.count("`secrets.") == 2
+    assert "# sky.yaml:8: `envs.PYTHONPATH` names `sky_workdir`" in done.stdout
+
+
+@pytest.mark.parametrize(("command", "home"), [("cd ..", True), ("x; cd ../b", True), ("cd a; cd ..", False)])
+def test_commands_that_leave_the_workdir_start_in_one(command, home, tmp_path):
+    found, _ = of_sky(tmp_path, f"name: job\nresources: {{infra: aws}}\nsetup: {command}\nrun: x\n")
+    assert found["task/job"]["commands"][0].startswith("export HOME=") == home
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.language.loader.foreign_commands import Commands, note_clone, note_rights
 from declarative.language.loader.foreign_formats import Draft, Noted, known_backends, name_of
 from declarative.language.source import Document, Path
 from declarative.model.schema import fields_of
 from declarative.model.schema.marks import BadValueError, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources
-from declarative.model.spec.software import Repos
+from declarative.model.spec.software import Files, Repos
 
 _SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}", re.ASCII)
 _KNOWN = r"env\.\w+|var\.\w+|groups\[\d+\]\.nodes\[\d+\]\.IP_ADDRESS|(?:dstack\.)?(?:node_rank|job_num)"
@@ -125,7 +126,7 @@ _SIZES = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
 
 
 def _ask_by_default(draft: Draft) -> None:
-    """Write the sizes that dstack asks for where the file has none: without them the smallest node would do."""
+    """Write the sizes that dstack asks for where the file has none: else the smallest node would do."""
     fields = draft.fields
     if draft.kind == "volume" or {"ssh_config", "instance_ids", "partition"} & set(fields):
         return
@@ -192,32 +193,128 @@ def _fit_task(draft: Draft) -> None:
                 fleets[i] = name.partition("/")[2]
                 why = f"a fleet of another project; declare `{fleets[i]}` in this one"
                 draft.note(f"`fleets` ({name}): {why}", ("fleets", i))
-    for i, command in enumerate(commands if isinstance(commands := fields.get("commands"), list) else ()):
-        draft.note_variables(command, ("commands", i))
-    _fit_folders(draft)
+    commands = _commands(draft)
+    for path, text in commands:
+        draft.note_variables(text, path)
+    _fit_folders(draft, commands)
+    note_rights(draft, commands, "dstack", _mounted(fields.get("volumes")))
 
 
-def _fit_folders(draft: Draft) -> None:
+def _commands(draft: Draft) -> Commands:
+    """All commands of the task, those of its groups too."""
+    groups = _listed(draft.fields.get("groups"))
+    within: list[tuple[Path, Any]] = [
+        ((), draft.fields),
+        *((("groups", i), group) for i, group in enumerate(groups)),
+    ]
+    return [
+        ((*path, "commands", i), str(command))
+        for path, each in within
+        for i, command in enumerate(_listed(each.get("commands")) if isinstance(each, Mapping) else ())
+    ]
+
+
+def _mounted(volumes: Any) -> list[str]:
+    """The folders where the task's volumes are."""
+    return [
+        str(each["path"]) if isinstance(each, Mapping) else each.rpartition(":")[2]
+        for each in _listed(volumes)
+        if isinstance(each, str) or (isinstance(each, Mapping) and each.get("path"))
+    ]
+
+
+def _fit_folders(draft: Draft, commands: Commands) -> None:
     """What is sent lies in the rank's own folder; a clone may lie anywhere."""
     fields = draft.fields
     folder = fields.get("working_dir")
     absolute = isinstance(folder, str) and folder.startswith("/")
+    if commands and "repos" not in fields and "files" not in fields:
+        why = "write `repos: [.]` if the commands need files of this folder"
+        draft.note(
+            f"nothing is sent: before its version 0.20, dstack sent the current repository; {why}",
+            commands[0][0],
+        )
+    root = _repo_folder(draft)
     clones = _clones(fields.get("repos"))
+    if absolute and clones and not fields.get("files"):  # dstack clones into the folder where commands start
+        fields["repos"] = clones = [{**clone, "path": clone.get("path", folder)} for clone in clones]
+    _fit_files(draft, folder if absolute else root or _OLD_FOLDER)
     sent = "files" if fields.get("files") else "repos" if fields.get("repos") and not clones else ""
-    if absolute and clones and not sent:  # dstack clones into the folder where the commands start
-        fields["repos"] = [{**clone, "path": clone.get("path", folder)} for clone in clones]
-    if not sent:
-        return
-    if absolute:
-        del fields["working_dir"]
+    if absolute and sent:
         why = f"what `{sent}` sends lies in the rank's own folder, and commands start there"
-        draft.drop("working_dir", why, ("working_dir",), folder)
-    commands = fields.get("commands")
-    for i, command in enumerate(commands if isinstance(commands, list) else ()):
-        for path in dict.fromkeys((_OLD_FOLDER, folder if absolute else _OLD_FOLDER)):
-            if re.search(rf"(?<![\w/.-]){re.escape(str(path))}(?![\w.-])", str(command)):
-                why = f"what `{sent}` sends is not there, but where the commands start"
-                draft.note(f"`commands` name `{path}`: {why}", ("commands", i))
+        inner = _below(str(folder), root) if root else None
+        if inner is None or inner == ".":
+            del fields["working_dir"]
+            draft.drop("working_dir", why, ("working_dir",), folder)
+        else:
+            fields["working_dir"] = inner
+            draft.note(
+                f"`working_dir` ({folder}) is now `{inner}`: what `{sent}` sends is above it",
+                ("working_dir",),
+            )
+    if sent:
+        note_clone(draft, commands)
+    gone = {_OLD_FOLDER, root or _OLD_FOLDER, folder if absolute and sent else _OLD_FOLDER}
+    gone -= {str(clone.get("path")) for clone in clones}
+    for path, text in commands if sent or clones else ():
+        for name in sorted(map(str, gone)):
+            if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text):
+                what = f"what `{sent}` sends" if sent else "the clone"
+                why = f"{what} is not there, but where the commands start"
+                draft.note(f"`commands` name `{name}`: {why}", path)
+
+
+def _repo_folder(draft: Draft) -> str | None:
+    """The absolute path that a folder of the project is sent to, which is left out."""
+    repos = draft.fields.get("repos")
+    item = repos[0] if isinstance(repos, list) and len(repos) == 1 else repos
+    if isinstance(item, str) and (match := re.fullmatch(r"(\.{1,2}|[\w./-]*[\w-]):(/(?!/).*)", item)):
+        source, folder = match.groups()
+    elif isinstance(item, Mapping) and str(item.get("path")).startswith("/") and "local_path" in item:
+        source, folder = item["local_path"], str(item["path"])
+    else:
+        return None
+    draft.fields["repos"] = [source]
+    draft.note(
+        f"`repos` ({folder}): what is sent lies in the rank's own folder, where the commands start",
+        ("repos",),
+    )
+    return folder.rstrip("/") or "/"
+
+
+def _below(path: str, folder: str) -> str | None:
+    """The path from that folder; None if it is not below it."""
+    path, folder = path.rstrip("/"), folder.rstrip("/")
+    if path == folder:
+        return "."
+    return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else None
+
+
+def _fit_files(draft: Draft, folder: str) -> None:
+    """Files at absolute paths below the folder where commands start are written from there."""
+    files = draft.fields.get("files")
+    if not isinstance(files, list):
+        return
+    kept: list[Any] = []
+    for i, item in enumerate(files):
+        source, target = item, None
+        if isinstance(item, str) and item.count(":") == 1:
+            source, target = item.split(":")
+        elif isinstance(item, Mapping):
+            source, target = item.get("local_path"), item.get("path")
+        away = isinstance(source, str) and isinstance(target, str) and target.startswith("/")
+        inner = _below(str(target), folder) if away else None
+        one = {"local_path": source, "path": inner} if inner else item
+        try:
+            Files.parse([one])
+            kept.append(one)
+        except BadValueError as bad:
+            why = bad.hint or bad.summary
+            if away:
+                where = str(target).strip("/")
+                why = f"files go below the rank's own folder: `{source}:{where}`; copy it in `commands`"
+            draft.drop("files", why, ("files", i), f"{source}:{target}" if target else source)
+    draft.fields["files"] = kept
 
 
 def _clones(repos: Any) -> list[dict[str, Any]]:

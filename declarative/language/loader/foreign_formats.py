@@ -90,12 +90,12 @@ class Draft:
         value = self.fields.get("backends")
         return [str(name) for name in value] if isinstance(value, list) else []
 
-    def note(self, text: str, path: Path = ()) -> None:
-        """Note something about the value at `path` of the file that is converted."""
+    def note(self, text: str, path: Path = (), line: str = "") -> None:
+        """Note something about the value at `path` of the file that is converted, or about one line of it."""
         place = ""
         if self.document is not None and path:
-            span = self.document.span(path, key=True)
-            place = f"{span.file}:{span.line}: "
+            number = self.document.line_with(path, line) if line else self.document.span(path, key=True).line
+            place = f"{self.document.file}:{number}: "
         self.notes.append(place + text)
 
     def drop(self, name: str, why: str, path: Path = (), value: Any = None) -> None:
@@ -122,12 +122,15 @@ class Draft:
     def note_variables(self, commands: object, path: Path) -> None:
         """Note the variables of the other tool that the commands name and ranks do not have."""
         own = {str(item).partition("=")[0] for item in self.fields.get("env") or ()}
-        for name in dict.fromkeys(_VARIABLE.findall(str(commands))):
+        places = {
+            name: line for line in reversed(str(commands).splitlines()) for name in _VARIABLE.findall(line)
+        }
+        for name, line in reversed(places.items()):
             if name not in own | always_set(siblings=True):
                 why = (
                     "ranks do not have it; `FLEETFORM_TASK_NAME` names the task, docs/tasks.md has the others"
                 )
-                self.note(f"the commands name `{name}`: {why}", path)
+                self.note(f"the commands name `{name}`: {why}", path, line)
 
     def drop_invalid(self) -> bool:
         """Leave out what our documents do not allow; returns whether the rest is valid, and means the same

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from declarative.language.loader.foreign_commands import note_clone, note_rights
 from declarative.language.loader.foreign_formats import (
     CLOUDS,
     NO_DRIVER,
@@ -52,8 +53,10 @@ _MEANT = {
     **dict.fromkeys(("num_nodes", "nodes"), "`num_nodes` beside `resources`"),
 }
 """Fields that SkyPilot does not have, and what was meant: without them it would be another task."""
-_IN_HOME = re.compile(r"(?:HOME\}?|~|/root|/home/\w+)/sky_workdir")
+_IN_HOME = re.compile(r"(?:HOME\}?|~|/root|/home/[\w-]+)/sky_workdir")
 """The folder of `workdir`, as commands name it."""
+_ABOVE = re.compile(r"(?:(?!\bcd\s).)*\bcd\s+\.\.(?!\w)", re.DOTALL)
+"""Commands that first leave that folder for the home."""
 WORKDIR = "sky_workdir"
 
 
@@ -139,8 +142,15 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
     if empty := [key for key, value in given.items() if not value]:
         why = f"if `sky launch --env` filled it in, write `${{{{ env.{empty[0]} }}}}`"
         task.note(f"`envs` ({', '.join(empty)}) is empty: {why}", ("envs", empty[0]))
+    for key, value in given.items():
+        if _IN_HOME.search(value):
+            why = "`workdir` lies in the rank's own folder, where the commands start"
+            task.note(f"`envs.{key}` names `{WORKDIR}`: {why}", ("envs", key))
     for key, value in _mapping(data.pop("secrets", None)).items():
-        if value not in (None, ""):
+        if value == "":
+            why = f"it is read as {key} from the environment of the user who applies, and has to be set"
+            task.note(f"`secrets.{key}` is empty: {why}", ("secrets", key))
+        elif value is not None:
             why = f"set {key} in the environment of the user who applies"
             task.drop(f"secrets.{key}", why, ("secrets", key))
         env[key] = f"${{{{ env.{key} }}}}"
@@ -213,10 +223,15 @@ class _Files:
         self.workdir = data.pop("workdir", None)
         self.mounts = _mapping(data.pop("file_mounts", None))
         self.files: list[dict[str, str]] = []
-        self.home = bool(_IN_HOME.search(self.setup + self.run)) or any(
-            target.startswith("~/")
-            and _is_local(source.get("source") if isinstance(source, Mapping) else source)
-            for target, source in self.mounts.items()
+        above = any(_ABOVE.match(text) for text in (self.setup, self.run))
+        self.home = (
+            above
+            or bool(_IN_HOME.search(self.setup + self.run))
+            or any(
+                target.startswith("~/")
+                and _is_local(source.get("source") if isinstance(source, Mapping) else source)
+                for target, source in self.mounts.items()
+            )
         )
 
     def convert(self) -> None:
@@ -237,8 +252,12 @@ class _Files:
         if self.home:
             out.append(f'export HOME="$PWD" && mkdir -p ~/{WORKDIR} && cd ~/{WORKDIR}')
             self.task.note("`~` is the rank's own folder, as its files are there")
-        self.task.note_variables(self.setup, ("setup",))
-        self.task.note_variables(self.run, ("run",))
+        commands = [(("setup",), self.setup), (("run",), self.run)]
+        for path, text in commands:
+            self.task.note_variables(text, path)
+        note_rights(self.task, commands, "skypilot", self.mounts)
+        if any(file["local_path"] == "." for file in self.files):
+            note_clone(self.task, commands)
         if self.setup:
             self.task.note("`setup` runs at each start of a rank, in a shell of its own", ("setup",))
             out.append(_escaped(f"(\n{self.setup.rstrip()}\n)"))
@@ -274,6 +293,8 @@ class _Files:
             why = "copy the bucket in `commands`, or use a `volume`"
         elif ".ssh/" in str(source):
             why = "a key does not belong into a project: let the nodes' image have it"
+        elif _tidy(target).startswith("~/.ssh"):
+            why = "ssh reads the home of the node's user, not the rank's folder: let the nodes' image have it"
         elif not _is_local(source):
             why = "it is not below this directory: copy it there, and name it in `files`"
         elif target.startswith("/") or ".." in target.split("/"):
@@ -648,7 +669,7 @@ class _Resources:
 
 
 def _ask_by_default(given: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:
-    """Write the sizes that SkyPilot asks for where the file has none: without them the smallest node would do.
+    """Write the sizes that SkyPilot asks for where the file has none: else the smallest node would do.
     `pods`: on Kubernetes and on a pool of hosts, they are others.
     """
     number, ratio = (2, 1) if pods else (8, 4)

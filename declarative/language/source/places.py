@@ -268,6 +268,14 @@ class Document:
         text = self._text.lines()[line][column:end_column] if line == end_line else ""
         return re.sub(r"^&\S+\s+", "", text)
 
+    def line_with(self, path: Path, text: str) -> int:
+        """The number of the line that has `text`, a line of the value at `path`; else that of its key."""
+        first, _, last, _ = unpacked(self.spot(path).place)
+        for number, line in enumerate(self._text.lines()[first : last + 1], first):
+            if text in line:
+                return number + 1
+        return self.span(path, key=True).line
+
     def _title(self) -> int:
         """The place that stands for the whole document: its name, else its type, else its first key."""
         for name in ("name", "type"):
