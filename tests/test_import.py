@@ -292,7 +292,8 @@ def test_what_was_asked_for_stays_a_gpu(accelerators, gpu, tmp_path):
     assert found["fleet/job"]["resources"]["gpu"] == gpu
     assert found["task/job"]["resources"]["gpu"] == gpu
     unknown = gpu.startswith(("tpu", "Quantum"))
-    assert (f"`resources.accelerators` ({accelerators}" in done.stdout) == (unknown or "0.5" in accelerators)
+    told = unknown or any(part in accelerators for part in ("0.5", "SXM", "MEGA"))
+    assert (f"`resources.accelerators` ({accelerators}" in done.stdout) == told
 
 
 @given(
@@ -1002,6 +1003,77 @@ def test_the_repository_that_dstack_sent_by_itself_is_told(kind, tmp_path):
         assert "nothing is sent" not in of_dstack(tmp_path, f"{text}{more}\n")[1].stdout
 
 
+@pytest.mark.parametrize("key", ["accelerators", "gpus"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *(("H100-SXM", "SXM"), ("A100-80GB-SXM", "SXM"), ("A100-PCIe", "PCIE"), ("RTXPRO6000WS", "WS")),
+        *(("H100", ""), ("A100-80GB", ""), ("H100-NVL", ""), ("RTXPRO6000", ""), ("L4", "")),
+    ],
+)
+def test_a_board_that_cannot_be_asked_for_is_told(key, name, form, tmp_path):
+    """Also under SkyPilot's other name of the field."""
+    found, done = of_sky(tmp_path, f"name: job\nrun: x\nresources:\n  infra: aws\n  {key}: {name}:1\n")
+    assert found["fleet/job"]["resources"]["gpu"].endswith(":1")
+    assert ("# sky.yaml:5: `resources.accelerators`" in done.stdout) == bool(form)
+    assert f"{form} has no counterpart" in done.stdout or not form
+
+
+def test_both_names_of_the_accelerators_exclude_each_other(tmp_path):
+    found, done = of_sky(tmp_path, sky("{any_of: [{gpus: L4:1, accelerators: T4:1}, {gpus: L4:1}]}"))
+    assert found == {}
+    assert "`gpus` and `accelerators` exclude each other" in done.stdout
+
+
+@pytest.mark.parametrize("infra", ["ssh/rack", "ssh", "slurm/hpc"])
+def test_a_task_on_hosts_asks_for_what_it_asked_for(infra, tmp_path):
+    found, done = of_sky(
+        tmp_path,
+        sky(f"{{infra: {infra}, gpus: L4:2, cpus: 4+, disk_size: 10, use_spot: true, labels: {{a: b}}}}"),
+    )
+    assert found["task/job"]["resources"] == {"gpu": "L4:2", "cpu": "4..", "disk": "10GB.."}
+    assert "# sky.yaml:2: left out `resources.use_spot`: the nodes exist already" in done.stdout
+    assert "# sky.yaml:2: left out `resources.labels`: the nodes exist already" in done.stdout
+    _, done = of_sky(tmp_path, sky(f"{{any_of: [{{infra: {infra}, cpus: 4}}, {{infra: aws, cpus: 8}}]}}"))
+    assert "has to have cpu: 4, memory: " in done.stdout
+
+
+@pytest.mark.parametrize("place", ["infra: k8s/prod", "{cloud: kubernetes, region: prod}"])
+def test_a_context_of_kubernetes_is_told(place, tmp_path):
+    _, done = of_sky(tmp_path, sky(place if place.startswith("{") else f"{{{place}}}"))
+    assert "(prod): a context has no counterpart" in done.stdout
+
+
+@pytest.mark.parametrize("strategy", ["EAGER_NEXT_REGION", "failover", "{strategy: eager_next_region}"])
+def test_each_strategy_of_recovery_is_told(strategy, tmp_path):
+    _, done = of_sky(tmp_path, sky(f"{{infra: aws, job_recovery: {strategy}}}"))
+    assert "# sky.yaml:2: left out `job_recovery.strategy` (" in done.stdout
+
+
+@pytest.mark.parametrize("key", ["config", "experimental"])
+def test_settings_of_the_tool_are_named_with_what_to_write(key, tmp_path):
+    _, done = of_sky(
+        tmp_path,
+        f"name: job\nrun: x\nresources: {{infra: aws}}\n{key}:\n"
+        "  kubernetes:\n    pod_config:\n      spec:\n        containers:\n"
+        "        - volumeMounts:\n          - mountPath: /shared\n            name: nfs\n"
+        "  slurm:\n    sbatch_options:\n      account: gaia\n      qos: debug\n      time: '0:05:00'\n"
+        "  docker:\n    run_options: [--ipc=host]\n",
+    )
+    for line, words in (
+        (10, f"`{key}` mounts `/shared`: write `volumes: ['/shared:/shared']`"),
+        (14, f"left out `{key}.account` (gaia): it is the fleet's field `account`"),
+        (15, f"left out `{key}.qos` (debug): it is the fleet's field `qos`"),
+        (16, f"left out `{key}.time` (0:05:00): write `max_duration`"),
+        (
+            4,
+            f"left out `{key}`: no counterpart for `kubernetes.pod_config.spec.containers.volumeMounts.name`",
+        ),
+    ):
+        assert f"# sky.yaml:{line}: {words}" in done.stdout
+    assert "`backend` document" not in done.stdout
+
+
 def test_an_empty_secret_and_the_old_place_of_the_workdir_are_told(tmp_path):
     _, done = of_sky(
         tmp_path,
@@ -1040,7 +1112,7 @@ def test_a_partition_of_slurm_is_a_fleet_of_existing_nodes(infra, backend, parti
     }
     assert found[f"backend/{backend}"]["driver"] == "slurm"
     assert found["task/job"]["resources"]["gpu"] == "H100:8"
-    assert "left out `resources.use_spot`: the nodes of a partition exist already" in done.stdout
+    assert "left out `resources.use_spot`: the nodes exist already" in done.stdout
     assert done.stderr == ""
 
 

@@ -238,7 +238,7 @@ def _fit_folders(draft: Draft, commands: Commands) -> None:
     clones = _clones(fields.get("repos"))
     if absolute and clones and not fields.get("files"):  # dstack clones into the folder where commands start
         fields["repos"] = clones = [{**clone, "path": clone.get("path", folder)} for clone in clones]
-    _fit_files(draft, folder if absolute else root or _OLD_FOLDER)
+    _fit_files(draft, str(folder) if absolute else root or _OLD_FOLDER)
     sent = "files" if fields.get("files") else "repos" if fields.get("repos") and not clones else ""
     if absolute and sent:
         why = f"what `{sent}` sends lies in the rank's own folder, and commands start there"

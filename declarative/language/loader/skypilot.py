@@ -26,16 +26,15 @@ from declarative.language.loader.foreign_formats import (
 )
 from declarative.language.loader.skypilot_shapes import LESS, misshapen
 from declarative.language.source import Document, Path
+from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
 from declarative.model.resource import LOCAL, SLURM, SSH
-from declarative.model.spec.gpu_models import known
+from declarative.model.spec.gpu_models import board, known
 from declarative.model.spec.text import MAX_NAME
 
 _HEADING = frozenset(("name", "execution", "placement", "primary_tasks", "termination_delay"))
 _ELSEWHERE = {
-    "config": "write it in the `backend` document, or leave it to each user",
     "service": "nothing scales a task or routes to it",
-    "experimental": "no counterpart",
     "event_callback": "no counterpart",
     "file_mounts_mapping": "no counterpart",
 }
@@ -49,7 +48,7 @@ _LOST = {
     "hooks": "nothing runs before an idle node is deleted: do it at the end of `commands`",
 }
 _MEANT = {
-    **dict.fromkeys(("gpu", "gpus", "accelerator"), "`accelerators`"),
+    **dict.fromkeys(("gpu", "accelerator"), "`accelerators`"),
     **dict.fromkeys(("num_nodes", "nodes"), "`num_nodes` beside `resources`"),
 }
 """Fields that SkyPilot does not have, and what was meant: without them it would be another task."""
@@ -81,7 +80,9 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
         task.fields["env"] = env
     _Files(data, task).convert()
     for key, value in data.items():
-        if value is not None:
+        if key in ("config", "experimental") and value is not None:
+            _name_config(key, value, task)
+        elif value is not None:
             task.drop(key, _ELSEWHERE.get(key, "no counterpart"), (key,), value)
     for fleet in fleets if task.refused else ():
         fleet.refused, fleet.refused_at = task.refused, task.refused_at
@@ -102,7 +103,11 @@ def _shaped(task: Draft) -> dict[str, Any]:
         else:
             task.refuse(why, path)
     resources = data.get("resources")
-    both = [("any_of", "ordered"), *(("infra", key) for key in ("cloud", "region", "zone"))]
+    both = [
+        ("any_of", "ordered"),
+        ("gpus", "accelerators"),
+        *(("infra", key) for key in ("cloud", "region", "zone")),
+    ]
     for path, item in _alternatives_of(resources) if isinstance(resources, dict) else ():
         for one, other in both:
             if item.get(one) is not None and item.get(other) is not None:
@@ -119,6 +124,41 @@ def _alternatives_of(resources: dict[str, Any]) -> Iterator[tuple[Path, Mapping[
 
 def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+_OF_CONFIG = {
+    "account": "it is the fleet's field `account`",
+    "qos": "it is the fleet's field `qos`",
+    "partition": "it is the fleet's field `partition`",
+    "time": "write `max_duration` in the task",
+}
+"""Options of Slurm, and what to write for them."""
+
+
+def _name_config(key: str, value: Any, task: Draft) -> None:
+    """Name what the settings change, and what to write for those that have a counterpart."""
+    inner: dict[str, None] = {}
+    for path, leaf in _leaves(value, (key,)):
+        last = path[-1]
+        if last == "mountPath":
+            why = f"write `volumes: ['{leaf}:{leaf}']` for a folder of the node, or declare a `volume`"
+            task.note(f"`{key}` mounts `{leaf}`: {why}", path)
+        elif last in _OF_CONFIG and "slurm" in path:
+            task.drop(f"{key}.{last}", _OF_CONFIG[str(last)], path, leaf)
+        else:
+            inner[".".join(str(step) for step in path[1:] if isinstance(step, str))] = None
+    shown = and_more([f"`{name}`" for name in inner if name], 6)
+    task.drop(key, f"no counterpart{f' for {shown}' if shown else ''}", (key,))
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    items = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for step, item in items:
+        yield from _leaves(item, (*path, step))
+    if not isinstance(value, Mapping | list):
+        yield path, value
 
 
 def _escaped(value: str) -> str:
@@ -380,11 +420,12 @@ class _Resources:
             self.about.note(
                 f"`resources` ({named}): {NO_DRIVER}. Until then `validate` refuses the fleet", ("resources",)
             )
+        hosts = [c for c in choices if c.pool is not None]
         drafts = [self._fleet(choice, i, len(usable)) for i, choice in enumerate(usable)]
         self.task.fields["fleets"] = [*(d.fields["name"] for d in drafts), *pools]
         for pool in pools:
             self.task.note(f"a pool of hosts is the fleet `{pool}`: {self.pools[pool]}", ("resources",))
-        self._common(usable)
+        self._common(usable, hosts)
         (drafts[0] if drafts else self.task).notes[:0] = self.about.notes
         for draft in (*drafts, self.task) if self.about.refused else ():
             draft.refused, draft.refused_at = self.about.refused, self.about.refused_at
@@ -401,9 +442,9 @@ class _Resources:
             draft.fields.pop(key, None)
         return draft
 
-    def _common(self, choices: Sequence[_Choice]) -> None:
-        """What all alternatives ask for, as the task's own."""
-        asked = [c.fields.get("resources", {}) for c in choices]
+    def _common(self, choices: Sequence[_Choice], hosts: Sequence[_Choice]) -> None:
+        """What all alternatives ask for, as the task's own. `hosts` have no fleet that could ask for more."""
+        asked = [c.fields.get("resources", {}) for c in (*choices, *hosts)]
         if not asked:
             return
         same = {k: v for k, v in asked[0].items() if all(other.get(k) == v for other in asked)}
@@ -411,6 +452,13 @@ class _Resources:
             same["gpu"] = _any_gpu([other["gpu"] for other in asked])
         if same:
             self.task.fields["resources"] = same
+        for host in hosts:
+            more = {k: v for k, v in host.fields.get("resources", {}).items() if k not in same}
+            if more:
+                shown = ", ".join(f"{k}: {v}" for k, v in more.items())
+                self.task.note(
+                    f"`{host.pool}` has to have {shown}: the other alternatives differ", ("resources",)
+                )
         spots = {c.fields.get("spot_policy") for c in choices}
         if len(spots) == 1 and None not in spots:
             self.task.fields["spot_policy"] = spots.pop()
@@ -427,12 +475,14 @@ class _Resources:
             )
         for k in outer:
             self.at[k] = ("resources", k)
+        _of_alias(outer, self.at)
         top = dict(self.at)
         self._of_task(outer)
         out = []
         for i, item in enumerate(found):
             inner = {k: v for k, v in _mapping(item).items() if v is not None}
             self.at = {**top, **{k: ("resources", key, i, k) for k in inner}}
+            _of_alias(inner, self.at)
             self._of_task({k: v for k, v in inner.items() if outer.get(k) != v})
             out += self._alternatives({**outer, **inner})
         return out
@@ -482,7 +532,7 @@ class _Resources:
         self.task.note(
             f"`{key}` became `retry`: after lost nodes it runs again, from its own checkpoints", path
         )
-        if strategy and str(strategy).lower() not in ("eager_next_region", "none"):
+        if strategy and str(strategy).lower() != "none":
             self.task.drop(
                 f"{key}.strategy", "a lost node is replaced wherever it is cheapest", path, strategy
             )
@@ -510,9 +560,9 @@ class _Resources:
         for key, value in given.items():
             self._of_nodes(key, value, (fields, resources))
         self._memory(given, resources)
-        if "partition" in fields:
+        if "partition" in fields or pool is not None:
             self._without_launches(fields)
-        elif not {"accelerators", "instance_type"} & set(given):
+        if "partition" not in fields and not {"accelerators", "instance_type"} & set(given):
             _ask_by_default(
                 given, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
             )
@@ -533,11 +583,11 @@ class _Resources:
         return value if isinstance(value, str) else self.task.document.written(path)
 
     def _without_launches(self, fields: dict[str, Any]) -> None:
-        """Nodes of a partition exist already."""
+        """Hosts and the nodes of a partition exist already."""
         for key, ours in _OF_LAUNCHES.items():
             value = fields.pop(ours, None)
             if value is not None and key in self.at and value != "on-demand":
-                why = "the nodes of a partition exist already"
+                why = "the nodes exist already"
                 self._once(f"left out `resources.{key}`: {why}", self.at[key])
 
     def _of_nodes(self, key: str, value: Any, out: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -619,11 +669,15 @@ class _Resources:
         number = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(\+?)", count)
         whole = number is not None and float(number[1]) == int(float(number[1])) and float(number[1]) > 0
         if number is None or not _GPU.fullmatch(name):
-            self.about.refuse(f"`resources.accelerators` ({item}) names no GPUs", path)
-        elif not whole:
+            why = f"`resources.accelerators` ({item}) names no GPUs"
+            if name.isdecimal():
+                why += f": SkyPilot takes a model, as in `L4:{name}`; in a task here, `gpu: {name}` is any"
+            self.about.refuse(why, path)
+            return f"{name}:{count}"
+        if not whole:
             note = f"`resources.accelerators` ({item}): a part of a GPU has no counterpart; one is taken"
             self._once(note, path)
-        count = "1" if number is None or not whole else f"{int(float(number[1]))}{'..' if number[2] else ''}"
+        count = "1" if not whole else f"{int(float(number[1]))}{'..' if number[2] else ''}"
         model = known(name)
         if model is None:
             why = "no GPU of that name is known: `plan` refuses it, unless a backend offers one"
@@ -631,6 +685,9 @@ class _Resources:
                 why = "no driver here launches TPUs: `plan` refuses it"
             self._once(f"`resources.accelerators` ({item}): {why}", path)
             return f"{name}:{count}"
+        if form := board(name):
+            why = f"any {model[0]} fits, whatever its board; `instance_types` of the fleet choose one"
+            self._once(f"`resources.accelerators` ({item}): {form} has no counterpart: {why}", path)
         return ":".join(filter(None, (model[0], f"{model[1]}GB" if model[1] else "", count)))
 
     def _place(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -647,6 +704,11 @@ class _Resources:
         if cloud == SLURM:
             return self._partition(given, rest)
         if cloud == "kubernetes":  # `k8s/CONTEXT`: a context is no region of another cloud
+            if context := rest or given.get("region"):
+                key = "infra" if rest else "region"
+                self._once(
+                    f"left out `resources.{key}` ({context}): a context has no counterpart", self.at[key]
+                )
             return {"backends": [cloud]}, None
         region, zone, *_ = (*rest.split("/"), "", "")
         found = (cloud, str(given.get("region") or region), str(given.get("zone") or zone))
@@ -666,6 +728,12 @@ class _Resources:
             return {"backends": [name], "partition": partition}, None
         self.pools[name] = f"declare it: `backends: [{name}]`, `partition: …`, see docs/slurm.md"
         return {}, name
+
+
+def _of_alias(given: dict[str, Any], at: dict[str, Path]) -> None:
+    """`gpus` is SkyPilot's other name of `accelerators`."""
+    if "gpus" in given:
+        given["accelerators"], at["accelerators"] = given.pop("gpus"), at.pop("gpus")
 
 
 def _ask_by_default(given: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:

@@ -23,6 +23,7 @@ _RESOURCES: Mapping[str, Shape] = {
     **dict.fromkeys(("infra", "cloud", "region", "zone", "instance_type", "cpus", "memory"), _WORD),
     **dict.fromkeys(("disk_size", "ephemeral_storage"), _WORD),
     "accelerators": (*_WORD, dict, list),
+    "gpus": (*_WORD, dict, list),
     "use_spot": (bool,),
     "image_id": (str, dict),
     "labels": (dict,),
@@ -53,6 +54,7 @@ _VALUES: Mapping[str, Shape] = {
     "file_mounts": (str, dict),
     "volumes": (str, dict),
     "accelerators": _WORD,
+    "gpus": _WORD,
     "image_id": _WORD,
 }
 """What the other mappings and lists hold."""

@@ -73,6 +73,13 @@ def parts(name: str) -> tuple[str, int | None]:
     return _BY_NAME.get(spelling(rest), rest), gb
 
 
+def board(name: str) -> str:
+    """The board's form that the name says: `SXM`, `PCIE`, `WS`; empty if it says none."""
+    if match := _FORMS.search(name.lower()):
+        return match[0].strip(" _-").upper()
+    return "WS" if re.sub(r"[ _-]", "", name.lower()).endswith("rtxpro6000ws") else ""
+
+
 def known(name: str) -> tuple[str, int | None] | None:
     """The model and the GB that the name says, as for `A100-SXM4-80GB`; None if no such model is known."""
     model, gb = parts(name)
