@@ -602,7 +602,8 @@ def test_a_copied_folder_is_sent_and_a_container_is_told_as_one(tmp_path):
 def test_a_template_for_a_gpu_is_refused(text, tmp_path):
     found, done = of_sky(tmp_path, sky(f"{{infra: aws, accelerators: {text}}}"))
     assert found.keys() <= {"backend/aws"}
-    assert done.stderr.count("warning[not-converted]") == 2
+    assert done.stderr.count("warning[not-converted]: a fleet and a task were not converted") == 1
+    assert "no GPU of that name is known" not in done.stdout
     assert "names no GPUs" in done.stderr
 
 
@@ -1072,6 +1073,46 @@ def test_settings_of_the_tool_are_named_with_what_to_write(key, tmp_path):
     ):
         assert f"# sky.yaml:{line}: {words}" in done.stdout
     assert "`backend` document" not in done.stdout
+
+
+@pytest.mark.parametrize("tool", ["skypilot", "dstack"])
+def test_a_key_that_is_there_twice_is_told_with_both_lines(tool, tmp_path):
+    """In the order of the file, in each document of it, and not for keys that `<<` brings."""
+    one = "name: job\nrun: x\ncommands: [x]\ntype: task\nenv: {\n  A: 1,\n  A: 2}\n"
+    two = f"{one}a: &a {{B: 1}}\nb: {{<<: *a, B: 2}}\ntype: task\n"
+    (tmp_path / "x.yaml").write_text(f"{one}---\n{two}")
+    done = imported(tool, tmp_path / "x.yaml")
+    notes = [line for line in done.stdout.splitlines() if "the last counts" in line]
+    assert [line.partition(" too")[0] for line in notes] == [
+        "# x.yaml:7: `A` is in line 6",
+        "# x.yaml:15: `A` is in line 14",
+        "# x.yaml:18: `type` is in line 12",
+    ]
+
+
+def test_a_backend_that_nobody_names_is_told_once_a_file(tmp_path):
+    task = "name: {}\nrun: x\nresources: {{any_of: [{{accelerators: L4:1}}, {{cpus: 4}}]}}\n"
+    _, done = of_sky(tmp_path, "---\n".join(map(task.format, ("aa", "bb"))), task.format("cc"))
+    assert done.stdout.count("no backend is named") == 2
+    assert done.stdout.count("  - cloud\n") == 6
+
+
+def test_the_head_points_to_the_defaults_that_differ(tmp_path):
+    _, done = of_sky(tmp_path, "name: job\nrun: x\n")
+    name = "Defaults that differ"
+    assert done.stdout.splitlines()[1] == f'# SkyPilot has other defaults: see docs/import.md, "{name}"'
+    assert f"### {name}\n" in (Path(__file__).parent.parent / "docs" / "import.md").read_text("utf-8")
+    _, done = of_dstack(tmp_path, "type: volume\nname: vol\nbackend: aws\nregion: r\nsize: 1GB\n")
+    assert name not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "image", ["registry.example/a/long/name/of/an/image/of/ours:${{ env.SHA }}", "${{ env.SHA }}"]
+)
+def test_the_part_of_an_image_that_is_known_too_late_is_shown(image, tmp_path):
+    _, done = of_dstack(tmp_path, f"type: task\nname: job\ncommands: [x]\nimage: {image}\n")
+    assert "`${{ env.SHA }}` is read when a rank starts" in done.stderr
+    assert "write `${{ var.NAME }}`" in done.stderr
 
 
 def test_an_empty_secret_and_the_old_place_of_the_workdir_are_told(tmp_path):

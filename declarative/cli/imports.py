@@ -344,7 +344,13 @@ def _facts(look: Look) -> str:
 def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
     from declarative.language.loader.conversion import from_dstack
     from declarative.language.loader.documents import file_name
-    from declarative.language.loader.foreign_formats import backends_of, keep_apart, keep_off, text_of
+    from declarative.language.loader.foreign_formats import (
+        backends_of,
+        keep_apart,
+        keep_off,
+        name_doubles,
+        text_of,
+    )
     from declarative.language.loader.skypilot import from_skypilot
     from declarative.language.source import read
     from declarative.model.resource import EXISTING, LOCAL
@@ -365,8 +371,14 @@ def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
     launching = [b for b in desired.backends.values() if b.provider not in (LOCAL, *EXISTING)]
     keep_off(drafts, bool(launching))
     keep_apart(drafts)
+    name_doubles(drafts)
+    runs = any(draft.kind == "task" for draft in drafts)
     drafts = [*(b for b in backends_of(drafts) if b.fields["name"] not in desired.backends), *drafts]
-    text = text_of(drafts, f"Converted from {source}: {', '.join(file.name for file in files)}")
+    heading = f"Converted from {source}: {', '.join(file.name for file in files)}"
+    if runs:
+        name = "SkyPilot" if source == "skypilot" else source
+        heading += f'\n{name} has other defaults: see docs/import.md, "Defaults that differ"'
+    text = text_of(drafts, heading)
     documents = read(text, "imported.yaml")
     known = {(fault.code, fault.summary, fault.span) for fault in faults}
     found = _project(session, files, documents)[1]
@@ -409,11 +421,17 @@ def _left_to_do(
                 paths[address] = _paths(ours[address]) if address in ours else {}
             span = origin.span(paths[address].get(fault.span, ()) if fault.span else ())
         out.append(replace(fault, severity=Severity.WARNING, span=span))
+    refused: dict[tuple[int, Steps, str], list[Draft]] = {}
     for draft in drafts:
         if draft.refused and draft.document is not None:
-            summary = f"a {draft.kind} was not converted: {draft.refused}"
+            refused.setdefault((id(draft.document), draft.refused_at, draft.refused), []).append(draft)
+    for (_, at, why), several in refused.items():
+        document = several[0].document
+        if document is not None:
+            kinds = " and a ".join(dict.fromkeys(draft.kind for draft in several))
+            summary = f"a {kinds} {'was' if len(several) == 1 else 'were'} not converted: {why}"
             hint = "what it would be stands in a comment: mend it there"
-            span = draft.document.span(draft.refused_at)
+            span = document.span(at)
             out.append(
                 Diagnostic(
                     code="not-converted", summary=summary, hint=hint, span=span, severity=Severity.WARNING

@@ -248,13 +248,27 @@ def keep_off(drafts: Sequence[Draft], declared: bool) -> None:
     backends that launch nodes.
     """
     clouds = {b for d in drafts for b in d.backends} & set(CLOUDS)
+    files: set[str] = set()
     for draft in drafts:
         missing = not draft.fields.get("backends") and not {"ssh_config", "partition"} & set(draft.fields)
         if draft.kind == "fleet" and draft.fields and missing and not (declared or clouds):
             draft.fields["backends"] = [SOME_CLOUD]
+            file = draft.document.file if draft.document else ""
+            if file in files:
+                continue
+            files.add(file)
             draft.notes.append(
                 f"no backend is named, and none is declared: name one in place of `{SOME_CLOUD}`, or `local` "
                 "for this machine"
+            )
+
+
+def name_doubles(drafts: Sequence[Draft]) -> None:
+    """Note the keys that a file has twice in one mapping: the tool takes the last, and warns of none."""
+    for document, draft in {id(d.document): (d.document, d) for d in reversed(drafts) if d.document}.values():
+        for key, first, last in document.doubles:
+            draft.notes.append(
+                f"{document.file}:{last}: `{key}` is in line {first} too: the last counts, as for PyYAML"
             )
 
 

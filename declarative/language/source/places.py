@@ -239,6 +239,8 @@ class Document:
     size: int
     _root: Node = field(repr=False, compare=False)
     _text: Text = field(repr=False, compare=False)
+    doubles: tuple[tuple[str, int, int], ...] = field(default=(), compare=False)
+    """Keys that a later one of the same mapping replaced, and the lines of both."""
 
     def may_hold(self, text: str) -> bool:
         """Whether a value may contain `text`: a cheap test on the text of the whole file."""

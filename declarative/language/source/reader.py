@@ -77,6 +77,8 @@ class Reader:
         self.texts: dict[str, str] = {}
         """The texts read of late, so that equal ones are one object: keys, units, names of teams."""
         self.anchors: dict[str, tuple[Any, Node, int, int] | None] = {}
+        self.doubles: list[tuple[str, int, int]] = []
+        """Keys that a later one of the same mapping replaced, and the lines of both."""
         self.earlier: set[str] = set()
         """The anchors of the documents above."""
         self.size = 0
@@ -96,7 +98,7 @@ class Reader:
             if kind != "DocumentStartEvent":
                 continue
             self.earlier.update(self.anchors)
-            self.anchors, self.whole, before = {}, True, self.size
+            self.anchors, self.doubles, self.whole, before = {}, [], True, self.size
             number += 1
             if number > MAX_DOCUMENTS:
                 self._too_many(f"the file has more than {MAX_DOCUMENTS} documents", event)
@@ -107,7 +109,8 @@ class Reader:
             if data is None and self.whole:
                 continue
             if isinstance(data, dict):
-                yield Document(data, self.text.file, self.whole, self.size - before, node, self.text)
+                doubles = tuple(self.doubles)
+                yield Document(data, self.text.file, self.whole, self.size - before, node, self.text, doubles)
                 continue
             self.lost = True
             odd = node if self.whole else None
@@ -255,6 +258,8 @@ class Reader:
                 continue
             if key in data:
                 if self.merges:
+                    lines = (self.text.span(place).line for place in (nodes[at[key]], key_node))
+                    self.doubles.append((key, *lines))
                     data[key], nodes[at[key] : at[key] + 2] = value, (key_node, node)
                 else:
                     self._duplicate(key, key_node, nodes[2 * list(data).index(key)])

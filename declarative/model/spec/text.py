@@ -267,6 +267,9 @@ class Env(tuple[tuple[str, str], ...]):
         return dict(self)
 
 
+_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+
+
 class Image(str):
     """A container image: `[registry/]name[:tag][@digest]`, as docker and podman read it."""
 
@@ -279,6 +282,10 @@ class Image(str):
             shown = (
                 f"`{value[:40]!r}`" if isinstance(value, str) and value != value.strip() else describe(value)
             )
+            if isinstance(value, str) and (expression := _EXPRESSION.search(value)):
+                hint = "write it out, or declare a variable and write `${{ var.NAME }}`, known to `plan`"
+                summary = f"`{expression[0][:60]}` is read when a rank starts, and cannot be part of an image"
+                raise BadValueError("bad-image", summary, hint)
             raise BadValueError("bad-image", f"{shown} is not the name of an image", _image_hint(value))
         return cls(value)
 
