@@ -1115,6 +1115,12 @@ def test_the_part_of_an_image_that_is_known_too_late_is_shown(image, tmp_path):
     assert "write `${{ var.NAME }}`" in done.stderr
 
 
+def test_an_empty_login_to_a_registry_has_its_own_note(tmp_path):
+    _, done = of_sky(tmp_path, "name: job\nrun: x\nenvs: {SKYPILOT_DOCKER_USERNAME: '', A: ''}\n")
+    assert "# sky.yaml:3: `envs` (A) is empty" in done.stdout
+    assert "left out `envs.SKYPILOT_DOCKER_*`" in done.stdout
+
+
 def test_an_empty_secret_and_the_old_place_of_the_workdir_are_told(tmp_path):
     _, done = of_sky(
         tmp_path,

@@ -179,7 +179,7 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
         else:
             given[key] = task.text(value, ("envs", key))
             env[key] = _escaped(given[key])
-    if empty := [key for key, value in given.items() if not value]:
+    if empty := [key for key, value in given.items() if not (value or key.startswith(_LOGIN))]:
         why = f"if `sky launch --env` filled it in, write `${{{{ env.{empty[0]} }}}}`"
         task.note(f"`envs` ({', '.join(empty)}) is empty: {why}", ("envs", empty[0]))
     for key, value in given.items():
