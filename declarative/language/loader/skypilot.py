@@ -673,7 +673,7 @@ class _Resources:
             if name.isdecimal():
                 why += f": SkyPilot takes a model, as in `L4:{name}`; in a task here, `gpu: {name}` is any"
             self.about.refuse(why, path)
-            return f"{name}:{count}"
+            return name if name.isdecimal() else f"{name}:{count}"
         if not whole:
             note = f"`resources.accelerators` ({item}): a part of a GPU has no counterpart; one is taken"
             self._once(note, path)
