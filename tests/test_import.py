@@ -1115,6 +1115,14 @@ def test_the_part_of_an_image_that_is_known_too_late_is_shown(image, tmp_path):
     assert "write `${{ var.NAME }}`" in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["COPY", "MOUNT"])
+def test_a_bucket_that_is_named_alone_is_no_folder(mode, tmp_path):
+    found, done = of_sky(tmp_path, f"name: job\nrun: x\nfile_mounts:\n  ~/in: {{name: demo, mode: {mode}}}\n")
+    assert "files" not in found["task/job"]
+    assert "# sky.yaml:4: left out `file_mounts.~/in` (demo): copy the bucket" in done.stdout
+    assert "sent as files" not in done.stdout
+
+
 def test_an_empty_login_to_a_registry_has_its_own_note(tmp_path):
     _, done = of_sky(tmp_path, "name: job\nrun: x\nenvs: {SKYPILOT_DOCKER_USERNAME: '', A: ''}\n")
     assert "# sky.yaml:3: `envs` (A) is empty" in done.stdout

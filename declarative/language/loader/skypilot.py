@@ -326,7 +326,8 @@ class _Files:
 
     def _mount(self, target: str, source: Any) -> None:
         shown = source.get("source") or source.get("name") if isinstance(source, Mapping) else source
-        if isinstance(source, Mapping) and str(source.get("mode")).upper() == "COPY" and _is_local(shown):
+        copied = isinstance(source, Mapping) and str(source.get("mode")).upper() == "COPY"
+        if copied and _is_local(source.get("source")):  # a `name` alone is a bucket that exists
             self.task.note(f"`file_mounts.{target}`: sent as files, not by a bucket", ("file_mounts", target))
             source = shown
         if isinstance(source, Mapping) or "://" in str(source):
