@@ -1123,6 +1123,19 @@ def test_a_bucket_that_is_named_alone_is_no_folder(mode, tmp_path):
     assert "sent as files" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("volume", "folder"),
+    [
+        *(("/mnt/a:/a", "/mnt/a"), ("{instance_path: /mnt/a, path: /a}", "/mnt/a"), ("data:/a", "")),
+        *(("{instance_path: /mnt/a, path: /a, optional: true}", ""), ("{name: data, path: /a}", "")),
+    ],
+)
+def test_a_folder_of_the_node_that_dstack_would_make_is_told(volume, folder, tmp_path):
+    _, done = of_dstack(tmp_path, f"type: task\nname: job\ncommands: [x]\nvolumes:\n- {volume}\n")
+    assert (f"# x.dstack.yml:5: `volumes` ({folder}) is a folder of the node" in done.stdout) == bool(folder)
+    assert ("is a folder of the node" in done.stdout) == bool(folder)
+
+
 def test_an_empty_login_to_a_registry_has_its_own_note(tmp_path):
     _, done = of_sky(tmp_path, "name: job\nrun: x\nenvs: {SKYPILOT_DOCKER_USERNAME: '', A: ''}\n")
     assert "# sky.yaml:3: `envs` (A) is empty" in done.stdout

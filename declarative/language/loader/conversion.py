@@ -193,6 +193,11 @@ def _fit_task(draft: Draft) -> None:
                 fleets[i] = name.partition("/")[2]
                 why = f"a fleet of another project; declare `{fleets[i]}` in this one"
                 draft.note(f"`fleets` ({name}): {why}", ("fleets", i))
+    for i, item in enumerate(_listed(fields.get("volumes"))):
+        folder = item.get("instance_path") if isinstance(item, Mapping) else str(item).partition(":")[0]
+        if str(folder).startswith("/") and not (isinstance(item, Mapping) and item.get("optional")):
+            why = "dstack makes it where it is missing, and here the rank fails: make it on the nodes"
+            draft.note(f"`volumes` ({folder}) is a folder of the node: {why}", ("volumes", i))
     commands = _commands(draft)
     for path, text in commands:
         draft.note_variables(text, path)
