@@ -15,6 +15,7 @@ from declarative.model.state import GIVEN_UP, GONE_SINCE, Address, Intent, Recor
 from declarative.model.status import RankState, RankStatus, Silence
 from declarative.planner.health import lost_with
 from declarative.planner.inventory import Inventory, effective, unstarted, vanished
+from declarative.planner.types import Action, Op, Reason
 from tests.model import of_attachment, of_kind, of_reservation
 
 A, B, DISK = Address("node", "gpu-0"), Address("node", "gpu-1"), Address("volume", "data")
@@ -66,8 +67,9 @@ def test_volumes_alone_are_in_doubt_where_they_would_be_forgotten() -> None:
     """None of them is made anew by itself."""
     other = Address("volume", "other")
     known, seen = state(record(DISK), record(other)), gone(DISK, other)
-    assert vanished(known, seen) == vanished(known, seen, destroy=False) == ()
-    assert vanished(known, seen, destroy=True) == (DISK, other)
+    deletes = Action(op=Op.DELETE, address=DISK, reason=Reason.REMOVED)
+    assert vanished(known, seen) == vanished(known, seen, [replace(deletes, forget=True)]) == ()
+    assert vanished(known, seen, [deletes]) == (DISK, other)
 
 
 def test_one_of_each_backend_is_in_no_doubt() -> None:

@@ -36,7 +36,8 @@ _FORMS = re.compile(
     r"(?:[ _-]*(?:sxm\d?|pcie|hbm\d?e?|nvlink|oam|mega)"
     r"|[ _-]+(?:generation|gen|sff|server|workstation|edition|max-?q|dgxs|fhhl|ls|ac|active))(?![a-z])"
 )
-"""The board on which a model is sold: the GPU is the same."""
+"""The board on which a model is sold, and other words: the GPU is the same."""
+_BOARDS = re.compile(r"[ _-]*(sxm\d?|pcie|nvlink|oam)(?![a-z])")
 _PRO = re.compile(r"rtx(?:pro(\d+)(?:blackwell)?(?:ws)?|(\d+00)blackwell)")
 """`RTX PRO 6000`, which has no namesake of another generation, and `RTX 6000 Blackwell`, which has."""
 _SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))\(?(\d{1,3}) ?gb?\)?(?![a-z0-9.])", re.IGNORECASE)
@@ -75,8 +76,8 @@ def parts(name: str) -> tuple[str, int | None]:
 
 def board(name: str) -> str:
     """The board's form that the name says: `SXM`, `PCIE`, `WS`; empty if it says none."""
-    if match := _FORMS.search(name.lower()):
-        return match[0].strip(" _-").upper()
+    if match := _BOARDS.search(name.lower()):
+        return match[1].upper()
     return "WS" if re.sub(r"[ _-]", "", name.lower()).endswith("rtxpro6000ws") else ""
 
 
