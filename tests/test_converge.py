@@ -88,12 +88,11 @@ def test_the_steps_of_a_run(monkeypatch, capsys, plan, options, code, steps):
     assert ("nothing was done: a task cannot be placed" in capsys.readouterr().err) == (code == 3)
 
 
-@pytest.mark.parametrize("doing", ["apply", "destroy"])
 @pytest.mark.parametrize("accept", [True, False])
-def test_what_vanished_is_checked_unless_the_user_accepts_it(monkeypatch, doing, accept):
-    asked: list[bool] = []
-    monkeypatch.setattr(settle, "check_vanished", lambda *_, destroy: asked.append(destroy))
+def test_what_vanished_is_checked_unless_the_user_accepts_it(monkeypatch, accept):
+    asked: list[str] = []
+    monkeypatch.setattr(settle, "check_vanished", lambda *given: asked.extend(given))
     run: Any = object.__new__(Run)
-    run.options, run.doing = {"accept_vanished": accept}, doing
-    run.check_vanished(None, None)
-    assert asked == ([] if accept else [doing == "destroy"])
+    run.options = {"accept_vanished": accept}
+    run.check_vanished("state", SimpleNamespace(inventory="inventory"))
+    assert asked == ([] if accept else ["state", "inventory"])

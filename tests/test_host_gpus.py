@@ -160,8 +160,12 @@ def test_what_a_host_declares_and_does_not_have_is_said_with_both_numbers(host, 
 
 
 def short(fault: str | None = None, **declared: Any) -> list[str]:
-    """What a host with two CPUs, 1,000 MiB and no GPU has less than is declared of it."""
-    facts = SimpleNamespace(cpus=(0, 1), memory_mib=1000, disk_mib=1000, gpus=(), gpu_fault=fault)
+    """What a host with two CPUs and 1,000 MiB has less than is declared of it: without a GPU, or with one that
+    works beside one in error.
+    """
+    there = (Gpu(index=0, name="T4", memory_mib=None),) if fault else ()
+    sizes = {"cpus": (0, 1), "memory_mib": 1000, "disk_mib": 1000}
+    facts = SimpleNamespace(**sizes, gpus=there, gpus_known=True, gpu_fault=fault)
     return probe._falls_short(cast("probe.Facts", facts), Declared(**declared))
 
 
@@ -173,12 +177,11 @@ def test_a_host_may_have_just_what_is_declared_of_it():
 
 def test_an_error_of_gpus_is_the_reason_where_gpus_are_missing():
     """What else is missing has another one."""
-    assert "broken" in short("broken", resources={"gpus": 1})
+    assert "broken" in short("broken", resources={"gpus": 2})
     assert "broken" not in short("broken", resources={"cpu": 3, "gpus": 0})
     assert "broken" not in short("broken", resources={"cpu": 3})
-    said = "its `gpus` names 7, and its GPUs are: none"
-    assert short(choice=(7,))[0] == said
-    assert short("broken", choice=(7,))[0] == f"{said} (broken)"
+    assert short(choice=(7,))[0] == "its `gpus` names 7, and its GPUs are: none"
+    assert short("broken", choice=(7,))[0] == "its `gpus` names 7, and its GPUs are: 0 0 T4 (broken)"
 
 
 def test_what_is_declared_of_a_host_are_fields_of_a_shape():

@@ -37,7 +37,7 @@ _FORMS = re.compile(
     r"|[ _-]+(?:generation|gen|sff|server|workstation|edition|max-?q|dgxs|fhhl|ls|ac|active))(?![a-z])"
 )
 """The board on which a model is sold, and other words: the GPU is the same."""
-_BOARDS = re.compile(r"[ _-]*(sxm\d?|pcie|nvlink|oam)(?![a-z])")
+_BOARDS = re.compile(r"[ _-]*(sxm\d?|pcie|nvlink|oam|mega)(?![a-z])")
 _PRO = re.compile(r"rtx(?:pro(\d+)(?:blackwell)?(?:ws)?|(\d+00)blackwell)")
 """`RTX PRO 6000`, which has no namesake of another generation, and `RTX 6000 Blackwell`, which has."""
 _SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))\(?(\d{1,3}) ?gb?\)?(?![a-z0-9.])", re.IGNORECASE)
