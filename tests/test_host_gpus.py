@@ -160,8 +160,8 @@ def test_what_a_host_declares_and_does_not_have_is_said_with_both_numbers(host, 
 
 
 def short(fault: str | None = None, **declared: Any) -> list[str]:
-    """What a host with two CPUs and 1,000 MiB has less than is declared of it: without a GPU, or with one that
-    works beside one in error.
+    """What a host with two CPUs and 1,000 MiB has less than is declared of it: without a GPU, or with one
+    that works beside one in error.
     """
     there = (Gpu(index=0, name="T4", memory_mib=None),) if fault else ()
     sizes = {"cpus": (0, 1), "memory_mib": 1000, "disk_mib": 1000}
