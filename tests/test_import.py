@@ -355,6 +355,27 @@ def test_hosts_have_the_sizes_that_they_have(tmp_path):
     assert not found["fleet/rack"].get("resources")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "want"),
+    [
+        ("1", "nvidia:1"),
+        ("24GB..80GB:1", "nvidia:24GB..80GB:1"),
+        ("{memory: 24GB}", {"vendor": "nvidia", "memory": "24GB"}),
+        ("amd:1", None),
+        ("A100:1", None),
+        ("{name: A100}", None),
+        ("0", None),
+    ],
+)
+@pytest.mark.parametrize("rest", ["", "image: rocm/pytorch\n"])
+def test_gpus_of_dstack_without_a_name_are_nvidias_on_its_default_image(gpu, want, rest, tmp_path):
+    text = f"type: task\nname: job\ncommands: [x]\n{rest}resources: {{gpu: {gpu}}}\n"
+    found, done = of_dstack(tmp_path, text)
+    default = want is not None and not rest
+    assert found["task/job"]["resources"]["gpu"] == (want if default else yaml.safe_load(gpu))
+    assert ("dstack's default vendor" in done.stdout) == default
+
+
 def test_gpus_of_dstack_are_never_left_out(tmp_path):
     for gpu, want in (
         ("tpu:v5litepod-8", "google:v5litepod-8"),
@@ -904,6 +925,7 @@ NO_RIGHTS = (
     *("echo sudo", "# sudo apt", "mkdir -p /tmp/a /dev/shm/b out", "cp /etc/hosts .", "cat /etc/hosts > out"),
     *(
         "x 2>/dev/null",
+        "echo write --output /results/x",
         "git clone https://a/sudo",
         "./conda.sh",
         "mkdir /data/out",
@@ -1036,7 +1058,21 @@ def test_a_task_on_hosts_asks_for_what_it_asked_for(infra, tmp_path):
     assert "# sky.yaml:2: left out `resources.use_spot`: the nodes exist already" in done.stdout
     assert "# sky.yaml:2: left out `resources.labels`: the nodes exist already" in done.stdout
     _, done = of_sky(tmp_path, sky(f"{{any_of: [{{infra: {infra}, cpus: 4}}, {{infra: aws, cpus: 8}}]}}"))
-    assert "has to have cpu: 4, memory: " in done.stdout
+    assert "has to have cpu: 4.., memory: " in done.stdout
+
+
+@pytest.mark.parametrize("infra", ["ssh/rack", "slurm/hpc", "slurm/hpc/gpu"])
+def test_a_rank_takes_a_share_of_a_node_that_is_larger(infra, tmp_path):
+    found, _ = of_sky(tmp_path, sky(f"{{infra: {infra}, cpus: 4, memory: 8}}"))
+    assert found["task/job"]["resources"] == {"cpu": "4..", "memory": "8GB.."}
+
+
+@pytest.mark.parametrize("infra", ["ssh/rack", "slurm/hpc", "slurm/hpc/gpu"])
+def test_spot_of_one_alternative_rules_out_no_nodes_that_exist(infra, tmp_path):
+    asked = f"{{infra: {infra}, cpus: 4}}, {{infra: aws, cpus: 4, use_spot: true}}"
+    found, _ = of_sky(tmp_path, sky(f"{{ordered: [{asked}]}}"))
+    assert "spot_policy" not in found["task/job"]
+    assert [f.get("spot_policy") for f in found.values() if f["type"] == "fleet"].count("spot") == 1
 
 
 @pytest.mark.parametrize("place", ["infra: k8s/prod", "{cloud: kubernetes, region: prod}"])
@@ -1049,6 +1085,21 @@ def test_a_context_of_kubernetes_is_told(place, tmp_path):
 def test_each_strategy_of_recovery_is_told(strategy, tmp_path):
     _, done = of_sky(tmp_path, sky(f"{{infra: aws, job_recovery: {strategy}}}"))
     assert "# sky.yaml:2: left out `job_recovery.strategy` (" in done.stdout
+
+
+def test_settings_that_all_have_a_counterpart_are_not_called_lost(tmp_path):
+    options = "{slurm: {sbatch_options: {account: gaia, time: 1:00}}}"
+    _, done = of_sky(tmp_path, f"name: job\nrun: x\nresources: {{infra: aws}}\nconfig: {options}\n")
+    assert "it is the fleet's field `account`" in done.stdout
+    assert "no counterpart" not in done.stdout
+
+
+def test_a_folder_that_a_bucket_brings_is_told_as_a_folder(tmp_path):
+    mount = "{/data: {name: b, source: ./data, mode: MOUNT}, /own: {name: b, mode: MOUNT}}"
+    _, done = of_sky(tmp_path, f"name: job\nrun: x\nfile_mounts: {mount}\n")
+    (one, other) = [line for line in done.stdout.splitlines() if "left out `file_mounts./" in line]
+    assert "(./data): SkyPilot copies it into a bucket" in one
+    assert "(b): copy the bucket" in other
 
 
 @pytest.mark.parametrize("key", ["config", "experimental"])

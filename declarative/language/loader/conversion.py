@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from declarative.model.schema import fields_of
 from declarative.model.schema.marks import BadValueError, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources
 from declarative.model.spec.software import Files, Repos
+from declarative.model.spec.values import Gpu
 
 _SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}", re.ASCII)
 _KNOWN = r"env\.\w+|var\.\w+|groups\[\d+\]\.nodes\[\d+\]\.IP_ADDRESS|(?:dstack\.)?(?:node_rank|job_num)"
@@ -126,7 +128,9 @@ _SIZES = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
 
 
 def _ask_by_default(draft: Draft) -> None:
-    """Write the sizes that dstack asks for where the file has none: else the smallest node would do."""
+    """Write the sizes that dstack asks for where the file has none: else the smallest node would do. And its
+    vendor of GPUs, for a task on its default image.
+    """
     fields = draft.fields
     if draft.kind == "volume" or {"ssh_config", "instance_ids", "partition"} & set(fields):
         return
@@ -138,6 +142,22 @@ def _ask_by_default(draft: Draft) -> None:
             for key, size in _SIZES.items():
                 if resources.get(key) is None:
                     resources[key] = Noted(size, "dstack's default")
+            if draft.kind == "task" and "image" not in fields and "gpu" in resources:
+                resources["gpu"] = _of_nvidia(resources["gpu"])
+
+
+def _of_nvidia(gpu: Any) -> Any:
+    """GPUs of which neither model nor vendor is named, as those of NVIDIA. What is no GPU stays."""
+    with contextlib.suppress(BadValueError):
+        asked = Gpu.parse(gpu)
+        if asked.count.max != 0 and not (asked.names or asked.vendor):
+            note = "dstack's default vendor, without an `image`"
+            return (
+                {"vendor": Noted("nvidia", note), **gpu}
+                if isinstance(gpu, dict)
+                else Noted(f"nvidia:{gpu}", note)
+            )
+    return gpu
 
 
 def _listed(value: Any) -> list[Any]:

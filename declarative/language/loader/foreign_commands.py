@@ -107,7 +107,8 @@ def _changed(words: Sequence[str]) -> Iterator[str]:
     """The paths of root that a command makes or changes."""
     for before, word in pairwise(words):
         made = words[0] in _MAKES or (words[0] in _PUTS and word is words[-1])
-        into = before in (">", ">>", "-o", "-O", "--output") or word.startswith((">/", ">>/"))
+        into = before in (">", ">>") or word.startswith((">/", ">>/"))
+        into = into or (before in ("-o", "-O", "--output") and words[0] not in ("echo", "printf"))
         path = word.lstrip(">").strip("\"'")
         if (made or into) and path.startswith("/") and not _ANYBODYS.match(path):
             yield path

@@ -148,7 +148,8 @@ def _name_config(key: str, value: Any, task: Draft) -> None:
         else:
             inner[".".join(str(step) for step in path[1:] if isinstance(step, str))] = None
     shown = and_more([f"`{name}`" for name in inner if name], 6)
-    task.drop(key, f"no counterpart{f' for {shown}' if shown else ''}", (key,))
+    if inner:
+        task.drop(key, f"no counterpart{f' for {shown}' if shown else ''}", (key,))
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -226,7 +227,9 @@ def _login(env: dict[str, str], task: Draft) -> None:
         if not image.startswith(registry):
             task.fields["image"] = registry + image
     elif server is not None:
-        task.note(f"{_LOGIN}SERVER is not in the file: write the registry before `image`, if it is not there")
+        task.note(
+            f"{_LOGIN}SERVER has no value in the file: write the registry before `image`, if it is not there"
+        )
     if user is None and password is None:
         return
     variables = {key: f"${{{{ env.{_LOGIN}{key} }}}}" for key in ("USERNAME", "PASSWORD")}
@@ -241,7 +244,7 @@ def _login(env: dict[str, str], task: Draft) -> None:
             if value:
                 task.drop(f"envs.{name}", why)
             else:
-                task.note(f"{name} is not in the file: {why}")
+                task.note(f"{name} has no value in the file: {why}")
 
 
 # -------------------------------------------------------------------------------------- files and commands
@@ -330,7 +333,9 @@ class _Files:
         if copied and _is_local(source.get("source")):  # a `name` alone is a bucket that exists
             self.task.note(f"`file_mounts.{target}`: sent as files, not by a bucket", ("file_mounts", target))
             source = shown
-        if isinstance(source, Mapping) or "://" in str(source):
+        if isinstance(source, Mapping) and _is_local(source.get("source")):
+            why = "SkyPilot copies it into a bucket and mounts that: name it in `files`, or use a `volume`"
+        elif isinstance(source, Mapping) or "://" in str(source):
             why = "copy the bucket in `commands`, or use a `volume`"
         elif ".ssh/" in str(source):
             why = "a key does not belong into a project: let the nodes' image have it"
@@ -460,7 +465,7 @@ class _Resources:
                 self.task.note(
                     f"`{host.pool}` has to have {shown}: the other alternatives differ", ("resources",)
                 )
-        spots = {c.fields.get("spot_policy") for c in choices}
+        spots = {c.fields.get("spot_policy") for c in (*choices, *hosts)}
         if len(spots) == 1 and None not in spots:
             self.task.fields["spot_policy"] = spots.pop()
 
@@ -561,8 +566,9 @@ class _Resources:
         for key, value in given.items():
             self._of_nodes(key, value, (fields, resources))
         self._memory(given, resources)
-        if "partition" in fields or pool is not None:
+        if "partition" in fields or pool is not None:  # of nodes that are larger, ranks take a share
             self._without_launches(fields)
+            resources |= {k: f"{v.removesuffix('..')}.." for k, v in resources.items()}
         if "partition" not in fields and not {"accelerators", "instance_type"} & set(given):
             _ask_by_default(
                 given, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
