@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declarative.apply.launch import launch_of
+from declarative.apply.retry_schedule import lacking
 from declarative.apply.stops import stops
+from declarative.cli.run import Run
 from declarative.model.state import Address
 from declarative.model.status import WAITING, RankState, RankStatus
 from declarative.planner.permit import causes_of
@@ -22,7 +24,7 @@ from declarative.planner.types import Op, Plan
 from declarative.provider import PermanentError, PermanentKind
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
-from tests.market import KilledError, Market, Site
+from tests.market import KilledError, Market, Site, no_room
 from tests.model import World, project
 
 
@@ -279,6 +281,27 @@ def test_ranks_run_on_where_another_cannot_join_them(site):
     assert first < running(site)
     assert len(running(site)) == 3
     assert site.plan(desired(3)).actions == ()
+
+
+def test_a_rank_without_capacity_is_not_waited_for(site):
+    """While others of its task run, `apply --wait` starts none of them: the command did not do all of it."""
+    grows = {
+        "size": "0..3",
+        "fleet": {"blocks": 1},
+        "retry": {"on_events": ["no-capacity"], "duration": "1h"},
+    }
+    assert site.apply(desired(2, **grows))
+    site.market.room = lambda _inputs: no_room()
+    wanted = desired(3, **grows)
+    plan = site.plan(wanted)
+    assert not site.apply(wanted, plan=plan)
+    results = tuple(site.results.values())
+    assert "job" in lacking(plan, results)
+    run: Any = Run.__new__(Run)
+    run.desired, run.options, run.lacking, run.unstarted, run.faults = wanted, {"wait": True}, {}, {}, []
+    run._note_retries(plan, results)
+    assert (run.lacking, run.unstarted) == ({}, {})
+    assert run._code(plan, results, {}) == 4
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])

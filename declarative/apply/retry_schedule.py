@@ -267,6 +267,13 @@ def starts_of(actions: Iterable[Action]) -> dict[str, list[Action]]:
     return starts
 
 
+def resized(actions: Iterable[Action]) -> set[str | None]:
+    """The tasks of which some ranks run on while others are to be started or stopped."""
+    return {
+        a.task for a in actions if a.op is Op.UPDATE and a.address.kind == "rank" and "nodes" in a.because
+    }
+
+
 def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
     """The tasks that were to be started, and found no capacity where the plan saw some."""
     starts = starts_of(plan.actions)

@@ -16,7 +16,7 @@ from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import Tools, is_held
 from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
 from declarative.apply.interrupted import clear, is_node
-from declarative.apply.retry_schedule import Lack, lacking, starts_of
+from declarative.apply.retry_schedule import Lack, lacking, resized, starts_of
 from declarative.apply.settle import free, release_ended
 from declarative.apply.stops import Note, gang_stops, stop_ranks, watched
 from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
@@ -178,10 +178,6 @@ def _delete(
     )
 
 
-NODES = "nodes"
-"""The field of a task whose change starts and stops ranks while others run."""
-
-
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:
     """Stop gangs with a rank that could not start: a task never runs with fewer ranks than declared. One that
     only was to get more ranks goes on with those that it has.
@@ -192,11 +188,9 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
     outcome = {r.id: r for r in results}
     state = tools.writer.state()
     gangs = state.gangs()
-    resized = {
-        a.task for a in actions if a.op is Op.UPDATE and a.address.kind == "rank" and NODES in a.because
-    }
+    joined = resized(actions)
     for task, starts in starts_of(actions).items():
-        if task in resized:
+        if task in joined:
             continue
         ends = (outcome[action.id] for action in starts)
         broken = next((end for end in ends if end.outcome is Outcome.FAILED), None)

@@ -349,10 +349,14 @@ class Run(RunOutput):
             writer.note_waiting(why)
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
-        """Remember the tasks whose start failed of what their `retry` covers."""
-        from declarative.apply.retry_schedule import broken_starts, lacking
+        """Remember the tasks whose start failed of what their `retry` covers. A task of which
+        some ranks run is not started anew.
+        """
+        from declarative.apply.retry_schedule import broken_starts, lacking, resized
 
-        retries = {name: want.spec.retry for name, want in self.desired.tasks.items()}
+        goes_on = resized(plan.actions)
+        wanted = self.desired.tasks
+        retries = {name: want.spec.retry for name, want in wanted.items() if name not in goes_on}
         for task, lack in lacking(plan, results).items():
             if task in retries and (retries[task].waits or lack.again):
                 self.lacking[task] = lack
