@@ -240,6 +240,20 @@ def test_a_thing_is_found_by_the_token_of_its_call() -> None:
     assert damaged.inputs == of_node()
 
 
+def test_an_attachment_of_what_was_renamed_keeps_the_names_that_it_was_made_with() -> None:
+    """Its cloud knows it by these, now and when it is taken off."""
+    old = {"address": "volume/old", "token": "v", "inputs": {}}
+    state = State(lineage="l", records={DISK: record(DISK, of_volume(), made_as=old)})
+    held = Address("attachment", "train-0.data")
+    create = intent_of("create", held, of_attachment("train-0", "gpu-0", "data"), needs=(DISK,))
+    own = Address("attachment", "train-0.old")
+    made = asked(state, create, thing(own, of_attachment("train-0", "gpu-0", "old"))).record
+    assert made is not None
+    assert (made.address, made.inputs["volume"]) == (held, "data")
+    assert made.outputs["made_as"] == {"address": str(own), "token": "t", "inputs": {"volume": "old"}}
+    assert asked(state, create, thing(held, create.inputs)).record is None
+
+
 def test_a_delete_is_done_if_nothing_is_found() -> None:
     state = State(lineage="l", records={NODE: record(NODE, of_node())})
     delete = intent_of("delete", NODE, of_node())
