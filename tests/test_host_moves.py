@@ -197,6 +197,49 @@ exec {real}/{name} "$@" """,
     pytest.fail("it never came to an end")
 
 
+def test_the_mark_of_a_copy_ends_with_what_it_was_made_of(
+    shell: str, path: Path, old: Path, new: Path
+) -> None:
+    """A move that is killed just before its end leaves the mark. Another folder may come where the old one was."""
+    other_disk(path)
+    put(path / "rm", f"""[ "$*" != "-f {new}/moving" ] || kill -9 0\nexec {shutil.which("rm")} "$@" """)
+    subprocess.run(command(old, new), check=False, start_new_session=True)
+    (path / "rm").unlink()
+    assert (files(old.parent), (new / "moving").exists()) == (["state.gone"], True)
+    claims(old, epoch=9).take(node(path="/y"))
+    runner(old, 9).poll()
+    assert whole(new)
+    for _ in range(2):  # a refused one writes marks of its own
+        assert move(old, new) == f"FLEETFORM-ERR unwritable {new} is there already\n"
+        assert whole(new)
+    claims(old, epoch=9).release(node(path="/y").key)
+    assert not old.exists()
+    assert move(new, old) == f"moved from {new} to {old}\n"
+    assert whole(old)
+
+
+@pytest.mark.parametrize("end", ["new.moving", "state.gone"])
+@pytest.mark.parametrize("what", ["folder", "file", "empty"])
+def test_what_no_move_left_is_not_erased(shell: str, old: Path, end: str, what: str) -> None:
+    to = old.parent / "new"
+    there = old.parent / end
+    if what == "file":
+        there.write_text("precious")
+    else:
+        there.mkdir()
+    if what == "empty":
+        assert move(old, to) == f"moved from {old} to {to}\n"
+        return
+    if what == "folder":
+        (there / "file").write_text("precious")
+        (there / "moving").write_text(f"{old}\n")
+        (there / "moved").write_text("a\n")
+    reason = "is there already, and no move left it: give it another name"
+    assert move(old, to) == f"FLEETFORM-ERR unwritable {there} {reason}\n"
+    assert (there if what == "file" else there / "file").read_text() == "precious"
+    assert whole(old)
+
+
 # -------------------------------------------------------------------------------- while it takes its time
 
 
@@ -245,6 +288,39 @@ def test_an_owner_that_comes_meanwhile_keeps_what_it_made(
     made(volumes(old, "other", epoch=1), "v2")
     assert copying.end() == f"FLEETFORM-ERR busy another command works in {old}\n"
     assert (len(contents(old).volumes), files(new.parent)) == (2, [])
+
+
+@pytest.mark.parametrize("fails", ["back", "discard"])
+@pytest.mark.parametrize("disk", ["same", "other"])
+def test_nothing_is_erased_after_an_owner_came_in_the_midst_of_the_rename(
+    shell: str, path: Path, old: Path, new: Path, disk: str, fails: str
+) -> None:
+    """Also where it cannot be put back, as that owner made a folder there, or the copy cannot be set aside."""
+    if disk == "other":
+        other_disk(path)
+    renamed = old.parent / "state.gone" if disk == "other" else new
+    theirs = f"mkdir {old} && : >{old}/file" if fails == "back" else "true"
+    put(
+        path / "mv",
+        f"""case $* in
+"-T {old} {renamed}") {shutil.which("mv")} "$@" && : >{renamed}/.epoch.other && {theirs}; exit ;;
+"-T {new} {new}.moving") [ {fails} = back ] || exit 1 ;;
+esac
+exec {shutil.which("mv")} "$@" 2>/dev/null""",
+    )
+    why = f"another command works in {old}"
+    if fails == "back":
+        why += f", and what was there is in {renamed}: put it back"
+    assert move(old, new) == f"FLEETFORM-ERR busy {why}\n"
+    if fails == "back":
+        assert (files(old), files(new.parent)) == (["file"], ["state" if disk == "same" else "state.moving"])
+        shutil.rmtree(old)
+        renamed.rename(old)
+    assert (whole(old), whole(new)) == (True, False)
+    (path / "mv").unlink()
+    (old / ".epoch.other").unlink()
+    assert move(old, new) == f"moved from {old} to {new}\n"
+    assert (whole(new), files(old.parent), files(new.parent)) == (True, [], ["state"])
 
 
 def test_a_rank_that_came_meanwhile_runs_on(shell: str, copying: Copying, old: Path, new: Path) -> None:
@@ -369,7 +445,8 @@ def test_a_copy_does_not_count_beside_what_it_was_made_of(
 ) -> None:
     """Named, it is refused with what to do; of two usual folders, the old one counts."""
     shutil.copytree(old, new)
-    (new / "moving").write_text(f"{old}\n")
+    (new / "moving").write_text(f"{old}\ntoken\n")
+    (old / "moved").write_text("token\n")
     with pytest.raises(
         RunnerError, match=f"{new} is a copy of {old}, whose move was cut short: move it again"
     ):

@@ -90,12 +90,20 @@ NUMBERS
   [ "$code" -ne 75 ] || refuse busy "another command works in $from"
   exit "$code"
 }
+# Its file `moved` has a token, and the file `moving` of a copy has its path and that token. What is not needed any more
+# has `gone` after the token: nothing else is erased.
 moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these numbers
   from=$1 to=$2 had=$3 part=$2.moving old=$1.gone
   calm
+  token=$(cat "$from/moved" 2>/dev/null)
+  case $token in '' | *[!0-9a-f-]*)
+    { read -r token </proc/sys/kernel/random/uuid && echo "$token" >"$from/moved"; } 2>/dev/null || refuse nospace "$from"
+    ;;
+  esac
   for each in "$part" "$old"; do
     { [ ! -e "$each" ] && [ ! -L "$each" ]; } || { [ ! -L "$each" ] && [ -O "$each" ]; } || refuse unwritable "$each belongs to someone else"
-    erase "$each"
+    [ ! -e "$each" ] || rmdir "$each" 2>/dev/null || { remains "$each" && erase "$each"; } ||
+      refuse unwritable "$each is there already, and no move left it: give it another name"
   done
   [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || vacant || refuse unwritable "$to is there already"
   mask=$(umask)
@@ -104,11 +112,15 @@ moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these number
   umask 077
   rm -f "$from/moving"
   # Whether a rename can do it. Two mounts of one disk, or two volumes of btrfs, have one number and allow no rename.
-  if ln "$0" "$part" 2>/dev/null; then
+  if ln "$from/moved" "$part" 2>/dev/null; then
     rm -f "$part"
     is_local "$to" || cat /proc/sys/kernel/hostname >"$from/host" || refuse nospace "$from"
     mv -T "$from" "$to" || refuse unwritable "$to"
-    same "$to" || { mv -T "$to" "$from" && refuse busy "another command works in $from"; }
+    same "$to" || {
+      mv -T "$to" "$from" || refuse busy "another command works in $from, and what was there is in $to: put it back"
+      refuse busy "another command works in $from"
+    }
+    rm -f "$to/moved"
   else
     copy
   fi
@@ -123,6 +135,10 @@ copy() { # to another disk. At each moment one of the two folders counts: see `i
   [ "$(id -u)" = 0 ] || foreign=$(find "$from" ! -user "$(id -u)" -print 2>/dev/null | head -n 1)
   [ -z "$foreign" ] || refuse foreign "$foreign belongs to someone else, as files that containers made do: to move all of it to another disk, run \`chown -R $(id -un) $from\` as root"
   mkdir "$part" || refuse unwritable "$part" # nobody else's
+  printf '%s\n' "$from" "$token" >"$part/moving" || {
+    erase "$part"
+    refuse nospace "$to"
+  }
   said=$(cp -a "$from/." "$part" 2>&1) || {
     erase "$part"
     case $said in
@@ -130,8 +146,8 @@ copy() { # to another disk. At each moment one of the two folders counts: see `i
     *) refuse unwritable "$(printf %s "$said" | head -n 1 | head -c 200)" ;;
     esac
   }
-  rm -f "$part/host"
-  { is_local "$to" || cat /proc/sys/kernel/hostname >"$part/host"; } && echo "$from" >"$part/moving" || {
+  rm -f "$part/host" "$part/moved"
+  is_local "$to" || cat /proc/sys/kernel/hostname >"$part/host" || {
     erase "$part"
     refuse nospace "$to"
   }
@@ -139,9 +155,20 @@ copy() { # to another disk. At each moment one of the two folders counts: see `i
   (calm) || { erase "$part" && exit 76; }
   mv -T "$part" "$to" || { erase "$part" && refuse unwritable "$to"; }
   sync "${to%/*}"
-  mv -T "$from" "$old" || { discard && refuse unwritable "$from"; }
-  same "$old" || { mv -T "$old" "$from" && discard && refuse busy "another command works in $from"; }
+  mv -T "$from" "$old" || {
+    discard
+    refuse unwritable "$from"
+  }
+  same "$old" || {
+    mv -T "$old" "$from" || {
+      mv -T "$to" "$part" # it lacks what came meanwhile
+      refuse busy "another command works in $from, and what was there is in $old: put it back"
+    }
+    discard
+    refuse busy "another command works in $from"
+  }
   sync "${from%/*}"
+  echo gone >>"$old/moved"
   rm -f "$to/moving"
   (erase "$old") >/dev/null || echo "$old could not be removed: it is not needed any more"
 }
@@ -158,6 +185,9 @@ same() { # FOLDER: whether it has the numbers whose locks are held
   numbers "$1"
   [ "$numbers" = "$had" ]
 }
+remains() { # PATH: whether an earlier move left it when it was killed
+  is_copy "$1" || [ "$(cat "$1" 2>/dev/null)" = "$token" ] || [ "$(sed -n 2p "$1/moved" 2>/dev/null)" = gone ]
+}
 vacant() { # what an earlier move to there left behind when it was killed
   [ -O "$to" ] && is_copy "$to" && [ "$was" = "$from" ] && discard
 }
@@ -165,7 +195,10 @@ discard() { # a copy: half of it, without `moving`, would count
   mv -T "$to" "$part" && erase "$part"
 }
 erase() { # PATH: also folders that a task made read-only
-  rm -rf "$1" 2>/dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; } 2>/dev/null || refuse unwritable "$1"
+  strip "$1" 2>/dev/null || { chmod -R u+rwx "$1" && strip "$1"; } 2>/dev/null || refuse unwritable "$1"
+}
+strip() { # PATH: last what `remains` looks for
+  find "$1" -mindepth 1 -maxdepth 1 ! -name moving ! -name moved -exec rm -rf {} + && rm -rf "$1"
 }
 
 verb=${1-}

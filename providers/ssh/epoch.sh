@@ -26,7 +26,7 @@ idle() { # FOLDER: it holds only scripts, numbers and what killed commands left,
   rmdir "$1/volumes" 2>/dev/null || :
   for left in "$1"/* "$1"/.[!.]*; do
     case ${left##*/} in
-    bin | host | moving | claim.[0-9]* | .fleetform-probe.* | '*' | '.[!.]*') ;;
+    bin | host | moving | moved | claim.[0-9]* | .fleetform-probe.* | '*' | '.[!.]*') ;;
     .epoch.*) [ "$left" = "${mine-}" ] || flock -n "$left" true || return 1 ;;
     *) return 1 ;;
     esac
@@ -39,7 +39,7 @@ leave() { # FOLDER
   rmdir "$1/bin" 2>/dev/null || return 0
   echo FLEETFORM-LEFT
   [ -w "${1%/*}" ] && ! mountpoint -q "$1" || return 0
-  rm -f "$1"/.epoch.* "$1/host" "$1/moving" "$1"/claim.[0-9]* "$1"/.fleetform-probe.*
+  rm -f "$1"/.epoch.* "$1/host" "$1/moving" "$1/moved" "$1"/claim.[0-9]* "$1"/.fleetform-probe.*
   rmdir "$1" 2>/dev/null || return 0 # not if another command put something there
   no_exclusion "$1"
   case $1 in /var/lib/fleetform/* | */.local/state/fleetform/*) rmdir "${1%/*}" 2>/dev/null || : ;; esac

@@ -22,8 +22,10 @@ is_used() { # FOLDER: by a node or a volume of anybody
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && { [ -e "$1/claim" ] || [ -d "$1/volumes" ]; } && ! is_copy "$1"
 }
 is_copy() { # FOLDER: whether a move makes it, and the folder that it moves still counts; sets was to that
-  was=''
-  { read -r was <"$1/moving"; } 2>/dev/null && [ -d "$was" ] && [ ! -L "$was" ] && [ -O "$was" ]
+  was='' token_of=''
+  # Another folder may have come where that one was, and this one hold all there is.
+  { read -r was && read -r token_of; } 2>/dev/null <"$1/moving" && [ -d "$was" ] && [ ! -L "$was" ] && [ -O "$was" ] &&
+    [ "$token_of" ] && [ "$(cat "$was/moved" 2>/dev/null)" = "$token_of" ]
 }
 find_usual() { # sets usual and wrong
   wrong='' usual=/var/lib/fleetform/node
