@@ -200,7 +200,7 @@ exec {real}/{name} "$@" """,
 def test_the_mark_of_a_copy_ends_with_what_it_was_made_of(
     shell: str, path: Path, old: Path, new: Path
 ) -> None:
-    """A move that is killed just before its end leaves the mark. Another folder may come where the old one was."""
+    """A move that is killed just before its end leaves it. Another folder may come where the old one was."""
     other_disk(path)
     put(path / "rm", f"""[ "$*" != "-f {new}/moving" ] || kill -9 0\nexec {shutil.which("rm")} "$@" """)
     subprocess.run(command(old, new), check=False, start_new_session=True)
@@ -216,6 +216,24 @@ def test_the_mark_of_a_copy_ends_with_what_it_was_made_of(
     assert not old.exists()
     assert move(new, old) == f"moved from {new} to {old}\n"
     assert whole(old)
+
+
+def test_what_a_killed_move_left_is_known_until_all_of_it_is_erased(
+    shell: str, path: Path, old: Path, new: Path
+) -> None:
+    """The move that completes it is killed as well, when its `rm` has erased what tells a copy."""
+    other_disk(path)
+    for name, text in (
+        ("cp", f"""{shutil.which("cp")} "$@" && kill -9 0"""),
+        ("rm", f"""case $* in *{new}.moving) {shutil.which("rm")} "$2/moving" && kill -9 0 ;; esac"""),
+    ):
+        put(path / name, f"""{text}\nexec {shutil.which(name)} "$@" """)
+        subprocess.run(command(old, new), check=False, start_new_session=True)
+        (path / name).unlink()
+        assert files(new.parent) == ["state.moving"]
+        assert ("claim" in files(new.parent / "state.moving")) == (name == "cp")
+    assert move(old, new) == f"moved from {old} to {new}\n"
+    assert (whole(new), files(old.parent), files(new.parent)) == (True, [], ["state"])
 
 
 @pytest.mark.parametrize("end", ["new.moving", "state.gone"])
@@ -234,7 +252,7 @@ def test_what_no_move_left_is_not_erased(shell: str, old: Path, end: str, what: 
         (there / "file").write_text("precious")
         (there / "moving").write_text(f"{old}\n")
         (there / "moved").write_text("a\n")
-    reason = "is there already, and no move left it: give it another name"
+    reason = "is there already, and nothing tells that it is not needed: give it another name"
     assert move(old, to) == f"FLEETFORM-ERR unwritable {there} {reason}\n"
     assert (there if what == "file" else there / "file").read_text() == "precious"
     assert whole(old)
@@ -295,7 +313,7 @@ def test_an_owner_that_comes_meanwhile_keeps_what_it_made(
 def test_nothing_is_erased_after_an_owner_came_in_the_midst_of_the_rename(
     shell: str, path: Path, old: Path, new: Path, disk: str, fails: str
 ) -> None:
-    """Also where it cannot be put back, as that owner made a folder there, or the copy cannot be set aside."""
+    """Also where it cannot be put back, as there is a folder again, or the copy cannot be set aside."""
     if disk == "other":
         other_disk(path)
     renamed = old.parent / "state.gone" if disk == "other" else new

@@ -103,7 +103,7 @@ moving() { # FOLDER TO NUMBERS: as `move`, which holds the locks of these number
   for each in "$part" "$old"; do
     { [ ! -e "$each" ] && [ ! -L "$each" ]; } || { [ ! -L "$each" ] && [ -O "$each" ]; } || refuse unwritable "$each belongs to someone else"
     [ ! -e "$each" ] || rmdir "$each" 2>/dev/null || { remains "$each" && erase "$each"; } ||
-      refuse unwritable "$each is there already, and no move left it: give it another name"
+      refuse unwritable "$each is there already, and nothing tells that it is not needed: give it another name"
   done
   [ ! -e "$to" ] || rmdir "$to" 2>/dev/null || vacant || refuse unwritable "$to is there already"
   mask=$(umask)
@@ -198,7 +198,9 @@ erase() { # PATH: also folders that a task made read-only
   strip "$1" 2>/dev/null || { chmod -R u+rwx "$1" && strip "$1"; } 2>/dev/null || refuse unwritable "$1"
 }
 strip() { # PATH: last what `remains` looks for
-  find "$1" -mindepth 1 -maxdepth 1 ! -name moving ! -name moved -exec rm -rf {} + && rm -rf "$1"
+  mark=moved
+  [ ! -e "$1/moving" ] || mark=moving
+  find "$1" -mindepth 1 -maxdepth 1 ! -name "$mark" -exec rm -rf {} + && rm -rf "$1"
 }
 
 verb=${1-}
