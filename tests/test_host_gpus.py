@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
+from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
-from declarative.provider import Launch, PermanentError, PermanentKind
+from declarative.provider import Config, Launch, PermanentError, PermanentKind, TransientError
 from providers import containers
 from providers.containers import Container
 from providers.rank_scripts import prepared
@@ -22,7 +24,7 @@ from providers.runner import Runner
 from providers.ssh import gpus, probe
 from providers.ssh.gpus import Gpu
 from providers.ssh.probe import Declared
-from providers.ssh.provider import declared_of
+from providers.ssh.provider import Ssh, declared_of
 from providers.transport import LocalTransport
 from tests.cli import until
 from tests.smi import AMD, KINDS, LOST, MIG, MIXED, ONE_LOST, Kind
@@ -315,6 +317,54 @@ def test_instances_that_are_not_listed_are_not_known(host, tmp_path):
 def test_who_declares_no_gpus_or_is_trusted_needs_no_answer(host):
     for declared in ({"resources": {"gpus": 0}}, {"resources": {"gpus": 2}, "trusted": True}):
         assert host(_dumb(MIXED), **declared).readiness.state is NodeState.READY
+
+
+@pytest.mark.parametrize(
+    ("kind", "choice", "devices"),
+    [
+        (_dumb(MIXED), (1, 2), None),
+        (_dumb(MIXED), ("A6000",), None),
+        (_dumb(AMD), (1, 2), None),
+        (KINDS["another driver than the kernel's"], (4, 5), None),
+        (None, (4, 5), ("4", "5")),
+        (None, (5, 4, 6), ("4", "5")),
+        (None, ("GPU-b", "GPU-c"), None),
+        (None, ("A6000",), None),
+        (None, (4,), None),
+        (MIXED, (4, 5), ("4", "5")),
+        (MIXED, (1, 2), ("GPU-b", "GPU-c")),
+        (MIXED, ("T400",), None),
+        (_dumb(MIXED), (), ()),
+    ],
+)
+def test_a_trusted_host_uses_no_gpus_but_its_own(host, monkeypatch, kind, choice, devices):
+    """Where nobody can be asked, they are those that are written; where somebody can, they must be known."""
+    fields = {"resources": {"gpus": 2}, "trusted": True}
+    look = host(kind, choice=choice, **fields)
+    assert look.readiness.state is (NodeState.NOT_READY if devices is None else NodeState.READY)
+    assert Declared(choice=choice, **fields).devices_of(look.facts, 2) == devices
+    if devices is not None:
+        return
+    transport: Any = SimpleNamespace(host=SimpleNamespace(hostname="h"), run=LocalTransport().run)
+    ssh = Ssh(Config(backend="ssh", project_dir=Path(), lineage="l"))
+    monkeypatch.setattr(ssh, "_transport", lambda _: transport)
+    taken = {"resources": {"gpus": 2}, "gpus": choice, "trust": True}
+    with pytest.raises(TransientError, match="not known now"):
+        ssh.take(Address("node", "n"), "t", {"resources": {"gpus": 2}}, taken)
+
+
+def test_a_trusted_node_that_was_made_without_its_gpus_is_made_anew(host):
+    look = host(MIXED, choice=(1, 2), resources={"gpus": 2}, trusted=True, recorded=TWO)
+    assert look.readiness.reshaped
+    had = host(MIXED, choice=(1, 2), resources={"gpus": 2}, trusted=True, recorded=TWO, devices=("7", "8"))
+    assert had.readiness.state is NodeState.READY
+
+
+def test_a_trusted_choice_without_a_number_of_gpus_is_not_ready_while_they_are_unknown(host):
+    """It would be ready without a shape, and nobody could say why it is not used."""
+    look = host(_dumb(MIXED), choice=(0, 1), trusted=True)
+    assert (look.readiness.state, look.shape) == (NodeState.NOT_READY, None)
+    assert "nvidia-smi gave no answer" in (look.readiness.reason or "")
 
 
 # ------------------------------------------------------------------------------------ what a rank gets

@@ -59,6 +59,8 @@ SOLD = 0.85
 """Of memory and disks that are declared as sold: firmware, kernels and filesystems take their part."""
 READS = 'eval "$(cat)"'
 """A shell that reads all of a script before it begins: it is too long for a command line."""
+GPU_TOOLS = frozenset(("nvidia-smi", "rocm-smi"))
+"""Those that tell a host's GPUs. Where there is none, nobody can be asked."""
 REACH_SECONDS = 5
 """Seconds of a try. A missing neighbour is noticed within three."""
 PORTS = (29500, 49151)
@@ -152,6 +154,20 @@ class Declared:
     def gpus_of(self, facts: Facts) -> tuple[gpus.Gpu, ...]:
         """The GPUs that its node has."""
         return gpus.chosen(facts.gpus, self.choice, self.resources)
+
+    def devices_of(self, facts: Facts, count: int) -> tuple[str, ...] | None:
+        """`Gpu.id` of the GPUs of a node that has `count`, in the order of its blocks; none if they count
+        from 0. None if they are not known: the others of a host with a choice are somebody else's.
+        """
+        mine = tuple(gpu.id for gpu in self.gpus_of(facts))
+        if len(mine) == count:
+            return mine
+        if not self.choice:
+            return ()
+        told = facts.gpus_known or not facts.tools & GPU_TOOLS
+        numbers = sorted({one for one in self.choice if isinstance(one, int)})
+        named = len(numbers) >= count and not any(isinstance(one, str) for one in self.choice)
+        return tuple(map(str, numbers[:count])) if self.trusted and told and named else None
 
     def shape_of(self, facts: Facts) -> Shape:
         """Its shape; a declared field counts instead of a reported one."""
@@ -369,10 +385,17 @@ def _unfit(facts: Facts, declared: Declared) -> list[str]:
     if facts.memory_free_mib < LEAST_MEMORY_MIB:
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
     each_named = declared.choice and not any(map(gpus.is_model, declared.choice))
+    wanted = declared.resources.get("gpus")
+    named = bool(declared.devices) or declared.devices_of(facts, wanted or 0) is not None
     if not facts.gpus_known:
-        counts = declared.trusted and (declared.resources.get("gpus") or declared.choice)
-        if not counts and declared.resources.get("gpus") != 0:
+        if wanted != 0 and not (wanted and declared.trusted and named):
             reasons.append(f"its GPUs are not known now: {facts.gpu_fault}")
+    elif wanted and declared.trusted and not named:
+        has = len(declared.gpus_of(facts))
+        reasons.append(
+            f"its `gpus` means {has} of the {wanted} GPUs that are declared of it, and no others are its "
+            "node's: name all of them by their indexes"
+        )
     elif facts.gpu_fault and "gpus" not in declared.resources and not each_named:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
     if not declared.trusted:
@@ -438,7 +461,10 @@ _FEWER = "to go on without, write what it has in the host's `resources`"
 def _gone(facts: Facts, declared: Declared) -> str | None:
     """Which GPUs it does not have any more that are recorded of its node."""
     shape, recorded = declared.shape_of(facts), declared.recorded
-    if recorded is None or declared.trusted or not facts.gpus_known:
+    counts = declared.trusted and (
+        declared.devices or not (declared.choice and declared.resources.get("gpus"))
+    )
+    if recorded is None or counts or not facts.gpus_known:
         return None
     if not declared.devices:
         mine = [gpu.index for gpu in declared.gpus_of(facts)]

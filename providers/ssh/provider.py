@@ -165,11 +165,12 @@ class Ssh(RanksOfNodes):
             hint = "fix it, or give the backend another `options.root`"
             about = transport.host.hostname
             raise PermanentError(PermanentKind.INVALID, facts.state_fault, about=about, hint=hint)
-        if not (facts.gpus_known or declared_of(host).trusted) and (inputs.get("resources") or {}).get(
-            "gpus"
-        ):
+        declared, count = declared_of(host), (inputs.get("resources") or {}).get("gpus") or 0
+        devices = declared.devices_of(facts, count)
+        if count and (devices is None or not (facts.gpus_known or declared.trusted)):
             # They were known a moment ago, and without their UUIDs no rank would get the right ones.
-            summary = f"the GPUs of {transport.host} are not known now: {facts.gpu_fault}"
+            why = facts.gpu_fault or f"its `gpus` means {len(declared.gpus_of(facts))} of {count}"
+            summary = f"the GPUs of {transport.host} are not known now: {why}"
             raise TransientError(TransientKind.BUSY, summary, about=transport.host.hostname)
         wanted = Claim(
             owner=self._config.lineage,
@@ -180,7 +181,7 @@ class Ssh(RanksOfNodes):
                 "id": f"{address}.{key_of(token)}",
                 "address": _address(host, facts),
                 "path": f"{facts.root}/{key_of(token)}",
-                **_devices(facts, declared_of(host), inputs),
+                **({"gpus": list(devices)} if devices and count else {}),
             },
         )
         claims = self._claims(transport)
@@ -402,15 +403,6 @@ def _recorded(node: Record) -> Declared:
     devices = tuple(map(str, node.outputs.get("gpus") or ()))
     declared = declared_of(node.node.host)
     return replace(declared, recorded=node.node.resources, devices=devices, node=_key(node))
-
-
-def _devices(facts: Facts, declared: Declared, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The output that names the GPUs of a node by their UUIDs, in the order of its blocks; none if it has
-    none, or if the host does not report as many as the node has.
-    """
-    found = [gpu.id for gpu in declared.gpus_of(facts)]
-    has = (inputs.get("resources") or {}).get("gpus", 0)
-    return {"gpus": found} if found and len(found) == has else {}
 
 
 def _address(fields: Mapping[str, Any], facts: Facts) -> str:
