@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.language.source import parse
+from declarative.language.source import host_keys, parse
 from declarative.language.source.host_keys import with_host_keys
 from declarative.model.spec.hosts import HostKey, fingerprint
 from declarative.planner.contact import in_flow
@@ -146,6 +146,42 @@ def test_all_other_lines_stay(hosts, data):
     assert all(line in kept for line in rest)
 
 
+def test_a_file_is_read_twice_however_many_keys_are_written(monkeypatch):
+    """As it was, and as it is: to read eight hundred hosts takes longer than to look at them."""
+    readings = []
+
+    def counted(text, file):
+        readings.append(text)
+        return parse(text, file)
+
+    monkeypatch.setattr(host_keys, "parse", counted)
+    before = text_of(*(f"    - h{i}" for i in range(40)))
+    after = with_host_keys(before, "x.yaml", 3, {("ssh_config", "hosts", i): KEY for i in range(40)})
+    assert readings == [before, after]
+
+
+def test_a_host_and_the_one_on_its_way_get_their_keys_at_once():
+    for old, new in (
+        (
+            "    - {hostname: h1, proxy_jump: {hostname: g}}",
+            "    - {hostname: h1, proxy_jump: {hostname: g, host_keys: [OTHER]}, host_keys: [KEY]}",
+        ),
+        (
+            "    - proxy_jump:\n        hostname: g\n      hostname: h1",
+            (
+                "    - proxy_jump:\n        hostname: g\n        host_keys: [OTHER]\n"
+                "      hostname: h1\n      host_keys: [KEY]"
+            ),
+        ),
+    ):
+        host = ("ssh_config", "hosts", 0)
+        for keys in (
+            ((host, KEY), ((*host, "proxy_jump"), OTHER)),
+            (((*host, "proxy_jump"), OTHER), (host, KEY)),
+        ):
+            assert with_host_keys(text_of(old), "x.yaml", 3, dict(keys)) == text_of(new)
+
+
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_a_fingerprint_is_that_of_ssh_keygen(tmp_path, kind):
     run("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(tmp_path / "key"))
@@ -153,6 +189,7 @@ def test_a_fingerprint_is_that_of_ssh_keygen(tmp_path, kind):
     assert fingerprint(HostKey.parse((tmp_path / "key.pub").read_text())) == f"{shown[1]} {shown[-1]}"
 
 
+@example({"identity_file": "~"})
 @given(
     st.dictionaries(
         NAMES, st.one_of(NAMES, st.text(max_size=8), st.integers(-9, 9**9), st.booleans()), max_size=3

@@ -173,7 +173,7 @@ def _as_declared(host: Host, desired: Desired) -> dict[str, Any]:
 
 
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@~+=-]*(?: [A-Za-z0-9_./@~+=-]+)*", re.ASCII)
-_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_WORDS = frozenset({"~", "true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
 def in_flow(value: Any) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.language.source import Document, Path, parse
-from declarative.model.diagnostic import Span
 
 FIELD = "host_keys"
+Edit = tuple[int, int, str]
+"""What stands between two offsets, in place of what stood there."""
 _BREAK = re.compile("\r\n|[\r\n]")
 _ANCHOR = re.compile(r"&[^\s,\[\]{}]+[ \t]+")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
@@ -25,26 +26,33 @@ def with_host_keys(text: str, file: str, line: int, keys: Mapping[Path, str]) ->
     """The text with keys at hosts of the document whose name is at `line`; None if they cannot be written
     there. `keys` is the path of a host in the document → its key.
     """
-    number = _number(text, file, line)
-    wanted = [copy.deepcopy(dict(document.data)) for document in parse(text, file).documents]
+    reading = parse(text, file)
+    number = _number(reading.documents, line)
+    if number is None or reading.diagnostics:
+        return None
+    wanted = [copy.deepcopy(dict(document.data)) for document in reading.documents]
+    place = _Place(text=text, document=reading.documents[number])
+    edits: set[Edit] = set()  # where an alias repeats a mapping, there is one for all
     for path, key in keys.items():
-        reading = parse(text, file)
-        if number is None or reading.diagnostics or not _is_there(reading.documents[number].data, path):
+        if not _is_there(place.document.data, path):
             return None
         _put(wanted[number], path, key)
-        document = reading.documents[number]
-        host = _at(document.data, path)
-        if isinstance(host, str) or host.get(FIELD) != [key]:  # where an alias repeats it, it is there now
-            text = _edited(text, document, path, key)
+        edits.update(_edits(place, path, key))
+    text = _edited(text, edits)
     reading = parse(text, file)
     whole = not reading.diagnostics and [dict(d.data) for d in reading.documents] == wanted
     return text if whole else None
 
 
-def _number(text: str, file: str, line: int) -> int | None:
-    documents = parse(text, file).documents
+def _number(documents: Sequence[Document], line: int) -> int | None:
     found = [i for i, document in enumerate(documents) if document.span(("name",)).line == line]
     return found[0] if len(found) == 1 else None
+
+
+def _edited(text: str, edits: Iterable[Edit]) -> str:
+    for start, end, new in sorted(edits, reverse=True):  # from the last one back: the others stay in place
+        text = text[:start] + new + text[end:]
+    return text
 
 
 def _at(data: Any, path: Path) -> Any:
@@ -67,48 +75,52 @@ def _put(data: Any, path: Path, key: str) -> None:
     above[path[-1]] = {**(host if isinstance(host, dict) else {"hostname": host}), FIELD: [key]}
 
 
-def _edited(text: str, document: Document, path: Path, key: str) -> str:
-    host, span = _at(document.data, path), document.span(path)
-    start, end = _offsets(text, span)
+class _Place:
+    """A document in the text of its file, by offsets."""
+
+    def __init__(self, text: str, document: Document) -> None:
+        self.text, self.document = text, document
+        self._lines = [0, *(found.end() for found in _BREAK.finditer(text))]
+
+    def offsets(self, path: Path) -> tuple[int, int]:
+        """Of a value."""
+        span = self.document.span(path)
+        return (
+            self._lines[span.line - 1] + span.column - 1,
+            self._lines[span.end_line - 1] + span.end_column - 1,
+        )
+
+
+def _edits(place: _Place, path: Path, key: str) -> Iterator[Edit]:
+    text, host = place.text, _at(place.document.data, path)
+    start, end = place.offsets(path)
     if anchor := _ANCHOR.match(text, start):
         start = anchor.end()
     if isinstance(host, str):
         name = host if _WORD.fullmatch(host) else json.dumps(host, ensure_ascii=False)
-        return f"{text[:start]}{{hostname: {name}, {FIELD}: [{key}]}}{text[end:]}"
-    if FIELD in host:
-        return _replaced(text, document, (*path, FIELD), host[FIELD], key)
-    if text[start] == "{":
-        inner = text[start:end].rstrip()
-        body = inner.removesuffix("}").rstrip()
-        separator = " " if body.endswith(",") else ", "
-        return f"{text[:start]}{body}{separator}{FIELD}: [{key}]{inner[len(body) :]}{text[end:]}"
-    # Below the line of its name: a comment there stays with it.
-    column = document.span((*path, "hostname"), key=True).column - 1
-    _, behind = _offsets(text, document.span((*path, "hostname")))
-    found = _BREAK.search(text, behind)
-    at, ending = (found.end(), found[0]) if found else (len(text), "\n")
-    before = "" if found else ending
-    return f"{text[:at]}{before}{' ' * column}{FIELD}: [{key}]{ending}{text[at:]}"
+        yield start, end, f"{{hostname: {name}, {FIELD}: [{key}]}}"
+    elif FIELD in host:
+        yield from _replaced(place, (*path, FIELD), host[FIELD], key)
+    elif text[start] == "{":
+        body = text[start:end].rstrip().removesuffix("}").rstrip()
+        at = start + len(body)
+        yield at, at, f"{' ' if body.endswith(',') else ', '}{FIELD}: [{key}]"
+    else:  # Below the line of its name: a comment there stays with it.
+        column = place.document.span((*path, "hostname"), key=True).column - 1
+        found = _BREAK.search(text, place.offsets((*path, "hostname"))[1])
+        at, ending = (found.end(), found[0]) if found else (len(text), "\n")
+        yield at, at, f"{'' if found else ending}{' ' * column}{FIELD}: [{key}]{ending}"
 
 
-def _replaced(text: str, document: Document, path: Path, old: Any, key: str) -> str:
+def _replaced(place: _Place, path: Path, old: Any, key: str) -> Iterator[Edit]:
     """With the new key in the place of the first one, and without the others."""
-    if not isinstance(old, Sequence) or isinstance(old, str) or not old:
-        start, end = _offsets(text, document.span(path))
-        return f"{text[:start]}[{key}]{text[end:]}"
-    start, _ = _offsets(text, document.span(path))
-    if text[start] == "[":
-        start, end = _offsets(text, document.span(path))
-        return f"{text[:start]}[{key}]{text[end:]}"
-    for i in reversed(range(1, len(old))):
-        first, last = _offsets(text, document.span((*path, i)))
+    text, (start, end) = place.text, place.offsets(path)
+    if not isinstance(old, Sequence) or isinstance(old, str) or not old or text[start] == "[":
+        yield start, end, f"[{key}]"
+        return
+    yield (*place.offsets((*path, 0)), key)
+    for i in range(1, len(old)):
+        first, last = place.offsets((*path, i))
         line = max(text.rfind("\n", 0, first), text.rfind("\r", 0, first)) + 1
         found = _BREAK.search(text, last)
-        text = text[:line] + text[found.end() if found else len(text) :]
-    first, last = _offsets(text, document.span((*path, 0)))
-    return f"{text[:first]}{key}{text[last:]}"
-
-
-def _offsets(text: str, span: Span) -> tuple[int, int]:
-    starts = [0, *(found.end() for found in _BREAK.finditer(text))]
-    return starts[span.line - 1] + span.column - 1, starts[span.end_line - 1] + span.end_column - 1
+        yield line, found.end() if found else len(text), ""
