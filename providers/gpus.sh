@@ -1,14 +1,14 @@
 # The GPUs of a rank: which numbers they have on this host now. What is recorded of a GPU is its UUID, for numbers change
 # with the cards in a machine; what programs get is a number, for many read integers. Functions only; a part of what
 # the runner launches.
-answers() { # TOOL ARGUMENT...: sets answer to what it prints, and fault if that may not be all. Fails if it gives no
-  # answer. It is asked again, and given longer: where nothing keeps a driver loaded, each query begins with its start.
-  fault=''
+answers() { # TOOL ARGUMENT...: sets answer to what it prints, and fault if that may not be all; that of
+  # an earlier query stays. Fails if it gives no answer. It is asked again, and given longer: where nothing keeps a driver loaded, each query begins with its start.
+  earlier=$fault
   for seconds in 10 15 30; do
     answer=$(timeout -k 1 $seconds "$@" 2>&1)
     code=$?
     case $code in
-    0) return 0 ;;
+    0) fault=$earlier && return 0 ;;
     124 | 137) fault="$1 gave no answer within $seconds s" ;;
     *) fault="$1 gave exit code $code: $(printf '%s\n' "$answer" | tail -n 1)" && return 0 ;;
     esac
@@ -64,7 +64,8 @@ devices() {
         [ "$uuid" != "$id" ] || echo "$each $name"
       done)
       if [ -z "$number" ]; then
-        echo "fleetform: this host does not have GPU $id now, which is recorded of it${fault:+ ($fault)}" >&2
+        [ -z "$fault" ] || unknown "$fault: whether this host has GPU $id is not known now" # those listed may not be all
+        echo "fleetform: this host does not have GPU $id now, which is recorded of it" >&2
         echo gpus >"$FLEETFORM_RUN/why"
         exit 125
       fi

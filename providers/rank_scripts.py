@@ -25,7 +25,7 @@ from providers.containers import text
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 MEBIBYTE = 1024 * 1024
-_GPU_WORDS = "unset visible named counted known number id fault answer seconds code"
+_GPU_WORDS = "unset visible named counted known number id fault earlier answer seconds code"
 _FUNCTION = re.compile(r"^([a-z_]+)\(\)", re.MULTILINE)
 _LAUNCHERS = (
     "OMPI_MCA_plm_rsh_agent",  # Open MPI up to 4

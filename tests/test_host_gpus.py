@@ -378,15 +378,15 @@ class Node:
         self.ranks = Ranks(Runner(LocalTransport(), str(folder / "ranks")))
         kind.install(folder.parent / "bin")
 
-    def run(self, *commands: str, **more: Any) -> tuple[Any, str]:
+    def run(self, *commands: str, attempt: str = "a-0.1", **more: Any) -> tuple[Any, str]:
         """To its end."""
         plain: dict[str, Any] = {"env": {}, "cpus": (), "working_dir": None, "volumes": {}}
         asked = Launch(
-            attempt="a-0.1", commands=commands, max_seconds=None, stop_seconds=5, **{**plain, **more}
+            attempt=attempt, commands=commands, max_seconds=None, stop_seconds=5, **{**plain, **more}
         )
         self.ranks.start(prepared(str(self.folder), (), asked, {}, devices=self.devices))
-        until(lambda: (found := self.ranks.poll(["a-0.1"])["a-0.1"]) and found.state.ended)
-        return self.ranks.poll(["a-0.1"])["a-0.1"], self.ranks.read_log("a-0.1", 0, 1 << 16).decode()
+        until(lambda: (found := self.ranks.poll([attempt])[attempt]) and found.state.ended)
+        return self.ranks.poll([attempt])[attempt], self.ranks.read_log(attempt, 0, 1 << 16).decode()
 
 
 @pytest.fixture
@@ -432,11 +432,32 @@ def test_a_card_that_was_put_in_before_changes_no_rank(node):
 
 def test_a_rank_whose_gpu_is_gone_does_not_run(node):
     """With the reason, and whether in a container or not."""
-    status, log = node(ONE_LOST, "GPU-a", "GPU-b").run("echo ran", gpus=(1,))
+    status, log = node(MIXED, "GPU-a", "GPU-x").run("echo ran", gpus=(1,))
     assert (status.state, status.exit_code) == (RankState.FAILED, 125)
     assert "recorded of it" in (status.cause or "")
-    why = f"(nvidia-smi gave exit code 255: {LOST})"
-    assert log == f"fleetform: this host does not have GPU GPU-b now, which is recorded of it {why}\n"
+    assert log == "fleetform: this host does not have GPU GPU-x now, which is recorded of it\n"
+
+
+@pytest.mark.parametrize("failing", ["*=index,uuid\\ *", "-L"])
+def test_a_gpu_that_a_tool_does_not_list_with_a_fault_is_not_known_to_be_gone(node, tmp_path, failing):
+    """The tool may have ended early, in any of its queries; what it lists is there."""
+    listed = MIG.ids[0] if failing == "-L" else MIG.ids[2]
+    made = node(MIG, listed, MIG.ids[0].replace("c6d4", "ffff"))
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.write_text(tool.read_text().replace(f"{failing}) printf", f"{failing}) trap 'exit 15' EXIT; printf"))
+    assert made.run("echo ran", gpus=(0,))[0].state is RankState.SUCCEEDED
+    status, log = made.run("echo ran", gpus=(0, 1), attempt="a-0.2")
+    assert (status.state, status.exit_code) == (RankState.LOST, 125)
+    assert log.startswith("fleetform: nvidia-smi gave exit code 15: ")
+    assert "is not known now" in log
+
+
+def test_a_rank_whose_gpu_is_lost_may_run_elsewhere(node):
+    status, log = node(ONE_LOST, "GPU-a", "GPU-b").run("echo ran", gpus=(1,))
+    assert status.state is RankState.LOST
+    assert log.startswith(
+        f"fleetform: nvidia-smi gave exit code 255: {LOST}: whether this host has GPU GPU-b "
+    )
 
 
 SILENT = {
