@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,17 @@ def test_a_cause_is_one_message_however_many_hosts_have_it(cause):
     assert len(diagnostics_text(notes, color=False).splitlines()) < 30
     assert [health.host for health in of_hosts(items)] == [host.key for host in HOSTS]
     json.dumps(notes[0].to_json())
+
+
+@pytest.mark.parametrize("known", [(), (OTHER,)])
+def test_a_host_on_the_way_to_one_of_its_own_address_is_named_as_that(known):
+    """As where all hosts, and the gate itself, are reached through the gate."""
+    gate = HostRefusal(hostname="h0", user="root", key=KEY, known=known, on_the_way=True)
+    fields = {**HOSTS[0].fields, "proxy_jump": {"hostname": "h0"}}
+    items = (LeftOut(host=replace(HOSTS[0], fields=fields), reason="not ready", refusal=gate),)
+    (note,) = contact_notes(project(), State(), Inventory(left_out=items))
+    assert "the key of h0, on the way to it," in note.summary
+    assert known or note.block[0].startswith(f"proxy_jump: {{hostname: h0, host_keys: [{KEY}]}}")
 
 
 def hints() -> list[str]:

@@ -60,9 +60,10 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
     before = {place.file: _content(session, place.file) for place in _places(desired)}
     taken: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
+    torn: dict[Place, Diagnostic] = {}
     for _ in range(MOST_ROUNDS):
-        offered, errors = _offers(session, desired, taken, replacing=replacing)
-        fresh = {place: one for place, one in offered.items() if place not in taken}
+        offered, errors = _offers(session, desired, taken, torn, replacing=replacing)
+        fresh = {place: one for place, one in offered.items() if place not in {*taken, *torn}}
         if not fresh:
             break
         for place, one in fresh.items():
@@ -75,6 +76,8 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
             look="compare the fingerprints above with those that the hosts show",
         )
         taken |= fresh
+    taken = {place: one for place, one in taken.items() if place not in torn}
+    errors |= {str(place): error for place, error in torn.items()}
     if taken:
         _write(session, desired, taken, before)
     elif not errors:
@@ -91,12 +94,19 @@ def _places(desired: Desired) -> Iterator[Span]:
 
 
 def _offers(
-    session: Session, desired: Desired, taken: Mapping[Place, NewKey], *, replacing: bool
+    session: Session,
+    desired: Desired,
+    taken: Mapping[Place, NewKey],
+    torn: dict[Place, Diagnostic],
+    *,
+    replacing: bool,
 ) -> tuple[dict[Place, NewKey], dict[str, Diagnostic]]:
-    """The keys to write, and errors about hosts whose keys are not written, by their names."""
+    """The keys to write, and errors about hosts whose keys are not written, by their names. Those that offer
+    now one key and now another are put into `torn`.
+    """
     from declarative.apply.answers import side_by_side
     from declarative.model.state import State
-    from declarative.planner.contact import changed_key, on_the_way
+    from declarative.planner.contact import changed_key
     from declarative.planner.hosts import declared_hosts
 
     hosts = [
@@ -123,15 +133,15 @@ def _offers(
         seen = looks[f"{host.fleet}/{host.index}"]
         refusal, address = seen.readiness.refusal, f"fleet/{host.fleet}"
         if refusal is None or not refusal.key:
-            counts = seen.shape or (refusal and not on_the_way(host.fields, refusal))
-            if not counts:
+            let_in = seen.shape or getattr(seen, "connected", False)
+            if not let_in and (refusal is None or refusal.on_the_way):
                 summary = f"no key of host {host.key} of {address} was seen: {seen.readiness.reason}"
                 errors[host.key] = Diagnostic(
                     code="host-not-ready", summary=summary, address=address, span=desired.places[address]
                 )
             continue
         place: Place | None = (host.fleet, ("ssh_config", "hosts", host.index))
-        if on_the_way(host.fields, refusal):
+        if refusal.on_the_way:
             place = _jump(desired, host, refusal)
         if place is None:
             summary = (
@@ -140,6 +150,10 @@ def _offers(
             hint = f"once its fingerprint is checked, write into {refusal.file}: {refusal.name} {refusal.key}"
             errors[refusal.hostname] = Diagnostic(
                 code="host-key-unknown", summary=summary, hint=hint, address=address
+            )
+        elif (had := taken.get(place) or offered.get(place)) and had.refusal.key != refusal.key:
+            torn[place] = changed_key(
+                replace(refusal, known=(had.refusal.key,)), address, desired.places.get(f"{address}.hosts")
             )
         elif refusal.known and not replacing:
             errors[refusal.hostname] = changed_key(refusal, address, desired.places.get(f"{address}.hosts"))

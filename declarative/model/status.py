@@ -120,6 +120,8 @@ class HostRefusal:
     """Those that count instead, in the same form."""
     file: str | None = None
     """The file whose keys count; None if the declared ones do."""
+    on_the_way: bool = False
+    """It is one on the way to the host. Both may have the same address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

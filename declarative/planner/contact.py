@@ -25,14 +25,9 @@ MOST_NAMED = 20
 Refused = tuple[Host, HostRefusal]
 
 
-def on_the_way(fields: Mapping[str, Any], refusal: HostRefusal) -> bool:
-    """Whether it was not the host itself that was refused or refused us, but one on the way to it."""
-    return (refusal.hostname, refusal.port) != (fields.get("hostname"), fields.get("port"))
-
-
 def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
     """Why a host is not used, in words that are the same for all hosts of one cause."""
-    way = f" of {refusal.hostname}, on the way to it," if on_the_way(fields, refusal) else ""
+    way = f" of {refusal.hostname}, on the way to it," if refusal.on_the_way else ""
     if refusal.key:
         verb = "has changed" if refusal.known else "is not known"
         return f"the key{way} {verb}" if way else f"its key {verb}"
@@ -46,7 +41,7 @@ def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
 def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
     """The declared private key that was refused; None for those of the agent and of `~/.ssh`."""
     jump = fields.get("proxy_jump") or {}
-    way = on_the_way(fields, refusal)
+    way = refusal.on_the_way
     found = jump if way and jump.get("hostname") == refusal.hostname else {} if way else fields
     identity = found.get("identity_file")
     return str(identity) if identity else None
@@ -120,7 +115,7 @@ def changed_key(refusal: HostRefusal, address: str, span: Span | None) -> Diagno
 
 def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
     hint = refused_hint(refusal)
-    if refusal.key and on_the_way(host.fields, refusal) and not _declares(host, refusal):
+    if refusal.key and refusal.on_the_way and not _declares(host, refusal):
         return f"ssh's configuration names it: once its fingerprint is checked, write into {refusal.file}:"
     if refusal.key and not refusal.known:
         more = f" (of {MOST_NAMED}; more follow)" if len(group) > MOST_NAMED else ""
@@ -137,7 +132,7 @@ def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span
     fleet = f"fleet/{host.fleet}"
     own, field = f"{fleet}.hosts.{host.index}", "hosts"
     if not refusal.key:
-        field = "proxy_jump.identity_file" if on_the_way(host.fields, refusal) else "identity_file"
+        field = "proxy_jump.identity_file" if refusal.on_the_way else "identity_file"
     names = (f"{own}.{field}", f"{fleet}.{field}", fleet)
     return next((place for name in names if (place := places.get(name))), None)
 
@@ -146,7 +141,7 @@ def _block(group: Sequence[Refused], desired: Desired) -> Iterator[str]:
     for host, refusal in group[:MOST_NAMED]:
         if not refusal.key:
             return
-        way = on_the_way(host.fields, refusal)
+        way = refusal.on_the_way
         prints = fingerprint(refusal.key)
         if refusal.known:
             known = ", ".join(map(fingerprint, refusal.known))

@@ -123,7 +123,9 @@ class StartsFrom(Protocol):
 
 
 class Look(Protocol):
-    """The result of a look at a host. One with an `address` says how other hosts would reach it."""
+    """The result of a look at a host. One with an `address` says how other hosts would reach it; one that is
+    `connected` let us in, whatever became of the look.
+    """
 
     @property
     def readiness(self) -> Readiness:

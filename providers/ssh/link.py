@@ -13,6 +13,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ class Link:
         self._used: dict[asyncssh.SSHClientConnection, int] = {}
         self._opening = asyncio.Lock()
         self._short, self._long = asyncio.Semaphore(SHORT), asyncio.Semaphore(LONG)
+        self.connected = False
+        """Whether it was at least once: the host's key counts, and it let us in."""
         self.known: dict[str, Any] = {}
         """Values that callers keep as long as the present connection lasts."""
 
@@ -207,6 +210,7 @@ class Link:
                     self._connection = await self._open((*behind, self._host))
                 except (OSError, ValueError, asyncssh.Error) as error:
                     raise unsent(self._host, error) from error
+                self.connected = True
             return self._connection
 
     async def known_keys(self) -> tuple[str, ...]:
@@ -296,7 +300,13 @@ class Link:
         jump = self._host.proxy_jump or _configured(self._host, options)
         if jump is None:
             return None
-        return await self._links.to(jump).connection(way)
+        try:
+            return await self._links.to(jump).connection(way)
+        except RefusedError as error:
+            refusal = replace(error.refusal, on_the_way=True)
+            raise RefusedError(
+                error.summary, refusal, about=error.about or "", hint=error.hint or ""
+            ) from error
 
     async def close(self) -> None:
         """Close all connections."""

@@ -187,6 +187,8 @@ class Look:
     """Its shape; a declared field counts instead of a reported one. None if its GPUs are not known."""
     address: str | None = None
     """The address by which other hosts would reach it, if it is known."""
+    connected: bool = False
+    """Whether its key counts and it let us in, whatever is known of it."""
 
 
 # -------------------------------------------------------------------------------------------- looks

@@ -71,6 +71,7 @@ class Ssh(RanksOfNodes):
             except PermanentError as error:
                 return Look(readiness=probe.unanswered(error))
             found = probe.look(transport, self._options.root, declared)
+            found = replace(found, connected=transport.connected)
             try:
                 if found.facts and found.readiness.state is NodeState.READY:
                     self._check_free(transport, fields, found.facts)

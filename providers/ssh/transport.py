@@ -128,6 +128,11 @@ class SshTransport:
             self._check_shell(link)
         return done
 
+    @property
+    def connected(self) -> bool:
+        """Whether the host let us in at least once, whatever came of it."""
+        return background.link(self.host).connected
+
     def known_keys(self) -> tuple[str, ...]:
         """The host's keys in the files of known hosts. It sends nothing."""
         return background.call(background.link(self.host).known_keys())

@@ -10,6 +10,8 @@ from declarative.cli import cli, hosts
 from declarative.cli.errors import Failed
 from tests.hosts.machines import run
 from tests.hosts.rack import Rack, wipe
+from tests.hosts.test_transport import answered_by
+from tests.smi import KINDS
 
 HEAD = """\
 type: backend
@@ -109,6 +111,62 @@ def test_a_file_that_changes_while_somebody_compares_is_left_alone(project, mach
         cli.main(["-C", str(project.path), "hosts", "trust"], standalone_mode=False)
     assert file.read_text().startswith("# mine\n")
     assert "host_keys" not in file.read_text()
+
+
+def test_a_host_that_lets_us_in_has_a_key_that_counts_whatever_else_is_wrong(project, machines):
+    """Its GPUs are not known, and its user gets no shell."""
+    declare(project, "", ", user: worker", "")
+    project.keys(machines.known_hosts)
+    machines[0].install("nvidia-smi", KINDS["another driver than the kernel's"].script)
+    with answered_by(machines[1], "/usr/sbin/nologin"):
+        assert "are known" in project.run("hosts", "trust").out
+
+
+@pytest.mark.parametrize("args", [(), ("--replace",)])
+def test_a_host_that_offers_another_key_once_its_own_is_trusted_gets_none(
+    project, machines, monkeypatch, args
+):
+    declare(project)
+    project.keys("".join(machines.known_hosts.splitlines(keepends=True)[1:]))
+    asked = []
+
+    def confirm(*_: object, **__: object) -> None:
+        asked.append(machines[0].fingerprint)
+        machines[0].make_key()
+        machines[0].reboot()
+
+    monkeypatch.setattr(hosts, "confirm", confirm)
+    monkeypatch.setenv("FLEETFORM_ALLOW_PATH", "/")
+    before = (project.path / "rack.yaml").read_text()
+    files = [machines[0].folder / name for name in ("key", "key.pub")]
+    kept = {file: file.read_bytes() for file in files}
+    shown = []
+    monkeypatch.setattr(hosts.Failed, "show", lambda failed: shown.extend(failed.diagnostics))
+    try:
+        cli.main(["-C", str(project.path), "hosts", "trust", *args], standalone_mode=False)
+        (error,) = shown
+        assert error.code == "host-key-changed"
+        assert asked[0] in error.summary
+        assert machines[0].fingerprint in error.summary
+        assert len(asked) == 1
+        assert (project.path / "rack.yaml").read_text() == before
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+        machines[0].reboot()
+
+
+def test_a_host_that_is_also_on_the_way_to_itself_gets_its_key_at_both_places(project, machines):
+    address, login = machines[0].address, machines.login
+    text = HEAD.format(login=login) + f"    - {address}\n"
+    jump = f"  proxy_jump: {{hostname: {address}, user: worker, identity_file: {login}"
+    project.write("rack.yaml", text.replace("  hosts:\n", f"{jump}}}\n  hosts:\n"))
+    assert f"the key of {address}, on the way to it, is not known" in found(project)["host-key-unknown"]
+    project.run("hosts", "trust", "--auto-approve")
+    after = (project.path / "rack.yaml").read_text()
+    assert f"{jump}, host_keys: [{machines[0].public_key}]}}\n" in after
+    assert f"    - {{hostname: {address}, host_keys: [{machines[0].public_key}]}}\n" in after
+    assert len(project.ids()) == 1
 
 
 def test_a_changed_key_is_an_error_with_both_fingerprints_until_it_is_replaced(project, machines):
