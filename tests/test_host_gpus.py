@@ -339,7 +339,7 @@ def test_who_declares_no_gpus_or_is_trusted_needs_no_answer(host):
 )
 def test_a_trusted_host_uses_no_gpus_but_its_own(host, monkeypatch, kind, choice, devices):
     """Where nobody can be asked, they are those that are written; where somebody can, they must be known."""
-    fields = {"resources": {"gpus": 2}, "trusted": True}
+    fields: dict[str, Any] = {"resources": {"gpus": 2}, "trusted": True}
     look = host(kind, choice=choice, **fields)
     assert look.readiness.state is (NodeState.NOT_READY if devices is None else NodeState.READY)
     assert Declared(choice=choice, **fields).devices_of(look.facts, 2) == devices

@@ -141,7 +141,7 @@ def test_a_host_that_offers_another_key_once_its_own_is_trusted_gets_none(
     files = [machines[0].folder / name for name in ("key", "key.pub")]
     kept = {file: file.read_bytes() for file in files}
     shown = []
-    monkeypatch.setattr(hosts.Failed, "show", lambda failed: shown.extend(failed.diagnostics))
+    monkeypatch.setattr(Failed, "show", lambda failed: shown.extend(failed.diagnostics))
     try:
         cli.main(["-C", str(project.path), "hosts", "trust", *args], standalone_mode=False)
         (error,) = shown
