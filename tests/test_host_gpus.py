@@ -161,11 +161,11 @@ def test_what_a_host_declares_and_does_not_have_is_said_with_both_numbers(host, 
     )
 
 
-def short(fault: str | None = None, **declared: Any) -> list[str]:
+def short(fault: str | None = None, there: tuple[Gpu, ...] = (), **declared: Any) -> list[str]:
     """What a host with two CPUs and 1,000 MiB has less than is declared of it: without a GPU, or with one
     that works beside one in error.
     """
-    there = (Gpu(index=0, name="T4", memory_mib=None),) if fault else ()
+    there = there or ((Gpu(index=0, name="T4", memory_mib=None),) if fault else ())
     sizes = {"cpus": (0, 1), "memory_mib": 1000, "disk_mib": 1000}
     facts = SimpleNamespace(**sizes, gpus=there, gpus_known=True, gpu_fault=fault)
     return probe._falls_short(cast("probe.Facts", facts), Declared(**declared))
@@ -175,6 +175,23 @@ def test_a_host_may_have_just_what_is_declared_of_it():
     assert short(resources={"cpu": 2, "gpus": 0}) == []
     hint = "correct its declaration, or write `trust: true` at the host"
     assert short(resources={"cpu": 3}) == ["it has 2 of the 3 CPUs that are declared of it", hint]
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"gpu_name": "A100"}, "A100 GPUs (GPUs that work: 1 L4)"),
+        ({"gpu_name": "A100,H100"}, "A100 or H100 GPUs (GPUs that work: 1 L4)"),
+        ({"gpu_name": "A100-80GB"}, "A100-80GB GPUs with 80GB of memory (GPUs that work: 1 L4 with 24GB)"),
+        ({"gpu_memory_mib": 40 * 1024}, "GPUs with 40GB of memory (GPUs that work: 1 L4 with 24GB)"),
+        ({"gpu_name": "A100-40GB,H100"}, "A100-40GB or H100 GPUs (GPUs that work: 1 L4 with 24GB)"),
+    ],
+)
+def test_gpus_that_are_missing_are_named_with_what_is_asked_of_them(resources, words):
+    """And what is there: with its memory if some is asked for."""
+    there = (Gpu(index=0, name="L4", memory_mib=24 * 1024),)
+    found = short(there=there, resources={"gpus": 8, **resources})
+    assert found[0] == f"it has 0 of the 8 {words} that are declared of it"
 
 
 def test_an_error_of_gpus_is_the_reason_where_gpus_are_missing():
