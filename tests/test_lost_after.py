@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from declarative.apply import gate, interrupted, run
 from declarative.apply.gate import Tools
-from declarative.cli import cli
-from declarative.store import open_store
+from declarative.cli import cli, following
+from declarative.store import StateError, open_store
 from tests.cli import Project, fleet, task
 
 PLACES = [
@@ -63,3 +63,23 @@ def test_what_was_done_is_reported(
     assert "stale-lease" in done.output
     monkeypatch.undo()
     assert CliRunner().invoke(cli, words, standalone_mode=False).return_value == 0
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_lock_that_is_lost_while_a_task_runs_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    """`--wait` has done what its summary says, and not all."""
+    project.declare(fleet(nodes=1), task("hello", "true"))
+
+    def lost(*_: Any) -> Any:
+        raise StateError("stale-lease", "the lock is gone", "look who has it")
+
+    monkeypatch.setattr(following, "_step", lost)
+    words = ["apply", "--auto-approve", "--wait", *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(
+        cli, ["-C", str(project.path), *words], catch_exceptions=False, standalone_mode=False
+    )
+    assert done.return_value == 4, done.output
+    assert "stale-lease" in done.output
+    assert ('"event": "summary"' if as_json else "created") in done.output

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative.cli.output import INTERRUPTED, STOPPING, stopping
 from declarative.cli.session import now
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 
@@ -29,10 +30,14 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)
 
 
 def follow(run: Run) -> int:
-    """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
+    """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130.
+
+    4 also if the state is lost, as with its lock, while a task is started again: what was done is reported.
+    """
     from declarative.apply.retry_schedule import NOT_STARTED
     from declarative.apply.watch import Idle
     from declarative.apply.watch import follow as watch
+    from declarative.store import StateError
 
     retries, waiting = _retries(run)
     idle = Idle(run.desired.fleets, now)
@@ -55,7 +60,11 @@ def follow(run: Run) -> int:
                 settled=run.refresh,
                 remind=run.say,
             )
-        step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
+        try:
+            step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
+        except StateError as lost:
+            run.session.say((Diagnostic(code=lost.code, summary=lost.summary, hint=lost.hint),))
+            return 4
     if step == "interrupted":
         return INTERRUPTED
     never = {t: NOT_STARTED for t in states if not retries.knew(t)}
