@@ -1187,6 +1187,12 @@ def test_a_folder_of_the_node_that_dstack_would_make_is_told(volume, folder, tmp
     assert ("is a folder of the node" in done.stdout) == bool(folder)
 
 
+@pytest.mark.parametrize("field", ["envs", "secrets"])
+def test_a_login_without_an_image_is_told_where_the_file_has_it(field, tmp_path):
+    _, done = of_sky(tmp_path, f"name: job\nrun: x\n{field}:\n  A: b\n  SKYPILOT_DOCKER_PASSWORD: x\n")
+    assert f"# sky.yaml:5: left out `{field}.SKYPILOT_DOCKER_*`: the login to a registry" in done.stdout
+
+
 def test_an_empty_login_to_a_registry_has_its_own_note(tmp_path):
     _, done = of_sky(tmp_path, "name: job\nrun: x\nenvs: {SKYPILOT_DOCKER_USERNAME: '', A: ''}\n")
     assert "# sky.yaml:3: `envs` (A) is empty" in done.stdout

@@ -212,6 +212,15 @@ def _filled(value: Any, env: Mapping[str, str]) -> Any:
 _LOGIN = "SKYPILOT_DOCKER_"
 
 
+def _field_of(task: Draft, begin: str) -> tuple[str, str]:
+    """The field of the file, and its first variable with this beginning."""
+    data = task.document.data if task.document else {}
+    found = (
+        (k, str(n)) for k in ("envs", "secrets") for n in _mapping(data.get(k)) if str(n).startswith(begin)
+    )
+    return next(found, ("envs", begin))
+
+
 def _login(env: dict[str, str], task: Draft) -> None:
     """The login to the image's registry, from variables of SkyPilot."""
     given = {key: env.pop(_LOGIN + key) for key in ("USERNAME", "PASSWORD", "SERVER") if _LOGIN + key in env}
@@ -220,7 +229,8 @@ def _login(env: dict[str, str], task: Draft) -> None:
         return
     image = task.fields.get("image")
     if image is None:
-        task.drop(f"envs.{_LOGIN}*", "the login to a registry is for an `image`")
+        field, name = _field_of(task, _LOGIN)
+        task.drop(f"{field}.{_LOGIN}*", "the login to a registry is for an `image`", (field, name))
         return
     if server and "${{" not in server:
         registry = f"{server.rstrip('/')}/"
@@ -242,7 +252,8 @@ def _login(env: dict[str, str], task: Draft) -> None:
         if value != variable and (key == "PASSWORD" or not value):
             name, why = f"{_LOGIN}{key}", "set it in the environment of the user who applies"
             if value:
-                task.drop(f"envs.{name}", why)
+                field, name = _field_of(task, name)
+                task.drop(f"{field}.{name}", why, (field, name))
             else:
                 task.note(f"{name} has no value in the file: {why}")
 
