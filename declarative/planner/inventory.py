@@ -208,7 +208,7 @@ def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = 
         known = record is None or _was_given_up(record) or record.outputs.get(GONE_SINCE) is not None
         if record and address.kind in LOSABLE and not known:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
-    forgotten = {action.address for action in actions if action.believes} if by_backend else set()
+    forgotten = {action.address for action in actions if action.believes}
     doubtful: list[Address] = []
     for found in by_backend.values():
         matters = any(address.kind == "node" or address in forgotten for address in found)
