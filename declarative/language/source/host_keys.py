@@ -31,7 +31,7 @@ def with_host_keys(text: str, file: str, line: int, keys: Mapping[Path, str]) ->
     if number is None or reading.diagnostics:
         return None
     wanted = [copy.deepcopy(dict(document.data)) for document in reading.documents]
-    place = _Place(text=text, document=reading.documents[number])
+    place = _Offsets(text=text, document=reading.documents[number])
     edits: set[Edit] = set()  # where an alias repeats a mapping, there is one for all
     for path, key in keys.items():
         if not _is_there(place.document.data, path):
@@ -75,7 +75,7 @@ def _put(data: Any, path: Path, key: str) -> None:
     above[path[-1]] = {**(host if isinstance(host, dict) else {"hostname": host}), FIELD: [key]}
 
 
-class _Place:
+class _Offsets:
     """A document in the text of its file, by offsets."""
 
     def __init__(self, text: str, document: Document) -> None:
@@ -91,7 +91,7 @@ class _Place:
         )
 
 
-def _edits(place: _Place, path: Path, key: str) -> Iterator[Edit]:
+def _edits(place: _Offsets, path: Path, key: str) -> Iterator[Edit]:
     text, host = place.text, _at(place.document.data, path)
     start, end = place.offsets(path)
     if anchor := _ANCHOR.match(text, start):
@@ -112,7 +112,7 @@ def _edits(place: _Place, path: Path, key: str) -> Iterator[Edit]:
         yield at, at, f"{'' if found else ending}{' ' * column}{FIELD}: [{key}]{ending}"
 
 
-def _replaced(place: _Place, path: Path, old: Any, key: str) -> Iterator[Edit]:
+def _replaced(place: _Offsets, path: Path, old: Any, key: str) -> Iterator[Edit]:
     """With the new key in the place of the first one, and without the others."""
     text, (start, end) = place.text, place.offsets(path)
     if not isinstance(old, Sequence) or isinstance(old, str) or not old or text[start] == "[":
