@@ -89,6 +89,14 @@ def test_a_key_of_a_host_on_the_way():
     assert with_host_keys(before, "x.yaml", 3, {("ssh_config", "proxy_jump"): KEY}) == after
 
 
+@pytest.mark.parametrize("line", [1, 99])
+def test_nothing_is_written_where_no_document_is_named(line):
+    """Somebody has moved it meanwhile."""
+    assert (
+        with_host_keys(f"{HEAD}  hosts: [h0]\n", "main.yaml", line, {("ssh_config", "hosts", 0): KEY}) is None
+    )
+
+
 def test_a_template_stays_one():
     before = text_of("    - ${{ var.first }}.lab")
     after = text_of('    - {hostname: "${{ var.first }}.lab", host_keys: [KEY]}')
