@@ -38,7 +38,8 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trust:
         listed = "".join(
             f"    - hostname: {name}\n" for name in answers if f"{{hostname: {name}}}" not in config
         )
-        pool = "type: fleet\nname: pool\nnodes: 1\n"
+        pool = "type: fleet\nname: pool\nnodes: 1\n---\n{type: backend, name: hpc, driver: slurm}\n"
+        pool += "---\n{type: fleet, name: jobs, backends: [hpc], partition: gpu}\n"
         rack = f"type: fleet\nname: rack\nplacement: any\nssh_config:\n{config}  hosts:\n{listed}"
         (tmp_path / "main.yaml").write_text(f"{pool}---\n{rack}")
 
@@ -48,7 +49,7 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trust:
             if "refusal" in answer and declared:
                 answer = READY
             readiness = Readiness(state=NodeState.NOT_READY, reason="why", refusal=answer.get("refusal"))
-            return SimpleNamespace(**{"shape": None, "connected": False, **answer, "readiness": readiness})
+            return SimpleNamespace(**{"shape": None, **answer, "readiness": readiness})
 
         backend = SimpleNamespace(look=lambda asked: {key: seen(fields) for key, fields in asked.items()})
         backends = SimpleNamespace(get=lambda _: backend)
@@ -108,6 +109,7 @@ def test_what_cannot_be_edited_is_printed_to_be_pasted(
     begin, name = ("proxy_jump: ", "gate") if jump else ("- ", "h0")
     assert f"{begin}{{hostname: {name}, host_keys: [{KEY}]}}" in output
     assert KEY not in text
+    assert "Wrote" not in output
 
 
 def test_a_file_that_cannot_be_written_is_an_error(trust: Trust, monkeypatch: pytest.MonkeyPatch):
