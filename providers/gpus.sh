@@ -1,8 +1,10 @@
 # The GPUs of a rank: which numbers they have on this host now. What is recorded of a GPU is its UUID, for numbers change
 # with the cards in a machine; what programs get is a number, for many read integers. Functions only; a part of what
 # the runner launches.
-answers() { # TOOL ARGUMENT...: sets answer to what it prints, and fault if that may not be all; that of
-  # an earlier query stays. Fails if it gives no answer. It is asked again, and given longer: where nothing keeps a driver loaded, each query begins with its start.
+# Sets answer to what a tool prints, and fault if that may not be all; that of an earlier query stays. Fails if it gives
+# no answer. It is asked three times, and given longer: where nothing keeps a driver loaded, each query begins with its
+# start.
+answers() { # TOOL ARGUMENT...
   earlier=$fault
   for seconds in 10 15 30; do
     answer=$(timeout -k 1 $seconds "$@" 2>&1)

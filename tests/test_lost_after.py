@@ -60,6 +60,9 @@ def test_what_was_done_is_reported(
         assert summary["result"] == "failed"
     else:
         assert "created" in done.output
+        assert "Apply finished with problems: " in done.output
+        assert " done, 0 failed, 0 skipped. The next `fleetform apply` does the rest." in done.output
+        assert "Apply complete" not in done.output
     assert "stale-lease" in done.output
     monkeypatch.undo()
     assert CliRunner().invoke(cli, words, standalone_mode=False).return_value == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative.cli.output import INTERRUPTED, STOPPING, stopping
 from declarative.cli.session import now
-from declarative.model.diagnostic import Diagnostic
+from declarative.cli.state_access import of_state
 from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 
@@ -63,7 +63,7 @@ def follow(run: Run) -> int:
         try:
             step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
         except StateError as lost:
-            run.session.say((Diagnostic(code=lost.code, summary=lost.summary, hint=lost.hint),))
+            run.session.say(of_state(lost, run.session.directory).diagnostics)
             return 4
     if step == "interrupted":
         return INTERRUPTED

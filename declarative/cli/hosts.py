@@ -60,10 +60,10 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
     before = {place.file: _content(session, place.file) for place in _places(desired)}
     taken: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
-    torn: dict[Place, Diagnostic] = {}
+    unsteady: dict[Place, Diagnostic] = {}
     for _ in range(MOST_ROUNDS):
-        offered, errors = _offers(session, desired, taken, torn, replacing=replacing)
-        fresh = {place: one for place, one in offered.items() if place not in {*taken, *torn}}
+        offered, errors = _offers(session, desired, taken, unsteady, replacing=replacing)
+        fresh = {place: one for place, one in offered.items() if place not in {*taken, *unsteady}}
         if not fresh:
             break
         for place, one in fresh.items():
@@ -76,8 +76,8 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
             look="compare the fingerprints above with those that the hosts show",
         )
         taken |= fresh
-    taken = {place: one for place, one in taken.items() if place not in torn}
-    errors |= {str(place): error for place, error in torn.items()}
+    taken = {place: one for place, one in taken.items() if place not in unsteady}
+    errors |= {str(place): error for place, error in unsteady.items()}
     if taken:
         _write(session, desired, taken, before)
     elif not errors:
@@ -97,12 +97,12 @@ def _offers(
     session: Session,
     desired: Desired,
     taken: Mapping[Place, NewKey],
-    torn: dict[Place, Diagnostic],
+    unsteady: dict[Place, Diagnostic],
     *,
     replacing: bool,
 ) -> tuple[dict[Place, NewKey], dict[str, Diagnostic]]:
     """The keys to write, and errors about hosts whose keys are not written, by their names. Those that offer
-    now one key and now another are put into `torn`.
+    now one key and now another are put into `unsteady`, each with its error.
     """
     from declarative.apply.answers import side_by_side
     from declarative.model.state import State
@@ -130,12 +130,12 @@ def _offers(
     offered: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     for host in hosts:
-        seen = looks[f"{host.fleet}/{host.index}"]
-        refusal, address = seen.readiness.refusal, f"fleet/{host.fleet}"
+        answer = looks[f"{host.fleet}/{host.index}"]
+        refusal, address = answer.readiness.refusal, f"fleet/{host.fleet}"
         if refusal is None or not refusal.key:
-            let_in = seen.shape or getattr(seen, "connected", False)
+            let_in = answer.shape or getattr(answer, "connected", False)
             if not let_in and (refusal is None or refusal.on_the_way):
-                summary = f"no key of host {host.key} of {address} was seen: {seen.readiness.reason}"
+                summary = f"no key of host {host.key} of {address} was seen: {answer.readiness.reason}"
                 errors[host.key] = Diagnostic(
                     code="host-not-ready", summary=summary, address=address, span=desired.places[address]
                 )
@@ -152,7 +152,7 @@ def _offers(
                 code="host-key-unknown", summary=summary, hint=hint, address=address
             )
         elif (had := taken.get(place) or offered.get(place)) and had.refusal.key != refusal.key:
-            torn[place] = changed_key(
+            unsteady[place] = changed_key(
                 replace(refusal, known=(had.refusal.key,)), address, desired.places.get(f"{address}.hosts")
             )
         elif refusal.known and not replacing:

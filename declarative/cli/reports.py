@@ -311,8 +311,8 @@ class RunOutput:
         """A rank changed its state."""
         self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
 
-    def report(self, results: tuple[ActionResult, ...], result: str) -> None:
-        """The results of actions, and the result of the command (`_result`)."""
+    def report(self, results: tuple[ActionResult, ...], result: str, *, cut_short: bool = False) -> None:
+        """The results of actions, and the result of the command (`_result`). See `report_text`."""
         from declarative.render.data import health_json
         from declarative.render.plan import origin_text
         from declarative.render.progress import notes_json, report_text
@@ -327,7 +327,10 @@ class RunOutput:
             title, color = self.doing.capitalize(), out_style()["color"]
             forgotten = {action.id for action in self.plan.actions if action.forgets} if self.plan else ()
             origin = origin_text(self.origin)
-            self.out.write(report_text(results, color=color, title=title, forgotten=forgotten, origin=origin))
+            text = report_text(
+                results, color=color, title=title, forgotten=forgotten, origin=origin, cut_short=cut_short
+            )
+            self.out.write(text)
             self.out.flush()
 
     def say(self, text: str) -> None:

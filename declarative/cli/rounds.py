@@ -282,10 +282,10 @@ class RoundRun(Run):
     def _say_lacking(self) -> None:
         """See `_say_waiting`."""
 
-    def report(self, results: tuple[ActionResult, ...], result: str) -> None:
+    def report(self, results: tuple[ActionResult, ...], result: str, *, cut_short: bool = False) -> None:
         """Only of a round that did something."""
         if results or (self.plan and self.plan.scope.moved):
-            super().report(results, result)
+            super().report(results, result, cut_short=cut_short)
 
 
 class _NotLeadingError(Exception):

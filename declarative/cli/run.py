@@ -17,6 +17,7 @@ from declarative.cli.options import confirm, going_tasks, has_ended, name_tasks
 from declarative.cli.output import INTERRUPTED, STOPPING, stopping
 from declarative.cli.reports import PENDING, RunOutput
 from declarative.cli.session import Session, allowing, check_requested, part_of
+from declarative.cli.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
 from declarative.render.text import clean
@@ -311,8 +312,9 @@ class Run(RunOutput):
             self._note_retries(plan, results)
             self._note_unstarted(plan, results, writer)
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
-        self.report(results, self._result(plan, code))
-        self.session.say(tuple(Diagnostic(code=f.code, summary=f.summary, hint=f.hint) for f in self.faults))
+        self.report(results, self._result(plan, code), cut_short=bool(self.faults))
+        for fault in self.faults:
+            self.session.say(of_state(fault, self.session.directory).diagnostics)
         for task, why in held.items():
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
@@ -355,8 +357,8 @@ class Run(RunOutput):
         from declarative.apply.retry_schedule import broken_starts, lacking, resized
 
         goes_on = resized(plan.actions)
-        wanted = self.desired.tasks
-        retries = {name: want.spec.retry for name, want in wanted.items() if name not in goes_on}
+        tasks = self.desired.tasks
+        retries = {name: want.spec.retry for name, want in tasks.items() if name not in goes_on}
         for task, lack in lacking(plan, results).items():
             if task in retries and (retries[task].waits or lack.again):
                 self.lacking[task] = lack

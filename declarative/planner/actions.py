@@ -196,11 +196,11 @@ def _resize(
     """
     if places:
         _starts(steps, decision, places, set(), nodes)
-    gone = [r for r in decision.have.values() if decision.leaves(r.address.name)]
-    updates = [f"update:{r.address}" for r in decision.have.values() if r not in gone]
+    leaving = [r for r in decision.have.values() if decision.leaves(r.address.name)]
+    updates = [f"update:{r.address}" for r in decision.have.values() if r not in leaving]
     for update in updates:
         steps.after(update, (f"create:rank/{rank_name(decision.name, rank)}" for rank in places))
-    for record in gone:
+    for record in leaving:
         runs = not steps.state.has_ended(record.address.name)
         steps.delete(record, Reason.SURPLUS, decision.because, ends=runs)
         if not places:  # a rank that is started may need the place of one that goes

@@ -41,9 +41,9 @@ def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
 def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
     """The declared private key that was refused; None for those of the agent and of `~/.ssh`."""
     jump = fields.get("proxy_jump") or {}
-    way = refusal.on_the_way
-    found = jump if way and jump.get("hostname") == refusal.hostname else {} if way else fields
-    identity = found.get("identity_file")
+    if refusal.on_the_way:
+        fields = jump if jump.get("hostname") == refusal.hostname else {}
+    identity = fields.get("identity_file")
     return str(identity) if identity else None
 
 
@@ -72,9 +72,9 @@ def notes_on_refused(refused: Sequence[Refused], desired: Desired) -> list[Diagn
     declared = {(h.fleet, h.key): h for name in sorted(fleets) for h in declared_hosts(desired.fleets[name])}
     groups: dict[tuple[str, str], dict[str, Refused]] = {}
     for host, refusal in refused:
-        found = declared.get((host.fleet, host.key), host)
-        key = found.fleet, in_short(found.fields, refusal)
-        groups.setdefault(key, {})[found.key] = found, refusal
+        present = declared.get((host.fleet, host.key), host)
+        key = present.fleet, in_short(present.fields, refusal)
+        groups.setdefault(key, {})[present.key] = present, refusal
     return [_note(why, list(group.values()), desired) for (_, why), group in groups.items()]
 
 

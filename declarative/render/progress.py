@@ -103,15 +103,17 @@ def report_text(
     title: str = "Apply",
     forgotten: Collection[str] = (),
     origin: str = "",
+    cut_short: bool = False,
 ) -> str:
     """The failures with their hints, the skipped actions with their causes, and the summary line.
 
-    `forgotten` are the ids of deletes that only forget. `origin` says which project it was.
+    `forgotten` are the ids of deletes that only forget. `origin` says which project it was. `cut_short`: what
+    follows the actions was not done.
     """
     found = tuple(results)
     paint = Paint(color=color)
     lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
-    summary = _summary(found, paint, title, forgotten)
+    summary = _summary(found, paint, title, forgotten, whole=not cut_short)
     return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
 
@@ -181,10 +183,12 @@ def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
         yield ""
 
 
-def _summary(results: Sequence[ActionResult], paint: Paint, title: str, forgotten: Collection[str]) -> str:
+def _summary(
+    results: Sequence[ActionResult], paint: Paint, title: str, forgotten: Collection[str], *, whole: bool
+) -> str:
     outcomes = [str(item.outcome) for item in results]
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
-    if not failed and not skipped:
+    if whole and not failed and not skipped:
         return paint("green", f"{title} complete: {_counts(results, forgotten)}.")
     from declarative.apply.graph_walk import INTERRUPTED
 

@@ -164,10 +164,10 @@ class Declared:
             return mine
         if not self.choice:
             return ()
-        told = facts.gpus_known or not facts.tools & GPU_TOOLS
+        asked = facts.gpus_known or not facts.tools & GPU_TOOLS
         numbers = sorted({one for one in self.choice if isinstance(one, int)})
         named = len(numbers) >= count and not any(isinstance(one, str) for one in self.choice)
-        return tuple(map(str, numbers[:count])) if self.trusted and told and named else None
+        return tuple(map(str, numbers[:count])) if self.trusted and asked and named else None
 
     def shape_of(self, facts: Facts) -> Shape:
         """Its shape; a declared field counts instead of a reported one."""
@@ -286,8 +286,8 @@ def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
         reshaped=reshaped,
         risk=_risk(facts, is_node=declared.node is not None),
     )
-    told = facts.gpus_known or "gpus" in declared.resources
-    return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts) if told else None)
+    sized = facts.gpus_known or "gpus" in declared.resources
+    return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts) if sized else None)
 
 
 def unanswered(error: Exception) -> Readiness:

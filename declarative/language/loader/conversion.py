@@ -279,10 +279,10 @@ def _fit_folders(draft: Draft, commands: Commands) -> None:
             )
     if sent:
         note_clone(draft, commands)
-    gone = {_OLD_FOLDER, root or _OLD_FOLDER, folder if absolute and sent else _OLD_FOLDER}
-    gone -= {str(clone.get("path")) for clone in clones}
+    empty = {_OLD_FOLDER, root or _OLD_FOLDER, folder if absolute and sent else _OLD_FOLDER}
+    empty -= {str(clone.get("path")) for clone in clones}
     for path, text in commands if sent or clones else ():
-        for name in sorted(map(str, gone)):
+        for name in sorted(map(str, empty)):
             if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text):
                 what = f"what `{sent}` sends" if sent else "the clone"
                 why = f"{what} is not there, but where the commands start"

@@ -14,19 +14,10 @@ Commands: TypeAlias = Sequence[tuple[Path, str]]
 """Texts with commands, and where the file has them."""
 _ROOT = frozenset(
     (
-        *("sudo", "su", "apt", "apt-get", "add-apt-repository", "dpkg", "snap", "yum", "dnf", "apk", "chsh"),
-        *(
-            "systemctl",
-            "service",
-            "shutdown",
-            "reboot",
-            "usermod",
-            "useradd",
-            "adduser",
-            "groupadd",
-            "ldconfig",
-        ),
-        *("update-alternatives", "mount", "sysctl", "modprobe"),
+        *("sudo", "su", "apt", "apt-get", "add-apt-repository", "dpkg", "snap", "yum", "dnf"),
+        *("apk", "chsh", "systemctl", "service", "shutdown", "reboot", "usermod", "useradd"),
+        *("adduser", "groupadd", "ldconfig", "update-alternatives", "mount", "sysctl"),
+        *("modprobe",),
     )
 )
 """Programs that are for root."""
@@ -37,27 +28,21 @@ _MAKES = frozenset(("mkdir", "touch", "tee", "chmod", "chown"))
 """Programs that change each path that they name."""
 _PUTS = frozenset(("ln", "cp", "mv", "install"))
 """Programs that change the last path that they name."""
-_ANYBODYS = re.compile(r"/(?:tmp|dev|proc|home|mnt|var/tmp)(?:/|$)")
+_WRITABLE = re.compile(r"/(?:tmp|dev|proc|home|mnt|var/tmp)(?:/|$)")
+"""Folders where users may have a place of their own."""
 _BEFORE = frozenset(
-    ("if", "then", "do", "else", "elif", "while", "!", "nohup", "exec", "time", "env", "yes", "{", "-")
+    (
+        *("if", "then", "do", "else", "elif", "while", "!", "nohup", "exec", "time", "env"),
+        *("yes", "{", "-"),
+    )
 )
+"""Words that may stand before a program."""
 _NEEDS_GIT = frozenset(
     (
-        *("add", "am", "apply", "branch", "checkout", "cherry-pick", "commit", "describe", "diff", "fetch"),
-        *(
-            "lfs",
-            "log",
-            "ls-files",
-            "merge",
-            "pull",
-            "push",
-            "rebase",
-            "remote",
-            "reset",
-            "restore",
-            "rev-list",
-        ),
-        *("rev-parse", "show", "stash", "status", "submodule", "switch", "tag", "worktree"),
+        *("add", "am", "apply", "branch", "checkout", "cherry-pick", "commit", "describe"),
+        *("diff", "fetch", "lfs", "log", "ls-files", "merge", "pull", "push", "rebase", "remote"),
+        *("reset", "restore", "rev-list", "rev-parse", "show", "stash", "status", "submodule"),
+        *("switch", "tag", "worktree"),
     )
 )
 """Commands of git that work in a clone."""
@@ -110,7 +95,7 @@ def _changed(words: Sequence[str]) -> Iterator[str]:
         into = before in (">", ">>") or word.startswith((">/", ">>/"))
         into = into or (before in ("-o", "-O", "--output") and words[0] not in ("echo", "printf"))
         path = word.lstrip(">").strip("\"'")
-        if (made or into) and path.startswith("/") and not _ANYBODYS.match(path):
+        if (made or into) and path.startswith("/") and not _WRITABLE.match(path):
             yield path
 
 
@@ -136,6 +121,7 @@ def note_clone(draft: Draft, commands: Commands) -> None:
 
 
 MOST_NAMED = 5
+"""So many commands are named in one note: the first ones show what the task relies on."""
 
 
 def _of_commands(commands: Commands, named: Callable[[Sequence[str]], str]) -> tuple[list[str], Path, str]:

@@ -24,7 +24,7 @@ from declarative.language.loader.foreign_formats import (
     name_of,
     remove,
 )
-from declarative.language.loader.skypilot_shapes import LESS, misshapen
+from declarative.language.loader.skypilot_shapes import MAY_BE_LEFT_OUT, misshapen
 from declarative.language.source import Document, Path
 from declarative.model.diagnostic import and_more
 from declarative.model.record import dataclass
@@ -98,7 +98,7 @@ def _shaped(task: Draft) -> dict[str, Any]:
     for path, wanted in [*misshapen(data)]:
         remove(data, path)
         why = f"`{'.'.join(map(str, path))}` has to be {wanted}"
-        if set(LESS) & set(path):
+        if set(MAY_BE_LEFT_OUT) & set(path):
             task.note(f"left out: {why}", path)
         else:
             task.refuse(why, path)

@@ -58,7 +58,7 @@ _VALUES: Mapping[str, Shape] = {
     "image_id": _WORD,
 }
 """What the other mappings and lists hold."""
-LESS = ("name", "labels", "priority", "autostop", "volumes")
+MAY_BE_LEFT_OUT = ("name", "labels", "priority", "autostop", "volumes")
 """Fields without which a task still does the same on the same nodes."""
 _NAMES = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", float: "a number"}
 

@@ -45,8 +45,8 @@ def with_host_keys(text: str, file: str, line: int, keys: Mapping[Path, str]) ->
 
 
 def _number(documents: Sequence[Document], line: int) -> int | None:
-    found = [i for i, document in enumerate(documents) if document.span(("name",)).line == line]
-    return found[0] if len(found) == 1 else None
+    numbers = [i for i, document in enumerate(documents) if document.span(("name",)).line == line]
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _edited(text: str, edits: Iterable[Edit]) -> str:
