@@ -260,8 +260,11 @@ def spread(project: Rack, fleet: dict[str, Any], each: int, *commands: str) -> l
     printing = "; ".join(f"{command} -n {2 * each} hostname && echo end || exit" for command in commands)
     asked = {"nodes": 2, "resources": {"gpu": each}, "stop_criteria": "master-done"}
     project.bring(fleet, task("mpi", launched(f"({printing})"), **asked), args=("--wait",))
-    said = project.logs("mpi/0").splitlines()[1:]
-    return [sorted(part.split()) for part in "\n".join(said).split("end") if part.strip()]
+    # Open MPI warns of a race with its own child, on a busy machine: the child may have become ssh already.
+    lines = [
+        line for line in project.logs("mpi/0").splitlines()[1:] if "plm:rsh: Warning: setpgid" not in line
+    ]
+    return [sorted(part.split()) for part in "\n".join(lines).split("end") if part.strip()]
 
 
 @pytest.mark.parametrize("each", [1, 2])
