@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import TransientError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How long to go on: times are seconds."""
 

@@ -16,7 +16,7 @@ from dataclasses import field
 from functools import cache
 from pathlib import Path
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 RUNTIMES = ("podman", "docker")
 """In the order in which they are tried."""
@@ -45,7 +45,7 @@ OWN = '"$@"'
 """The image's own command, as a command for the shell in the container."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Mount:
     """A folder or file of the host, and where the container has it."""
 
@@ -56,7 +56,7 @@ class Mount:
     """Of `Container.binds`: whether the rank runs without it where the host has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Container:
     """What a rank runs in. `cpus` are the host's, `gpus` see `gpus.sh`; no CPUs means all, no GPUs none."""
 

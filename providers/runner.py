@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import Fence, reads_only
 from providers.transport import ConnectionLost, Finished, Transport
 
@@ -50,7 +50,7 @@ LIVE = frozenset({AttemptState.RUNNING, AttemptState.ORPHAN, AttemptState.PREPAR
 """The states of attempts that have processes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What to run, once.
 
@@ -84,7 +84,7 @@ class Launch:
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """An attempt as its host reports it.
 

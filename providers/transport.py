@@ -10,14 +10,14 @@ import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
 class ConnectionLost(Exception):  # noqa: N818  # neither an error of the command nor a success
     """No answer came, or not in time. The command may have run, may be running, or may never have started."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Finished:
     """A command that ended. `exit_code` is minus the signal's number if one is known to have killed it."""
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from declarative.model.record import dataclass, set_field
+from declarative.model.record import set_field, struct
 
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Node:
     """A record with all that most of them have."""
 
@@ -59,7 +59,7 @@ def test_each_has_its_own_default():
 
 
 def test_it_is_compared_and_shown_by_class_and_fields():
-    @dataclass(frozen=True, slots=True, kw_only=True)
+    @struct(frozen=True, slots=True, kw_only=True)
     class Alike:
         fleet: str
         price: float | None = None
@@ -98,7 +98,7 @@ def test_it_is_frozen_but_for_who_makes_it():
         Node("pool", blocks=8)  # type: ignore[call-arg]
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Login:
     """What structs lack: fields that are not shown, compared or filled."""
 
@@ -142,6 +142,6 @@ def test_all_other_records_are_made_here():
 def test_a_record_cannot_be_the_base_of_another():
     with pytest.raises(AssertionError, match="make Host and its base by `dataclasses` itself"):
 
-        @dataclass(frozen=True, slots=True, kw_only=True)
+        @struct(frozen=True, slots=True, kw_only=True)
         class Host(Node):
             pass

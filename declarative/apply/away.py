@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from declarative.apply.answers import begin
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 
@@ -45,7 +45,7 @@ HOST = "host/"
 """The prefix of a part that is a host, or the machine of a node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Absence:
     """A backend, or a part of it, that cannot be read. Times are seconds since the epoch."""
 
@@ -77,7 +77,7 @@ class _SilentError(TransientError):
         self.seen = seen
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Down:
     absence: Absence
     ask: Callable[[], object]

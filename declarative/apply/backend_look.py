@@ -28,7 +28,7 @@ from declarative.apply.polls import poll
 from declarative.apply.renames import RenamedBackend, record_token
 from declarative.apply.unreachable import blocks_of
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import EXISTING, LOCAL, Host, Taken
 from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
@@ -59,7 +59,7 @@ takes a while and hides nothing of the others.
 """
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class BackendLook:
     """The results of looks at one backend, or several."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from declarative.apply.renames import RenamedBackend, as_recorded, record_token
 from declarative.model.inputs import NodeInputs, VolumeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import ANOTHERS, IMAGE, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing
@@ -25,7 +25,7 @@ AT_ONCE = 16
 """Things that are asked for by their tokens side by side."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Orphan:
     """A thing with this state's owner mark that is neither recorded nor about to be."""
 
@@ -42,7 +42,7 @@ class Orphan:
         return str(self.thing.outputs.get("id") or "")
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Compared:
     """The result of the comparison for one backend or several."""
 

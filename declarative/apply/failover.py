@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TypeGuard, cast
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.values import Placement
 from declarative.model.state import Intent, Record, State
 from declarative.planner.serves import SoldOut
@@ -48,7 +48,7 @@ class NoOfferError(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Move:
     """Nodes that move elsewhere. `refused` and `taken` are offers; `taken` is None if no offer is left."""
 
@@ -58,7 +58,7 @@ class Move:
     taken: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class FailoverVerdict:
     """The verdict on an action that has ended."""
 
@@ -75,7 +75,7 @@ class FailoverVerdict:
     move: Move | None = None
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Group:
     """The nodes of one fallback, or one of them if each goes its own way."""
 

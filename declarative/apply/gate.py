@@ -25,7 +25,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.renames import RenamedBackend
 from declarative.model.inputs import RankInputs, knows_siblings
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.model.status import PREPARING, WAITING, RankState, RankStatus
@@ -55,7 +55,7 @@ Known = MutableMapping[tuple[str, str], str | None]
 """(node, address) → why the address cannot be reached from there; None if nothing is against it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Tools:
     """The tools for carrying out actions."""
 

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.planner.types import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.store.groups import Ending
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ActionResult:
     """The result of one action, and why it is not done."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from declarative.apply.backends import host_of
 from declarative.apply.renames import as_recorded, kept, to_make
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import (
     MADE_AS,
     Address,
@@ -39,7 +39,7 @@ OUTCOMES = {
 """Outcome of a call → its words for one call, and for several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """The result of an intent that was cut short. An intent whose backend could not be asked has none, and
     stays open.

@@ -20,7 +20,7 @@ from declarative.apply.intents import (
 )
 from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
 from declarative.apply.unreachable import hold_given_up, judged
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Host, LeftOut, Offer
 from declarative.model.state import State
 from declarative.model.status import RankStatus
@@ -28,7 +28,7 @@ from declarative.planner.inventory import Inventory
 from declarative.spans import named
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Seen:
     """The result of one look: the inventory for the planner, and what recovery has to write."""
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from declarative.apply.answers import begin
 from declarative.apply.backends import LOOKS, Backends
 from declarative.apply.renames import RenamedBackend
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State, attempt_id, attempt_of, given_up
 from declarative.model.status import RankState, RankStatus
@@ -117,7 +117,7 @@ def running(state: State) -> dict[str, list[Record]]:
     return {backend: list(nodes.values()) for backend, nodes in out.items()}
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Pace:
     """How often one node is asked."""
 

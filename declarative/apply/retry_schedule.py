@@ -13,7 +13,7 @@ from dataclasses import replace
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import NodeInputs, RankInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import TaskWant
 from declarative.model.state import Record, State, is_stopped, silent_since
 from declarative.planner.tasks import DELAYS, again
@@ -24,7 +24,7 @@ NO_CAPACITY = "no capacity"
 NOT_STARTED = "it did not start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Due:
     """When a task is to run again (`when`, seconds since the epoch), and why."""
 
@@ -34,7 +34,7 @@ class Due:
     """Seconds after its failure was noticed, or after it was tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class _Placeless:
     """A task that found no place, or did not start there: since when, how many tries, and the next one."""
 
@@ -232,7 +232,7 @@ def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
     return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Lack:
     """A task that was not started only because capacity or quota was lacking."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from declarative.apply.polls import poll, running
 from declarative.apply.stops import stops
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.status import NodeState, RankState
 from declarative.provider import ProviderError
 from declarative.store.rows import SEEN_ANEW
@@ -61,7 +61,7 @@ def _live(state: State) -> list[Record]:
     return [r for r in state.of("rank") if not state.has_ended(r.address.name)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Calm:
     """A round that left nothing to do, and what it came from."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative.cli.errors import Failed, failed
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 ACTIONS_BOT = "github-actions[bot]"
 """The author of comments that are written with the token of a GitHub Actions job."""
@@ -28,7 +28,7 @@ PER_PAGE = 100
 SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Comment:
     """A comment or an issue of our own."""
 

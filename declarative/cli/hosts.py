@@ -16,7 +16,7 @@ from declarative.cli.output import emit_text
 from declarative.cli.project_files import RefusedFileError, bytes_of, replace_file, target_of
 from declarative.cli.session import Session, project_command
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Span
@@ -29,7 +29,7 @@ Place = tuple[str, tuple[str | int, ...]]
 """A fleet, and the path of a host or of its `proxy_jump` in the fleet's document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class NewKey:
     """The key that a host offers, which is to be written."""
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
@@ -68,7 +68,7 @@ class Readers:
             self._done.put((key, result))
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class LogSource:
     """The output of one attempt of a rank, read on from where it was."""
 
@@ -265,7 +265,7 @@ def gone(sources: Sequence[LogSource]) -> list[Diagnostic]:
     ]
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class _Track:
     """One rank that is followed."""
 
@@ -278,7 +278,7 @@ class _Track:
     """When its host stopped answering."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Follower:
     """Follows the ranks of a task until all have ended, into new attempts as well."""
 

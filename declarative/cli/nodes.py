@@ -34,7 +34,7 @@ from declarative.cli.options import (
 from declarative.cli.output import emit_text
 from declarative.cli.session import Session, now, project_command
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
     return code
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _SignalRelay:
     """The last signal, and the command that gets it."""
 

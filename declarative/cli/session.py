@@ -19,7 +19,7 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.options import project_options
 from declarative.cli.state_access import StateAccess, of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 if TYPE_CHECKING:
     from declarative.apply.away import Away
@@ -38,7 +38,7 @@ MOST_OF_MARK = 63
 """Characters of a project's name on its things: the most that every cloud takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Allowed:
     """The caller's permissions for the project: they count where the operator's policy is silent."""
 

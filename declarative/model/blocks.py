@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.codec import ALWAYS
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.amounts import Count, Memory, show_mib
 from declarative.model.spec.gpu_models import MODELS, parts, spelling
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from declarative.model.spec.values import Gpu, Resources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The size of a node, or of a share of it. Memory and disk are MiB; a disk of None is unknown."""
 
@@ -31,7 +31,7 @@ class Shape:
     """`nvidia`, `amd`, …; None: the model's name decides."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Shortfall:
     """One dimension in which a shape is too small or too large: wanted, present, and the difference."""
 

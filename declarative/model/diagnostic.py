@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TypeGuard
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
 class Severity(StrEnum):
@@ -25,7 +25,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Span:
     """A stretch of a source file. Lines and columns count from 1; the end is exclusive."""
 
@@ -38,7 +38,7 @@ class Span:
     """The first line of the stretch, whole, so that a message can show it with a caret."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
     """One finding. `code` is stable: scripts and `docs/errors.md` key on it."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import BadValueError
 from declarative.model.spec.amounts import Duration, Size
 from declarative.model.spec.schedule import Retry
@@ -81,7 +81,7 @@ class NodeInputs(OfferInputs):
         return {**self.env, **self.host.get("env", {})}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class VolumeInputs:
     """The inputs of a volume."""
 
@@ -99,7 +99,7 @@ class VolumeInputs:
     host: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ReservationInputs:
     """The inputs of a reservation: the blocks that a rank holds."""
 
@@ -110,7 +110,7 @@ class ReservationInputs:
     total_blocks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class AttachmentInputs:
     """The inputs of an attachment: a volume on a node; `rank` is the rank's name."""
 
@@ -122,7 +122,7 @@ class AttachmentInputs:
     variable: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RecordedFiles:
     """Which files a rank gets."""
 
@@ -130,7 +130,7 @@ class RecordedFiles:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RetrySeries:
     """The series of retries that an attempt belongs to. Seconds since the epoch."""
 
@@ -139,7 +139,7 @@ class RetrySeries:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class NodeFailures:
     """How often attempts of a task failed on one machine, and whether one of them failed at its start."""
 
@@ -154,7 +154,7 @@ class NodeFailures:
         return self.at_start or self.count > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankInputs:
     """The inputs of a rank: its task's fields that are read again, and its own mounts."""
 

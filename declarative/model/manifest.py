@@ -14,14 +14,14 @@ from dataclasses import field
 from typing import Any
 
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 _FORMAT = "fleetform files 1"
 MOST_SUMS = 500
 """The most sums of files, or of folders, that a state records, so that a plan can name the changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One file or symbolic link. Of its mode only whether it is executable counts, as in git."""
 
@@ -38,7 +38,7 @@ class Entry:
     """Where a symbolic link leads; None for a file."""
 
 
-@dataclass(frozen=True)
+@struct(frozen=True)
 class Manifest:
     """All that one task's ranks get, sorted by path."""
 

@@ -15,7 +15,7 @@ from declarative.model.blocks import Shape, gpu_order, split
 from declarative.model.diagnostic import Span, suggest
 from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.manifest import Manifest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.decode import encode
 from declarative.model.spec.amounts import Count, Duration, Memory
 from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
@@ -47,7 +47,7 @@ SUMS = "file_sums"
 """The key in rank 0's inputs for `Manifest.sums` of its files."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Host:
     """One host of a fleet's `ssh_config`, or one of its `instance_ids`: the node that it is or will be."""
 
@@ -77,7 +77,7 @@ class Host:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Taken:
     """Something that others hold on a node, with its holder in words."""
 
@@ -89,7 +89,7 @@ class Taken:
     """The latest time when it is given back, seconds since the epoch; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A declared host that cannot be a node now, and why. `shape` is its shape, if known."""
 
@@ -99,7 +99,7 @@ class LeftOut:
     refusal: HostRefusal | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Offer:
     """Something a backend can launch. `price` is USD an hour, None if unknown; `limit` how many of it."""
 
@@ -136,7 +136,7 @@ class Offer:
         return (self.host.blocks if self.host and self.host.blocks else fleet.blocks).number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankMount:
     """One mount of one rank: alternatives by name, and the name that its environment variable has."""
 
@@ -145,7 +145,7 @@ class RankMount:
     variable: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class VolumeWant:
     """One volume that shall be there."""
 
@@ -158,7 +158,7 @@ class VolumeWant:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class TaskWant:
     """One task that shall be there: its declaration, the mounts of each of its ranks, and their files."""
 
@@ -200,7 +200,7 @@ class TaskWant:
         return known(RankInputs, {**body, **own})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Desired:
     """Everything that shall be there. `places` leads from an address to where it was declared."""
 

@@ -23,7 +23,7 @@ from declarative.model.inputs import (
     VolumeInputs,
     inputs_of,
 )
-from declarative.model.record import dataclass, set_field
+from declarative.model.record import set_field, struct
 from declarative.model.status import BOOTING, Drain, NodeState, RankState, RankStatus, Readiness, Silence
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
@@ -69,7 +69,7 @@ def orphan_hint(address: Address) -> str:
     return f"{adopt}`fleetform destroy --orphans` deletes it{unless}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Record:
     """One thing that was made: its inputs, its outputs, and the records that it needs."""
 
@@ -120,7 +120,7 @@ class Record:
         return cast("RankInputs", self.typed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Intent:
     """A backend call that was started and whose result is not recorded: it is read back before any plan."""
 
@@ -149,7 +149,7 @@ ORPHAN = " (orphan)"
 """At the end of a holder of blocks in `State.strays`: it runs and is not recorded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class State:
     """Everything that is known. `lineage` is None before the first apply."""
 
@@ -216,7 +216,7 @@ class State:
         return replace(self, records={a: r for a, r in self.records.items() if a not in gone})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Renamed:
     """A rename of records before anything else is done: each record's old and new address under `source`."""
 

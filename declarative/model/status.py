@@ -6,7 +6,7 @@ from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
 class RankState(StrEnum):
@@ -47,7 +47,7 @@ START_UP_LIMIT = 600.0
 """Seconds that a node may take from its making to being ready."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankStatus:
     """How a rank is doing. Times are seconds since the epoch by the clock of its host."""
 
@@ -94,7 +94,7 @@ ANY_RUNTIME = "any-runtime"
 """Among what a host can do: it may have one of `RUNTIMES`, and its backend cannot tell which."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Risk:
     """What a node may lose that it keeps, although it may take work."""
 
@@ -104,7 +104,7 @@ class Risk:
     """What to do about it. `NODE` stands for the node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class HostRefusal:
     """Why a host that answers is not used: its key does not count, or it does not let us in."""
 
@@ -124,7 +124,7 @@ class HostRefusal:
     """It is one on the way to the host. Both may have the same address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
 
@@ -145,7 +145,7 @@ class Readiness:
     """Neither is this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Silence:
     """The silence of a node. Times are seconds since the epoch, by our clock."""
 
@@ -165,7 +165,7 @@ class Silence:
     """From when that counts, if not from `since`: when a shorter one was first applied."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Drain:
     """A user's drain of a node: it takes no new work, and its ranks run on."""
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer, size_order
 from declarative.model.spec import CreationPolicy, Task
 from declarative.model.spec.values import Placement
@@ -60,7 +60,7 @@ Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Option:
     """An offer as one fleet would launch it."""
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.placement.board import Board, Home, Option
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 from declarative.placement.requests import ANYWHERE, Domain, Request, Traits
@@ -21,7 +21,7 @@ DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
 
 
-@dataclass(slots=True, kw_only=True)
+@struct(slots=True, kw_only=True)
 class Ground:
     """Where to look: a domain, some places of it, some nodes; and whether anything may be launched.
 
@@ -42,7 +42,7 @@ class Ground:
     """…and numbers of nodes: other ranks of a task are there that is to be spread."""
 
 
-@dataclass(slots=True, kw_only=True)
+@struct(slots=True, kw_only=True)
 class Cover:
     """Where ranks would go. `short` is how many found no place; `cost` what the launches add, USD an hour."""
 
@@ -303,7 +303,7 @@ class Market:
         return (0, 0.0) if self.reuse else (most, price)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Try:
     """What became of one task in one domain: the node of each rank that found one."""
 

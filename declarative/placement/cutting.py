@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.placement.board import Option
 from declarative.placement.program import Program
 from declarative.placement.requests import Area, Job, Request
@@ -51,7 +51,7 @@ class Stock(NamedTuple):
             yield self._replace(most=self.most - count, first=count)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Piece:
     """Ranks that take the same number of blocks everywhere."""
 
@@ -62,7 +62,7 @@ class Piece:
     seats: list[Seat] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class GangGroup:
     """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
 
@@ -78,7 +78,7 @@ class GangGroup:
     """Piece → the ranks of each task that are of it."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Class:
     """Nodes that no rank tells apart."""
 

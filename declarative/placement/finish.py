@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from itertools import pairwise
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Board
@@ -16,7 +16,7 @@ from declarative.placement.requests import Job
 from declarative.placement.types import Choice, Node
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Finished:
     """Every node with all that is held on it, and the choices."""
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import rank_name
 from declarative.placement.board import Home
 from declarative.placement.constrained import Special
@@ -23,7 +23,7 @@ MOST_HOMES = 12
 """Places that are tried for cluster fleets that have no nodes yet."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Seating:
     """What one pass came to."""
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.placement.board import Board, Home, Option
 from declarative.placement.types import FleetRule, Quota, quota_of
 
 UNLIMITED = 1_000_000_000
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Pick:
     """`count` nodes out of one pile, `per` ranks on each (the last may get fewer), `need` blocks a rank.
 
@@ -34,7 +34,7 @@ class Pick:
     only: int | None = None
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Buy:
     """`count` nodes to launch, `per` ranks on each at most, `need` blocks a rank; `name` if it is pinned."""
 
@@ -79,7 +79,7 @@ class Named(NamedTuple):
 Step = MovedRank | Added | Named
 
 
-@dataclass(slots=True, eq=False, repr=False, kw_only=True)
+@struct(slots=True, eq=False, repr=False, kw_only=True)
 class Ledger:
     """What changes while a search runs. `copy` is cheap enough to try things on."""
 

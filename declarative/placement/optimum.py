@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.placement.counted import EXACT, SKEW, Counted
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
@@ -75,7 +75,7 @@ FEW_BOUGHT, FEW_ARCS = 8, 4
 """So many times as many offers may stay, and arcs of one class, as columns of other sorts."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Known:
     """Programs that were solved. Plans that differ in one task or limit have many programs in common."""
 

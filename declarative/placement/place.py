@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import natural
 from declarative.placement.admission import TooMuchWorkError
 from declarative.placement.board import Board
@@ -124,7 +124,7 @@ class Placed:
         return Search(self.board, self.effort, self.known, start).may_seat_alone(job)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Shared:
     """A limit that refused tasks share."""
 

@@ -13,10 +13,10 @@ from dataclasses import field, replace
 from operator import mul
 from typing import Any, NamedTuple
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class SolverLimits:
     """When to stop. A solution may be dearer by `gap` than the best, a part of the cost, or by `absolute`."""
 
@@ -46,7 +46,7 @@ class SolverLimits:
         return replace(self, nodes=nodes, columns=columns, work=work, gap=self.gap / effort)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Solution:
     """`bound` holds for every solution; `values` is empty if none was found within the limits."""
 
@@ -61,7 +61,7 @@ class Solution:
 NONE = Solution(-math.inf, ())
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Program:
     """Columns are at least 0."""
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec import Task
 from declarative.placement.types import Ask, Place
 
@@ -32,7 +32,7 @@ class Domain(NamedTuple):
 ANYWHERE = Domain()
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Candidate:
     """An area where a cluster may lie. `index` is its place among the domains of a request."""
 
@@ -157,7 +157,7 @@ class Request:
         self.least = fit.least
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Job:
     """One task to place. Its index is its place in the order of names."""
 

@@ -14,13 +14,13 @@ from enum import StrEnum
 from typing import Any
 
 from declarative.model.blocks import Shape, split
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import SSH, Offer, TaskWant
 from declarative.model.spec import Fleet
 from declarative.model.status import Readiness
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node as placement sees it. `held` maps a busy block to its holder (`rank/train-0`)."""
 
@@ -50,7 +50,7 @@ class Node:
     """The tasks that get more ranks, and of which one stays there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Unseen:
     """What a fleet may have besides and cannot now: a declared host that is not ready, or all that a backend
     offers which could not be read. Nothing is placed there, and nothing "can never fit" because of it.
@@ -64,7 +64,7 @@ class Unseen:
     """Whether `offer.shape` is what the host has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class FleetRule:
     """A fleet as placement sees it: what it may launch, and how many nodes it has.
 
@@ -100,7 +100,7 @@ GONE = "nobody: it is gone"
 """The holder of a volume that is recorded, but gone: no rank gets it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class VolumeAt:
     """Where a volume is, or will be, and who holds it now."""
 
@@ -112,7 +112,7 @@ class VolumeAt:
     """It is made by this plan: without a zone it goes to the one where its rank goes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One task to place. `prior` maps a rank to the node and blocks that it had or was promised."""
 
@@ -130,7 +130,7 @@ class Ask:
         return self.numbers[rank] if self.numbers else rank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Choice:
     """Where one rank goes. `volumes` maps the declared path to the volume's name."""
 
@@ -153,7 +153,7 @@ SUCH_AS = "such as: "
 """What comes before the reason of one, where many are only counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """Why one node, fleet or offer was turned down. `short` maps a dimension to what was missing."""
 
@@ -165,7 +165,7 @@ class Rejection:
     """For how many nodes or offers it stands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
     """The verdict on one rank, with the rejections where it is the cause."""
 
@@ -178,7 +178,7 @@ NEVER, NOT_NOW = "can never fit", "does not fit now"
 """How the summary of a refusal begins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A task that cannot be placed: `never-fits`, `no-capacity` (not now), or `runs-already`."""
 
@@ -202,7 +202,7 @@ class Refusal:
         return replace(self, code="no-capacity", summary=summary, hint=hint, changes=None, starts=starts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Remedy:
     """A change with which all of these tasks fit together, beside everything that is placed without it."""
 
@@ -212,7 +212,7 @@ class Remedy:
     """The fleet whose `nodes` it changes, if it is that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class PlacementOutcome:
     """All placements, all refusals, and every node to launch (for tasks and for the fleets themselves)."""
 
@@ -229,7 +229,7 @@ class PlacementOutcome:
     """USD an hour that launches cost at least which hold the same tasks; None if nobody worked that out."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Kind:
     """The facts that nodes and offers have in common. `price` is USD an hour for the whole node."""
 
@@ -358,7 +358,7 @@ def by_name(kind: Kind) -> tuple[object, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Suggestion:
     """What could be had by hand: `moves` are (rank, from, to), `saves` USD an hour."""
 

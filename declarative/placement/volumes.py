@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import RankMount
 from declarative.model.state import rank_name
 from declarative.placement.filters import Mismatch
@@ -43,7 +43,7 @@ Node = tuple[str, Any]
 """Of a flow: a rank, a volume, or a place."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Binding:
     """The volumes that one rank gets, by path, and the place that this was decided for."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
@@ -32,7 +32,7 @@ MOST_VALUES = 8
 """Values of one list (`regions`, …) that are tried one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Change:
     """What one task would ask for instead, and how to write that."""
 
@@ -42,7 +42,7 @@ class Change:
     """The next change of the same field that changes less; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Limit:
     """What several tasks share: the most nodes of a fleet, or the `limit` of an offer."""
 

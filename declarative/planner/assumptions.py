@@ -18,7 +18,7 @@ from typing import Any
 from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record, State
 from declarative.model.status import BOOTING, NodeState, Readiness
@@ -30,7 +30,7 @@ from declarative.planner.types import Op, Plan
 AGAIN = "plan again: `fleetform plan --out FILE`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class OfferFact:
     """The promises of an offer to a launch."""
 
@@ -41,7 +41,7 @@ class OfferFact:
     """None if the node takes the shape that is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that a plan relies on."""
 

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.model.diagnostic import Diagnostic, and_more
-from declarative.model.record import dataclass, set_field
+from declarative.model.record import set_field, struct
 from declarative.model.resource import Desired, Taken
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
 from declarative.placement.board import Board
@@ -44,7 +44,7 @@ MOST_NAMED = 3
 """Running tasks that a hint names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Question:
     """The input of a plan.
 
@@ -73,7 +73,7 @@ class Question:
         set_field(self, "state", with_nodes(observed, self.desired, self.inventory))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """The decisions of all fleets, volumes and tasks, and the places of the tasks that run."""
 

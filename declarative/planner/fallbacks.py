@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from declarative.model.blocks import maker_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer, offer_inputs
 from declarative.model.spec import Backend, Fleet, Task
 from declarative.model.spec.values import FallbackPolicy, Placement
@@ -44,7 +44,7 @@ DEAR = 1e9
 """USD an hour that an unknown price counts as."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Guest:
     """What a rank requires of its node."""
 
@@ -60,7 +60,7 @@ class _Guest:
         return (*where, *size, task.isolation, task.image is None, task.fallback)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Member:
     """A node that may have to go elsewhere, and what it must keep."""
 
@@ -92,7 +92,7 @@ class _Member:
         return all(place_reason(guest.task, kind) is None for guest in self.guests)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Search:
     """The offers of fleets as kinds, cheapest first, and how many may still be looked at."""
 
@@ -139,7 +139,7 @@ class _Search:
                 yield offer
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Bounds:
     """Where nodes may go; None is anywhere."""
 

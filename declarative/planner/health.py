@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import NodeInputs, RankInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LeftOut
 from declarative.model.spec import RetryEvent
 from declarative.model.spec.schedule import Retry
@@ -54,7 +54,7 @@ def refused_hint(refusal: HostRefusal) -> str:
     return REPLACE_HINT if refusal.known else TRUST_HINT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Health:
     """One unhealthy thing. Times are seconds since the epoch, by our clock."""
 
@@ -170,7 +170,7 @@ def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -
     return replace(silence, until=until, counts_from=now)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _SilentNodes:
     """The readiness of all recorded nodes, and the silent ones among them."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, Taken
 from declarative.model.state import ANOTHERS, GIVEN_UP, GONE_SINCE, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence
@@ -25,7 +25,7 @@ LOSABLE = ("node", "volume")
 """Kinds whose loss matters. A gone attachment only means that its rank has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class PartitionNode:
     """A node of a partition, as it was observed. It exists without being made, and others use it, too."""
 
@@ -36,7 +36,7 @@ class PartitionNode:
     price: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
 

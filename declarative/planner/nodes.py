@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, differing
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Host, Offer
 from declarative.model.state import Record, drain_of, natural
 from declarative.model.status import NodeState, Readiness
@@ -17,7 +17,7 @@ from declarative.planner.hosts import offer_of_host, shaping
 from declarative.planner.types import Reason
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class NodeDecision:
     """The decision about one recorded node."""
 

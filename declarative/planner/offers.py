@@ -9,7 +9,7 @@ from dataclasses import field
 
 from declarative.model.blocks import Shortfall, misfits
 from declarative.model.diagnostic import Diagnostic, Near, Severity
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
 from declarative.model.spec import Fleet
 from declarative.model.spec.gpu_models import spelling
@@ -28,7 +28,7 @@ from declarative.planner.launchable import (
 from declarative.planner.types import finding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The requirements on an offer; a missing one is no constraint. `max_price` is USD an hour."""
 
@@ -40,7 +40,7 @@ class Asked:
     max_price: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Offered:
     """The matching offers, cheapest first, unknown prices last by size; and how many there are in all."""
 

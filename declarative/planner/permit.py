@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from declarative.model.inputs import NodeInputs, RankInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State, natural
@@ -57,7 +57,7 @@ _GRAVITY = (
 """If a group has several causes, the first counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Held:
     """Something that is not done now, and why. `until` is when it is tried at the latest."""
 
@@ -71,7 +71,7 @@ class Held:
     """What to write or to run, if `approval` is not all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Done:
     """Something that was permitted earlier."""
 
@@ -80,7 +80,7 @@ class Done:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Circumstances:
     """What the permission depends on, beside the plan."""
 
@@ -100,7 +100,7 @@ class Circumstances:
     """What was permitted within the longest period of a budget, and within a day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Permitted:
     """The part of the plan that is done now, and what waits."""
 
@@ -381,7 +381,7 @@ def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
     return None
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Spending:
     """How many nodes of a budget are used."""
 

@@ -21,7 +21,7 @@ from declarative.model.codec import PLAN_KIND, BadDataError, outline, reader, to
 from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.model.inputs import WORD, RankInputs
 from declarative.model.manifest import Manifest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema import Problem, decode, encode
 from declarative.model.spec import Backend
 from declarative.planner.assumptions import AGAIN, Facts, digest
@@ -31,7 +31,7 @@ FILE_VERSION = 1
 """The format of the file and of its actions: raised when another version would do them otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A plan with everything that `apply` needs of it."""
 
@@ -52,7 +52,7 @@ class Saved:
     """The project's declared name, which is written on what it makes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class _File:
     """The file's fields, in its order."""
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import OfferInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import FallbackPolicy
@@ -32,7 +32,7 @@ _STRICTNESS = (FallbackPolicy.NONE, FallbackPolicy.SAME, FallbackPolicy.ANY)
 # --------------------------------------------------------------------------------- what the planner lists
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class FallbackTerms:
     """The terms on which other offers may stand in for one node."""
 
@@ -93,7 +93,7 @@ def _type(what: Node | Offer) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------- what `apply` still tries
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class SoldOut:
     """The offers that cannot be had, as far as the refusals of others say."""
 
@@ -119,7 +119,7 @@ class SoldOut:
 # --------------------------------------------------------------------------------------- what a plan shows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class StandIn:
     """Nodes, and the offers that may stand in for theirs."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import ORPHAN
 from declarative.planner.types import total_price
 
@@ -40,7 +40,7 @@ class PricedNode(Protocol):
         """Busy block → its holder, `rank/train-0`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class TaskShare:
     """The blocks of one task on the nodes of one fleet. `hourly` is USD an hour; None if unknown."""
 
@@ -48,7 +48,7 @@ class TaskShare:
     hourly: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class FleetShare:
     """The nodes of one fleet. `hourly` is USD an hour; None if unknown."""
 

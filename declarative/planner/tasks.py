@@ -15,7 +15,7 @@ from math import isfinite
 
 from declarative.model.inputs import NodeFailures, RankInputs, RetrySeries, differing
 from declarative.model.manifest import changes
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import SUMS, Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Nodes, Placement, RetryEvent, StopCriteria, Task
@@ -61,7 +61,7 @@ class Course(StrEnum):
     RUN = "run"
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class TaskDecision:
     """The decision about one declared task, and why."""
 
@@ -294,7 +294,7 @@ UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
 """States of nodes in which nobody can tell whether their ranks still run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Rerun:
     """A task that is to run again."""
 
@@ -342,7 +342,7 @@ DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What `retry` does about a task that failed or was lost. Times are seconds since the epoch."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed
 from declarative.placement.types import Refusal, Remedy, Suggestion
@@ -75,7 +75,7 @@ BY_KIND: Mapping[str, Any] = {"read": _by_kind}
 """Metadata of inputs: they are read by the kind of the action's address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Action:
     """One step. `because` names changed fields, or replaced addresses that this one needs."""
 
@@ -145,7 +145,7 @@ class ReservationStatus(StrEnum):
     RELEASED = "released"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """The blocks that one rank holds or will hold. `price` is the rank's share, USD an hour."""
 
@@ -167,7 +167,7 @@ class Reservation:
     """The rank runs, and this plan stops it and starts it again, there or elsewhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Drift:
     """A difference between what was recorded and what is there. `change`: gone, changed, orphan or ended."""
 
@@ -176,7 +176,7 @@ class Drift:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A declared value that a node was not made with: it gets it when it is made anew."""
 
@@ -207,7 +207,7 @@ def held_price(price: float | None, holders: Mapping[int, str], total: int) -> f
     return price if mine and price is None else (price or 0.0) * mine / total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class NodePreview:
     """One line of the block map: a node as it will be, and who holds which of its blocks."""
 
@@ -235,7 +235,7 @@ class NodePreview:
         return self.status != "deleted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Queued:
     """A task that waits in its place's own queue (`queue: true`) for what others hold on its nodes."""
 
@@ -248,7 +248,7 @@ class Queued:
     """When the place itself expects the task to start; None if it was not asked, or does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Spent:
     """USD that nodes cost in a month (UTC, `2026-03`) until now, which is `hours` after its begin."""
 
@@ -257,7 +257,7 @@ class Spent:
     hours: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Cost:
     """USD an hour of whole nodes, before and after; None if a price is unknown."""
 
@@ -275,7 +275,7 @@ class Cost:
     """The spending of this month; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Spare:
     """An offer that a node may take instead of the planned one."""
 
@@ -285,7 +285,7 @@ class Spare:
     """The most nodes of this kind, including existing ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Fallback:
     """Other offers for new nodes whose own offers have no capacity after all.
 
@@ -308,7 +308,7 @@ class Fallback:
         return all(name in nodes for kind in self.kinds for name in kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Which project a plan is of, so that nobody takes one for another. Only shown: no digest covers it."""
 
@@ -324,7 +324,7 @@ class Origin:
     """Documents of the project are not as in that commit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Basis:
     """The basis of a plan: the recorded state, and the oldest look at a node."""
 
@@ -336,7 +336,7 @@ class Basis:
     """Nothing was looked at: the last observations count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Unplaced:
     """The tasks that get no place, and what would follow if they did."""
 
@@ -368,7 +368,7 @@ class Unplaced:
         return tuple(r.task for r in self.refusals if r.task in {*self.waiting} or r.starts is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What differs from the records, and what is unhealthy."""
 
@@ -385,7 +385,7 @@ class Observed:
     """Declared values that nodes were not made with. Only shown: nothing is made anew for them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Preview:
     """The fleets as they are once the plan is done."""
 
@@ -401,7 +401,7 @@ class Preview:
     cost: Cost = Cost(before=0.0, after=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Part:
     """The requested part of a plan. All but patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
 
@@ -415,7 +415,7 @@ class Part:
     """Targets among them that need something excluded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The scope of the plan."""
 
@@ -425,7 +425,7 @@ class Scope:
     """Only what happened by itself is recorded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Loss:
     """The content of a volume that the plan deletes or replaces."""
 
@@ -440,7 +440,7 @@ class Loss:
     """Where it is declared, if it still is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer of `make`."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import VolumeInputs, differing
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
@@ -25,7 +25,7 @@ from declarative.planner.inventory import Inventory
 from declarative.planner.types import Action, Loss, Op, Reason, finding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class VolumeDecision:
     """The decision about one volume, declared or recorded."""
 

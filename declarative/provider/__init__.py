@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from declarative.model.inputs import BadDataError, Inputs, inputs_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.spec.backend import Image, Network
 from declarative.model.state import Address, Record
@@ -133,7 +133,7 @@ def reads_only() -> None:
     """The `Fence` of who never writes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Config:
     """The arguments of a provider: the backend's settings, the project's folder, the owner of its things."""
 
@@ -166,7 +166,7 @@ class Config:
     fence: Fence = reads_only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Thing:
     """A node, volume or attachment as its backend has it. `inputs` are those it was made with."""
 
@@ -195,7 +195,7 @@ class Thing:
             return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The backend's own word that a thing has ended, and is not only missing from a listing."""
 
@@ -211,7 +211,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Archive:
     """A tar archive, uncompressed: regular files, and symbolic links that stay within it.
 
@@ -238,7 +238,7 @@ class Bundle(Protocol):
         """The files, packed when they are first needed; `PermanentError` if that cannot be done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Bind:
     """A folder or file of the host itself, and where the rank sees it; both paths are absolute.
 
@@ -251,7 +251,7 @@ class Bind:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One attempt of one rank. `volumes` maps the declared path to the volume's record. Without `commands` it
     runs what its image is made for.

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from declarative.model.blocks import Shape
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Taken
 from declarative.model.state import Address, Record
 from declarative.model.status import RankStatus, Readiness
@@ -33,7 +33,7 @@ class Recalls(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Existing:
     """An existing instance or volume of a cloud, made by anybody."""
 
@@ -154,7 +154,7 @@ class KnowsKeys(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Visit:
     """All that one host reports of its node, in one answer."""
 
@@ -176,7 +176,7 @@ class Visits(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LogEnd:
     """The bytes of an attempt's output, and the seconds since its last output, by its host's clock."""
 
@@ -193,7 +193,7 @@ class LogEnds(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Terminal:
     """A command of this machine that leads to a node: it is given stdin, stdout and stderr as they are.
 
@@ -237,7 +237,7 @@ class Reaches(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Terms:
     """The parts of `Launch` by which a running attempt is ended, and that may change while it runs."""
 
@@ -351,7 +351,7 @@ class Gates(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Member:
     """One node of a partition. `key` tells it apart, and becomes its instance type."""
 
@@ -376,7 +376,7 @@ class Partitions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Seat:
     """One rank of a gang: an attempt that was prepared on a node."""
 
@@ -384,7 +384,7 @@ class Seat:
     attempt: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Gang:
     """All ranks of a task, prepared and not released, by rank."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import NodeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
@@ -88,7 +88,7 @@ class Backoff:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class AllowedPart:
     """What a round does of a plan, and what waits."""
 

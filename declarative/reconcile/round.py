@@ -14,12 +14,12 @@ from typing import TypeAlias
 from declarative.apply.away import Absence
 from declarative.apply.graph_walk import ActionResult
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.planner.types import Action, Plan
 from declarative.render.views import StatusView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Wait:
     """An action of the plan that this round did not do, and why."""
 
@@ -57,7 +57,7 @@ def unplaced(plan: Plan | None) -> Iterator[Wait]:
         yield Wait(address=f"task/{refusal.task}", action="create", why=why, hint=hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Round:
     """The result of one round. Times are seconds since the epoch."""
 

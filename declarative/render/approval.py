@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.inputs import OfferInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import RETRIES
 from declarative.planner.types import Op, Plan
 from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number
@@ -44,7 +44,7 @@ _MOST_CHARS = 80
 """Of a value in a difference."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class PlanDigest:
     """What a person approves: `parts` maps each step (`create node/gpu-[0-3]`) to a digest of its details.
     `content` are these details in the form of `plan --json`; None if only the digest is known.

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.planner.differences import addresses
 from declarative.planner.types import Cost, NodePreview, Op, Plan
@@ -75,7 +75,7 @@ MOST_ORIGIN = 500
 """Characters of where a plan comes from: a report has to have room for more."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Section:
     """A part of a report. `bodies` are versions of the same text, each shorter than the one before."""
 

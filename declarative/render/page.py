@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.placement.types import Refusal
 from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text
@@ -62,7 +62,7 @@ _PLAIN = Paint(color=False)
 _COLORS = {"green": "good", "red": "bad", "yellow": "odd", None: ""}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Page:
     """The data of the page. `notes` are lines about the controller, each with its style."""
 

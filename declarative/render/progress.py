@@ -23,7 +23,7 @@ from rich.table import Column
 from rich.text import Text
 
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.render.data import to_event
 from declarative.render.text import Paint, clean, host_lists, numberless, seal, sentence
 
@@ -269,7 +269,7 @@ NOW_AND_THEN = 30.0
 LONGEST_NAME = 60
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class AlikeActions:
     """Alike actions of a plan: they have a line at their beginning, one at their end, one at times."""
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.status import NodeState, Silence
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.shares import largest
@@ -80,7 +80,7 @@ CELLS = 4
 IDLE = "idle"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Row:
     """One node. `holders` maps busy blocks to holders; None if its blocks do not matter any more."""
 

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, LeftOut, TaskWant
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
@@ -31,7 +31,7 @@ from declarative.store.events import Waiting
 from declarative.store.loops import LeftAlone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """A fleet: its number of nodes, and how many of their blocks are busy."""
 
@@ -43,7 +43,7 @@ class FleetView:
     """The cost of its nodes, USD an hour; None if a price is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LimitView:
     """One of the project's `limits` beside what is there."""
 
@@ -58,7 +58,7 @@ class LimitView:
         return self.now is not None and self.now > self.most + ROUNDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """A node. `holders` maps each busy block to its holder (`rank/train-0`); `resources` is as recorded.
 
@@ -94,7 +94,7 @@ class NodeView:
         return len(self.holders)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class HostView:
     """A declared host that is not a node yet, for people. `fit`: it is ready to be one."""
 
@@ -104,7 +104,7 @@ class HostView:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class VolumeView:
     """A volume, and the node that it is attached to. `size` and `reason` are for people."""
 
@@ -115,7 +115,7 @@ class VolumeView:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankView:
     """A rank. `node` is None if it holds none; `cause` says why it ended as it did."""
 
@@ -132,7 +132,7 @@ class RankView:
     ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RetryView:
     """What `retry` does next about a task that failed or was lost; see `planner.tasks.Outlook`."""
 
@@ -145,7 +145,7 @@ class RetryView:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class TaskView:
     """A task and its ranks. `cause` says why it waits, or why it ended as it did if no rank says it."""
 
@@ -166,7 +166,7 @@ class TaskView:
     retry: RetryView | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """The whole status. The caller prints `diagnostics` (such as a backend that did not answer) on stderr.
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
 from declarative.render.data import iso
@@ -23,7 +23,7 @@ MISSED = 3
 """After how many intervals without a round the loop is not ready."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """The state and the project as they are now."""
 

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.render.page import SCRIPT, SECONDS, page_html
 from declarative.render.web import hash_of
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: the log would contain tokens."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Connection:
     """An open connection: since when, from where, and whether it has sent its request."""
 

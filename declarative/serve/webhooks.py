@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from declarative import __version__
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.render.data import to_line
@@ -116,7 +116,7 @@ class DeliveryError(Exception):
         self.after = after
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Webhook:
     """A webhook, with its URL and secret from the environment."""
 

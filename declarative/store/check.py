@@ -21,7 +21,7 @@ from declarative.model.inputs import (
     known,
     zone_asked,
 )
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import (
     DRAINED,
     KINDS,
@@ -203,7 +203,7 @@ def _needs(state: State) -> Iterator[str]:
         yield f"these need one another: {', '.join(map(str, error.args[1]))}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class MadeAs:
     """The names that a thing was made with, if `state mv` renamed it."""
 
@@ -212,7 +212,7 @@ class MadeAs:
     inputs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class SilentLimit:
     """The `unreachable_duration` of a silent node, as it was last applied."""
 
@@ -220,7 +220,7 @@ class SilentLimit:
     since: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Outputs:
     """The outputs of any kind of thing. Times are seconds since the epoch."""
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import statements
 from declarative.store.faults import (
@@ -39,7 +39,7 @@ WAIT_SECONDS = 30.0
 """How long a thread waits for one of the connections."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Opening:
     """How a state is opened."""
 

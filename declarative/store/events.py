@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, Record, rank_name, task_state
 from declarative.model.status import RankState, RankStatus
@@ -40,7 +40,7 @@ NOTED = {
 """Operations of the journal that no backend took part in, and what their events are called."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened. `type` is `rank.failed` or `node.created`, `at` in seconds since the epoch."""
 
@@ -86,7 +86,7 @@ def prune(connection: Connection) -> None:
 WAITING = "task.waiting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """A task without a place: since when, in seconds since the epoch, and why."""
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from declarative.model.inputs import zone_asked
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
 from declarative.store import events, lock, rows
 from declarative.store.database import Connection
@@ -20,7 +20,7 @@ from declarative.store.faults import StateError
 from declarative.store.statements import Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Who:
     """The user of a state: a person or the CI's, and the project's commit; None if unknown."""
 
@@ -28,7 +28,7 @@ class Who:
     revision: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One entry of the journal. `ended_at` and `result` are None while it is open; times since the epoch."""
 
@@ -121,7 +121,7 @@ def note(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class EarlierAttempt:
     """An attempt of a rank that is not recorded any more, as it was recorded."""
 
@@ -130,7 +130,7 @@ class EarlierAttempt:
     """The `state.machine_name` of the node that it ran on; None if that was gone when it was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Permit:
     """Something that a loop has permitted, and why."""
 

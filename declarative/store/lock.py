@@ -23,7 +23,7 @@ from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.store.database import Connection, Database
 from declarative.store.faults import FROM_BACKUP, Resume, StateError, once
 from declarative.store.statements import Row
@@ -55,7 +55,7 @@ WRITER, LEADER = "writer_lock", "leader"
 """The locks: the writer's, and the leading loop's. Each is a table with one row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LockInfo:
     """The holder of the lock, and the end of its lease unless renewed. Times are seconds since the epoch."""
 

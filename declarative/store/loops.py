@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.store import lock
 from declarative.store.database import Connection, Database
 from declarative.store.faults import StateError
@@ -92,7 +92,7 @@ ENDS = " (ends it)"
 """At the end of a step that ends work and replaces nothing: people approve more than its id says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Approval:
     """Some actions that belong together. Times are seconds since the epoch."""
 
@@ -144,7 +144,7 @@ def approve(connection: Connection, digest: str, now: float) -> bool:
 # -------------------------------------------------------------------------------- backends left alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LeftAlone:
     """A backend that could not be read, so the loop leaves it alone. Times are seconds since the epoch."""
 
@@ -184,7 +184,7 @@ def leave_alone(connection: Connection, found: Sequence[LeftAlone]) -> None:
 # ---------------------------------------------------------------------------------------- webhooks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Hook:
     """The last event that a webhook got."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.store import tables
 from declarative.store.backup import FOLDER, put, write_rows
@@ -93,7 +93,7 @@ WHERE_FROM = (
 FORM = "write postgresql://host/database or postgresql://host:port/database?sslmode=verify-full"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Target:
     """A database, its server, and how to connect."""
 

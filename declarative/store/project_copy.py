@@ -15,7 +15,7 @@ import socket
 from dataclasses import asdict
 from pathlib import Path
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.store.faults import StateError
 
 FILE = ".place.json"
@@ -23,7 +23,7 @@ OWN_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 """Filesystems of one machine: what another machine has of them, too, is a copy of the whole disk."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Home:
     """A folder of a host. An empty `machine` is not known, as in most containers."""
 

@@ -22,7 +22,7 @@ from declarative.model.inputs import (
     differing,
     zone_asked,
 )
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name
@@ -37,7 +37,7 @@ KNOWN_TO_BACKENDS = ("node", "attachment")
 """Kinds whose backend knows names of other things: `MADE_AS` keeps these."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Names:
     """Old → new, of each kind of name that is written anywhere."""
 
@@ -204,7 +204,7 @@ def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> Non
 # ------------------------------------------------------------------------------------------ as declared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Declared:
     """The renames that `moved` makes in these records."""
 

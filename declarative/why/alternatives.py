@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special
@@ -34,7 +34,7 @@ MOST_DOMAINS = 50
 """At most so many groups of places are tried for a whole task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Scene:
     """Everything as it is once a plan is done. `held` of a node names all that will sit on it.
 
@@ -79,7 +79,7 @@ class Scene:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """A node or an offer that would hold the rank. `more` is the added cost of the plan in USD an hour."""
 
@@ -99,7 +99,7 @@ class Alternative:
         return None if price is None else round(price * self.blocks / self.kind.total, 6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """All nodes, offers or fleets that one filter rejected. `cheaper` counts those that cost less than the
     chosen one.
@@ -112,7 +112,7 @@ class Rejected:
     examples: tuple[Rejection, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Instead:
     """Which other nodes and offers would hold a rank, best first, and which were rejected. `cheaper` counts
     offers that cost less.
@@ -130,7 +130,7 @@ class Instead:
     """Whether its fleet launches such a node in any case."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
     """The result of placing a whole cluster task in one area: how many ranks find a place, and
     the launches.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import Record, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.board import Option
@@ -34,7 +34,7 @@ from declarative.why.alternatives import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Why:
     """One reason why something is where it is. `key` is stable, the text is for people."""
 
@@ -42,7 +42,7 @@ class Why:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
     """Where one rank is or will be, and why. `like` names the rank whose `instead` also applies
     to this one.
@@ -58,7 +58,7 @@ class RankAnswer:
     like: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class TaskAnswer:
     """A task, or one rank of it. `status`: kept, placed, unplaced, ended, asleep (outside
     of its schedule) or removed.
@@ -78,7 +78,7 @@ class TaskAnswer:
     """The areas in which a whole cluster task could lie, and how far it gets there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class LookedAt:
     """Tasks without a place for which a node was rejected by the same reason. Without a code, it would hold a
     rank.
@@ -91,7 +91,7 @@ class LookedAt:
     tasks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """A node. `status`: new, kept, changed, replaced, deleted or gone; `idle_price` is the price of its idle
     blocks, USD an hour.
@@ -234,7 +234,7 @@ GOES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Reasons:
     """Finds the reasons for the place of one rank. `record` is its reservation before the plan."""
 

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
 from declarative.model.inputs import inputs_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.provider import (
@@ -131,7 +131,7 @@ def volume_of(address: Address) -> str:
     return volume
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A machine that has not ended and is not ending."""
 
@@ -161,7 +161,7 @@ def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A machine that has a disk or is getting it, and where it finds the disk: see `hosts.OnNode`."""
 
@@ -179,7 +179,7 @@ class Holder:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Disk:
     """A volume, as attachments need it. `size` is in GiB, None if the cloud does not report it."""
 

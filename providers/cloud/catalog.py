@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class InstanceType:
     """One instance type. `prices` maps each region that has it to USD an hour on demand; None if unknown."""
 
@@ -30,7 +30,7 @@ class InstanceType:
     """Whether its instances can be placed close to each other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """All instance types of a cloud, on the day when the file was written."""
 

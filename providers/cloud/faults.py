@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud.bad_answers import Scrub
 
@@ -168,7 +168,7 @@ _PLAIN = "WRONG_VERSION_NUMBER"
 """The answer is not TLS: nothing was sent either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The last answer of a cloud: its status, headers by lower case name, and text."""
 
@@ -177,7 +177,7 @@ class Answer:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
     """A cloud's error, and its kind if its code is known."""
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.backend import Reach
 from declarative.model.state import Record
 from declarative.model.status import NodeState, Readiness
@@ -45,7 +45,7 @@ OPTIONS = ("ssh_config", "known_hosts", "connect_timeout", "root")
 """Options of the driver `ssh` that a cloud's backend accepts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A cloud's report on a node. `taken`: it was ready once."""
 
@@ -212,7 +212,7 @@ _CODES: dict[str, tuple[PermanentKind, str | None]] = {
 """The script's permanent refusals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class OnNode:
     """A volume's disk on the node that has it now.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from declarative.model.inputs import NodeInputs, VolumeInputs, inputs_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
 
@@ -39,7 +39,7 @@ MOST = 24
 """The most tags for one text, of the 50 that EC2 allows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Mark:
     """The mark of a thing."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud.bad_answers import Scrub
 
@@ -32,7 +32,7 @@ NODE_DISK = 100
 """The default size of a node's own disk in GiB: an image's, often 8, is too small for GPU software."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Host:
     """Where requests go."""
 

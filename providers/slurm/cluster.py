@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice, zip_longest
 
 from declarative.model.blocks import Shape
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.amounts import show_mib
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/.]*)=")
@@ -35,7 +35,7 @@ class UnreadableError(ValueError):
     """An answer that no version of Slurm gives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one job holds on one node."""
 
@@ -46,7 +46,7 @@ class Share:
     """The indexes of its GPUs on that node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Job:
     """One job, or one element of an array."""
 
@@ -77,7 +77,7 @@ def held_by(job: Job, share: Share) -> str:
     return f"slurm job {job.id} of {job.user} ({', '.join(parts)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Node:
     """One node. `shape` is the part that jobs can use."""
 
@@ -93,7 +93,7 @@ class Node:
     busy_gpus: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Partition:
     """One partition."""
 
@@ -102,7 +102,7 @@ class Partition:
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The whole cluster at one time. `now` is by the clock of the login node."""
 

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import Record
 from declarative.provider import Launch, PermanentError, PermanentKind
 from declarative.provider.optional import Seat
@@ -28,7 +28,7 @@ SPARE_MINUTES = 5
 """Minutes added to a task's limit, which counts from the moment when all ranks can run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RankPlan:
     """What is written for a rank before its job starts: its script, the runner's options, and its needs."""
 
@@ -40,7 +40,7 @@ class RankPlan:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class JobPlan:
     """One job for a gang."""
 

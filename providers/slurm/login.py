@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import (
     Config,
     Fence,
@@ -196,7 +196,7 @@ _OPTIONS: Mapping[str, Wrong] = {
 # ------------------------------------------------------------------------------ what Slurm's errors mean
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Meaning:
     """The meaning of a text of Slurm's that matches. `{host}` and `{text}` are filled in."""
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.amounts import show_mib
 from declarative.model.spec.gpu_models import known, parts, spelling
 
@@ -35,7 +35,7 @@ _MIG = re.compile(r"MIG (\S+)\s+Device\s+(\d{1,3}): \(UUID: (MIG-[A-Za-z0-9/-]{1
 _MIG_MEMORY = re.compile(r"\.(\d{1,4})gb")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU of a host, or one MIG instance of a GPU."""
 

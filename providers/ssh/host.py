@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.hosts import odd_login
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.provider.optional import Terminal
@@ -27,7 +27,7 @@ from declarative.provider.optional import Terminal
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Seconds until a host counts as silent."""
 
@@ -39,7 +39,7 @@ class Timing:
     """The connection is lost after this number of questions without an answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Host:
     """The way to one host. Equal ones share a connection."""
 
@@ -63,7 +63,7 @@ class Host:
         return f"{user}{self.hostname}{port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Options:
     """`options:` of a backend with the driver `ssh`, completed."""
 

@@ -10,12 +10,12 @@ import base64
 import hashlib
 import hmac
 import os
-import struct
 import tempfile
 from pathlib import Path
+from struct import pack
 from typing import TYPE_CHECKING
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PURPOSE = b"fleetform host key\0"
 _LINE = 70
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class HostKey:
     """`private` as in a file of OpenSSH, `public` as `ssh-ed25519 AAAA…`."""
 
@@ -132,13 +132,11 @@ def _openssh(seed: bytes, point: bytes) -> str:
     inner = check + check + _text(KIND) + _text(point) + _text(seed + point) + _text(b"")
     inner += bytes(range(1, 1 + -len(inner) % 8))
     none = _text(b"none") + _text(b"none") + _text(b"")
-    body = (
-        b"openssh-key-v1\0" + none + struct.pack(">I", 1) + _text(_text(KIND) + _text(point)) + _text(inner)
-    )
+    body = b"openssh-key-v1\0" + none + pack(">I", 1) + _text(_text(KIND) + _text(point)) + _text(inner)
     text = base64.b64encode(body).decode()
     lines = [text[i : i + _LINE] for i in range(0, len(text), _LINE)]
     return "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *lines, "-----END OPENSSH PRIVATE KEY-----", ""])
 
 
 def _text(data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + data
+    return pack(">I", len(data)) + data

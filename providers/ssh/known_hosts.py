@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.hosts import fingerprint
 from declarative.model.status import HostRefusal
 from declarative.provider import PermanentError, PermanentKind, RefusedError
@@ -26,7 +26,7 @@ USERS, MACHINES = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
 DECLARED = "the host's `host_keys`"
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Trust:
     """The keys that count for one host."""
 
@@ -75,7 +75,7 @@ def _named(options: asyncssh.SSHClientConnectionOptions) -> list[str]:
     return [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Checked(asyncssh.SSHClient):
     """Remembers the key that was refused."""
 

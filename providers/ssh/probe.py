@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape, as_declared
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.amounts import show_mib
 from declarative.model.spec.gpu_models import parts
 from declarative.model.status import NodeState, RankStatus, Readiness, Risk
@@ -69,7 +69,7 @@ jobs. Nobody has to listen: a port that refuses shows that the host can be reach
 SSH_PORT = 22
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that a host reports about itself."""
 
@@ -134,7 +134,7 @@ def _of_gpus(found: Sequence[gpus.Gpu]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Declared:
     """What is declared of a host, and recorded of its node."""
 
@@ -177,7 +177,7 @@ class Declared:
         return as_declared(shape, self.resources)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Look:
     """The result of a look: facts if the host answered, and always its readiness."""
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import Bundle, Source, TransientError, TransientKind
 from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError, checked
@@ -139,7 +139,7 @@ def cpu_list(written: str) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------ the state folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Entered:
     """The state folder of a host, and what else `enter.sh` tells."""
 

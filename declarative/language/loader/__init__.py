@@ -35,7 +35,7 @@ from declarative.language.loader.references import assemble
 from declarative.language.source import Document
 from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Diagnostic, Severity, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, TaskWant
 from declarative.model.spec.hosts import SshConfig
 
@@ -43,7 +43,7 @@ Look: TypeAlias = Literal["none", "names", "contents"]
 """Whether the files that ranks get are only listed, or also read."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Loaded:
     """What is declared, the files that were read (relative to the directory), and warnings."""
 

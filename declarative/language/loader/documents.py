@@ -14,7 +14,7 @@ from declarative.language.source import Document, Path
 from declarative.language.source.places import SECRET_FIELDS, Spot
 from declarative.language.template import Place, TemplateError, TemplateScope, interpolate
 from declarative.model.diagnostic import Severity, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema import Problem, decode, fields_of, validate
 from declarative.model.schema.marks import describe
 from declarative.model.spec import DOCUMENTS
@@ -52,7 +52,7 @@ MAX_FIELDS = 100
 """The type of a document with more fields is not guessed."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Raw:
     """A document of a known type, as written."""
 
@@ -60,7 +60,7 @@ class Raw:
     document: Document
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Declaration:
     """A document with a name. `spec` is None if something in it is wrong; `data` is what was decoded."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from declarative.language.loader.foreign_formats import Draft, Noted, name_of
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.text import NAME
 from declarative.provider.optional import Existing
 
@@ -189,7 +189,7 @@ MOST_HOSTS = 10_000
 """At most so many hosts for one range."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class HostList:
     """Hosts by the first group that names them (empty for none), and notes about what was left out."""
 

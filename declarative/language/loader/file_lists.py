@@ -20,7 +20,7 @@ from declarative.language.loader import project_folder
 from declarative.language.loader.project_folder import Rules
 from declarative.model.codec import PLAN_KIND
 from declarative.model.manifest import Entry, Manifest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.software import File, Files
 
 MAX_FILES = 20_000
@@ -53,7 +53,7 @@ class CannotSendError(Exception):
         """The index of the item in `files`."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Found:
     """A file or link that was found and not read yet."""
 
@@ -63,7 +63,7 @@ class _Found:
     link: str | None
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Sender:
     """Finds and reads one project's files, each once, however many tasks name them.
 

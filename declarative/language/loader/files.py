@@ -18,7 +18,7 @@ from typing import TypeAlias
 from declarative.language.loader.findings import Findings
 from declarative.language.source import MAX_BYTES, Document, Reading, parse
 from declarative.model.diagnostic import Severity, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 SUFFIXES = (".yaml", ".yml")
 MAX_FILES = 10_000
@@ -294,7 +294,7 @@ class ProjectFiles:
         return None
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Read:
     """One file: its documents and its findings. The findings of excluded files do not count."""
 

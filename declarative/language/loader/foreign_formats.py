@@ -12,7 +12,7 @@ from declarative.language.source import Document, Path
 from declarative.language.source.places import may_hold_secret
 from declarative.language.source.reader import MAX_WHOLE
 from declarative.model.inputs import always_set
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS
@@ -72,7 +72,7 @@ class Noted(str):
         return found
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Draft:
     """A draft of one document: its fields, and notes about it. `document` is where it came from."""
 

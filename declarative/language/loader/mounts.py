@@ -16,7 +16,7 @@ from declarative.language.source.places import Spot
 from declarative.language.template import TemplateError, TemplateScope, for_ranks
 from declarative.model.diagnostic import Severity
 from declarative.model.inputs import VOLUME_VARIABLE, always_set, knows_siblings
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume
@@ -36,7 +36,7 @@ _SET = re.compile(rf"\b({VOLUME_VARIABLE}[A-Z0-9_]+):?=")
 RankMounts = tuple[tuple[RankMount, ...], ...]
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Volumes:
     """All volumes: `wants` by name, and where each is declared.
 
@@ -56,7 +56,7 @@ class Volumes:
         return any(b in self.documents and self.documents[b].spec is None for b in bases)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Names:
     """One mount of a task: each alternative's names by rank. A single name is the same for all ranks."""
 

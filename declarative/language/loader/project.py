@@ -18,7 +18,7 @@ from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Desired, VolumeWant
 from declarative.model.schema import BadValueError, Json, Problem, decode
 from declarative.model.spec import Project, Variable
@@ -73,7 +73,7 @@ def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class ProjectFile:
     """The project document, decoded. `readable` is false if its variables are unknown."""
 

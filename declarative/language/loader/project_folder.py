@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,7 +111,7 @@ class NoMatchError(ValueError):
     """A rule that can match nothing in git, such as `[a`."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Rule:
     """One line of an ignore file."""
 

@@ -27,7 +27,7 @@ from declarative.language.loader.foreign_formats import (
 from declarative.language.loader.skypilot_shapes import MAY_BE_LEFT_OUT, misshapen
 from declarative.language.source import Document, Path
 from declarative.model.diagnostic import and_more
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.spec.gpu_models import board, known
 from declarative.model.spec.text import MAX_NAME
@@ -391,7 +391,7 @@ _OF_LAUNCHES = {
 """Fields of alternatives that are about nodes to launch, and ours."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class _Choice:
     """One alternative: the fields of its fleet. `pool` is a fleet of hosts that others declare."""
 

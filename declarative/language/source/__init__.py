@@ -26,7 +26,7 @@ from declarative.language.source.reader import (
     too_large,
 )
 from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 __all__ = [
     "MAX_BYTES",
@@ -58,7 +58,7 @@ _USUAL = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 _DIRECTIVE = re.compile("(?:^|(?<=[\n\r]))%(?!YAML\\s)\\S*")
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Reading:
     """The readable documents of a file, and its errors. With `lost` it may have more documents. `events` are
     the parser's, if they were asked for.

@@ -40,7 +40,7 @@ from declarative.language.source.normal import (
 )
 from declarative.language.source.reader import Events
 from declarative.model.diagnostic import Diagnostic, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 STEP = 2
 """How many spaces a level is indented. Lists are one level below their key."""
@@ -50,7 +50,7 @@ _MARKER = re.compile(r"^(?:---(?=\s|\Z)|\.\.\.(?=\s|\Z)|%).*$", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\n]*")
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Formatted:
     """The text in its normal form; None, with findings, if there is none."""
 

@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any, TypeAlias
 
 from declarative.language.source.reader import Events, events_of
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 _REST = re.compile(r"([ \t]*)(#[^\n]*)?(?=\n|\Z)")
 _LINE = re.compile(r"\n([ \t]*)(#[^\n]*)?(?=\n|\Z)")
@@ -24,7 +24,7 @@ Note: TypeAlias = tuple[int, str, int]
 """A comment at the end of a line: its column, its text, the space before it."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class YamlNode:
     """A value as a range of the text. `items` of a mapping are key, value, key, value, ….
 
@@ -53,7 +53,7 @@ class YamlNode:
         return self.block and self.kind != "scalar" and not self.odd
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class YamlItem:
     """One item of a block collection, and the comments around it."""
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys", "notify")
 """Fields that might contain a secret by mistake."""
@@ -138,7 +138,7 @@ def where(node: Node) -> int:
     return int(node[0]) if isinstance(node, tuple) else int(node)
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Text:
     """The text of a file. It is split into lines only when a line is shown."""
 
@@ -210,7 +210,7 @@ def _below(node: Node, step: str | int) -> tuple[int | None, Node] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Spot:
     """A place whose span is made only when it is shown. Spans cost time and memory, and a hundred thousand
     documents show only a few.
@@ -225,7 +225,7 @@ class Spot:
         return self.text.span(self.place)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Document:
     """One YAML document: its data, and on request the place of any part of it.
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from declarative.language.source.places import Text, place_of
 from declarative.model.diagnostic import Diagnostic, Span
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 QUOTE = 'put the value in quotes: "…"'
 _SPACES = "indent with spaces, not tabs"
@@ -25,7 +25,7 @@ _LONGEST_KEY = 1024
 """libyaml's limit; ours is lower."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Mark:
     """A position of the parser, and the text there. Lines and columns count from 0."""
 
@@ -68,7 +68,7 @@ class _Mark:
         return None if self.text.masks(self.line) else _WORD.match(self.whole)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Fault:
     """The parser's error: where it gave up, and where the value began that it was reading."""
 
@@ -78,7 +78,7 @@ class _Fault:
     opening: _Mark
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class _Message:
     """A summary and a hint, and where to show them."""
 

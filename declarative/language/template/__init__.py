@@ -24,7 +24,7 @@ from declarative.language.template.expression import (
     one_too_many,
 )
 from declarative.model.diagnostic import Near
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema import Json
 
 __all__ = [
@@ -78,7 +78,7 @@ class MissingEnvError(LookupError):
         self.name = name
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class TemplateScope:
     """The values of the project's variables, and how much of each limit is used.
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema import Json
 
 Message = tuple[str, str]
@@ -207,7 +207,7 @@ _Values: TypeAlias = Mapping[str, Json]
 _Run: TypeAlias = Callable[[_Values, int | None], Json]
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Expression:
     """The expression between `${{` and `}}`. `unknown` are names that never have a value."""
 

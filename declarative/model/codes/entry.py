@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 
 class Chapter(StrEnum):
@@ -55,7 +55,7 @@ _ABOUT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Code:
     """What it means, what causes it, what to do about it; clauses without a period at their end."""
 

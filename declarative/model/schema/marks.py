@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 
 Path: TypeAlias = tuple[str | int, ...]
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
@@ -18,14 +18,14 @@ MAX_SHOWN = 40
 """Characters of a value that a message shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Doc:
     """One sentence for the schema, the editor's completion and the table of docs/language.md."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Is:
     """Bounds of a plain value."""
 
@@ -43,7 +43,7 @@ class Is:
     """`true` means the default, as it does in dstack's durations."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class InPlace:
     """A change of this field is applied to what exists; a change of any other field replaces it."""
 
@@ -83,7 +83,7 @@ class BadValueError(ValueError):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Problem:
     """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
 
@@ -148,7 +148,7 @@ class Syntax(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Field:
     """One field of a dataclass with its marks read."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Json, describe
 
 _UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
@@ -90,7 +90,7 @@ def _ordered(low: int, high: int | None, value: Json, hint: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Count:
     """How many: `2`, `2..4`, `2..`, `..8`. Both ends are inclusive; a single number means exactly that."""
 
@@ -157,7 +157,7 @@ def show_mib(mib: int) -> str:
     return f"{mib}MB"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Memory:
     """A range of sizes in MiB: `16GB`, `16GB..64GB`, `24GB..`."""
 
@@ -191,7 +191,7 @@ class Memory:
         return self.min <= mib and (self.max is None or mib <= self.max)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Size:
     """One size in MiB, above zero: `500GB`."""
 
@@ -218,7 +218,7 @@ class Size:
         return show_mib(self.mib)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Duration:
     """Seconds: `90`, `30m`, `2h` or `2 h`, `1d`, `1w`; `off` is None."""
 

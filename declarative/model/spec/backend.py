@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.text import PLACES, WORDS, Name
@@ -62,7 +62,7 @@ class Endpoint(str):
         return str(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ImageFilter:
     """The newest image whose name matches: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
 
@@ -201,7 +201,7 @@ class Reach(StrEnum):
     PRIVATE = "private"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Network:
     """The network that a cloud's nodes join, and how this machine reaches them."""
 
@@ -260,7 +260,7 @@ class Credentials(dict[str, str]):
         return dict(sorted(self.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class CatalogOffer:
     """One offer of the backend, declared by hand."""
 
@@ -279,7 +279,7 @@ class CatalogOffer:
     limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at the same time.")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A provider with its settings: driver, regions, names of the variables with its credentials, offers."""
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, InPlace, Is, Json, describe
 from declarative.model.spec.amounts import unpadded
 from declarative.model.spec.hosts import SshConfig
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 """A number in quotes, as a template or a shell leaves it."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Nodes:
     """The number of nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
 
@@ -108,7 +108,7 @@ class Nodes:
 USUAL_IDLE = IdleDuration(259200)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """A named group of nodes with the same shape rules, each split into equal blocks."""
 

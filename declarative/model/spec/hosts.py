@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
@@ -188,7 +188,7 @@ def _is_key(kind: str, text: str) -> bool:
     return len(parts) > 1 and parts[0] == kind.encode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ProxyJump:
     """A host through which the connection goes."""
 
@@ -204,7 +204,7 @@ class ProxyJump:
         _login(self.hostname, self.user)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class HostFields:
     """One host in its long form. The fleet's fields replace those left out."""
 
@@ -300,7 +300,7 @@ def host_keys(config: SshConfig) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class SshConfig:
     """How existing hosts are reached."""
 

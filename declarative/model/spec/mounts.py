@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import MAX_WORD, suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.marks import (
     BadValueError,
@@ -27,7 +27,7 @@ from declarative.model.spec.amounts import MAX_COUNT, IdleDuration, Size
 from declarative.model.spec.text import Name, Tags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Volume:
     """A disk that outlives nodes; `count: 4` declares `<name>-0` … `<name>-3`."""
 
@@ -122,7 +122,7 @@ _HOST_ONLY = ("instance_path", "optional")
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Inline:
     """A volume that the mount itself declares, one for each rank."""
 
@@ -135,7 +135,7 @@ class Inline:
     prevent_destroy: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Mount:
     """One mount: a volume, or a folder of the host on which the rank runs.
 

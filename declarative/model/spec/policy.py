@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import BadValueError, Doc, Json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -69,7 +69,7 @@ class PlanKey(str):
         return str(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class OperatorPolicy:
     """What the operator of a machine allows all projects. A field left out has its default."""
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all, unquoted
@@ -28,7 +28,7 @@ class VariableType(StrEnum):
     BOOL = "bool"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Variable:
     """One variable: its default, its type, and the values allowed."""
 
@@ -137,7 +137,7 @@ class Variables(dict[str, Variable]):
         return {name: encode(variable) for name, variable in self.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Removed:
     """`{from: volume/scratch, destroy: false}`: the fate of a volume, or of all volumes of a name, that is no
     longer declared.
@@ -218,7 +218,7 @@ class Removals(tuple[Removed, ...]):  # noqa: SLOT001  # it keeps its index
         return found is not None and not found.destroy
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Moved:
     """`{from: fleet/a, to: fleet/b}`: the thing at the first address is now declared at the second."""
 
@@ -346,7 +346,7 @@ def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
     return list(out.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Project:
     """The settings of the whole project; at most one document of this type.
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
 from declarative.model.spec.amounts import MAX_COUNT, Duration
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
@@ -58,7 +58,7 @@ class Guarded(tuple[str, ...]):
         return list(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What no plan may exceed. Costs are of whole nodes, in USD."""
 
@@ -178,7 +178,7 @@ class HookFormat(StrEnum):
     """A `repository_dispatch`, which starts a workflow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Notify:
     """One webhook. Its URL and secret are in the environment of the process that delivers."""
 
@@ -243,7 +243,7 @@ DISRUPTIVE = frozenset(
 ALONE = tuple(cause for cause in Cause if cause not in (Cause.DELETE, Cause.REPLACE))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Budget:
     """How many nodes may be deleted, replaced or made at once, and within a time."""
 
@@ -287,7 +287,7 @@ class Budget:
         return 0.0 if self.per is None else float(self.per.seconds or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Reconcile:
     """What the loop may do without a person. Anything else waits, as a plan that a person approves."""
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import MAX_WORD, suggest
-from declarative.model.record import dataclass, set_field
+from declarative.model.record import set_field, struct
 from declarative.model.schema.marks import BadValueError, Doc, Json, describe, unquoted
 from declarative.model.spec.amounts import Duration
 
@@ -29,7 +29,7 @@ class RetryEvent(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Retry:
     """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h, max_attempts: 3}`.
 
@@ -232,7 +232,7 @@ def _next(text: str, minute: float, zone: str) -> datetime | None:
     return next(CronSim(text, datetime.fromtimestamp(minute, _zone(zone))), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """When something runs: from each `start` to the next `stop`."""
 

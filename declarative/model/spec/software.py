@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import BadValueError, Doc, Json, describe, raise_all
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class File:
     """A path in the project, and its path in the rank's working folder."""
 
@@ -113,7 +113,7 @@ def _leads_away(path: str, starts: tuple[str, ...]) -> bool:
     return path.startswith(starts) or ".." in path.split("/")
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Repo:
     """A git repository that is cloned before the commands run, or a folder of the project, sent
     like `files`.
@@ -208,7 +208,7 @@ class Repos(tuple[Repo, ...]):
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class RegistryAuth:
     """The login to the `image`'s registry."""
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.model.record import dataclass, set_field
+from declarative.model.record import set_field, struct
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
@@ -58,7 +58,7 @@ class Isolation(StrEnum):
     HARD = "hard"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Group:
     """Some of a task's ranks with their own commands, like dstack's node groups."""
 
@@ -87,7 +87,7 @@ def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
     return tuple(out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class UtilizationPolicy:
     """How much a rank has to use its GPUs."""
 
@@ -105,7 +105,7 @@ class UtilizationPolicy:
             raise BadValueError("out-of-range", summary, "write `5m` or more", ("time_window",))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Task:
     """Commands run on `nodes: N` nodes at once; each of the N is a rank, 0 to N-1."""
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, describe, raise_all
 from declarative.model.spec.amounts import (
     MAX_COUNT,
@@ -144,7 +144,7 @@ MAX_GPU, MAX_MODELS = 1_000, 100
 VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Gpu:
     """GPUs of one rank or node: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`.
 
@@ -325,7 +325,7 @@ class Disk(Memory):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a rank asks for, or what a node must have. A field left out sets no limit."""
 
@@ -350,7 +350,7 @@ class Resources:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Blocks:
     """The number of equal blocks into which a node is split: a number, or `auto` (None)."""
 

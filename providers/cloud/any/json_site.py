@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -187,7 +187,7 @@ class Ring:
         return TransientError(TransientKind.BUSY, error.summary, about=error.about)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Listing:
     """Where an API has one kind of things: `droplets` at `/v2/droplets`, each of them `a droplet`."""
 

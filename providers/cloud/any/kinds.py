@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentError, PermanentKind
 from declarative.provider.installed import UnknownProviderError
 
@@ -38,7 +38,7 @@ USELESS: Mapping[str, str] = {
 """Drivers that have the methods but cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Kind:
     """What one driver can do. `lacks` is what is missing for nodes, or for volumes."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.any import site
@@ -33,7 +33,7 @@ def owner_tag(owner: str) -> str:
     return f"{OURS}:owner:{owner}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Labels:
     """The tags of one thing, parsed. `tags` are ours with a text, by the text's key."""
 

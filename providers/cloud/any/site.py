@@ -18,7 +18,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from declarative.model.blocks import Shape
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.state import Address
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind
@@ -32,7 +32,7 @@ TAKEN = "taken"
 """The key of the text on a machine that was ready once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Written:
     """What is written on a thing of ours. `inputs` is None if its cloud keeps only a name.
 
@@ -95,7 +95,7 @@ def claim_key(other: str) -> str:
     return f"on-{key_of(other)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One machine. `READY` means that it runs; whether it can be a node is checked from within."""
 
@@ -132,7 +132,7 @@ class Machine:
         return self.written.tags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Disk:
     """One disk. `size` is in GiB, None if the cloud does not report it. `on`: the ids of machines that have
     it.
@@ -179,7 +179,7 @@ class Disk:
         return {**self.theirs, **self.written.tags, **claimed}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Found:
     """A disk that somebody made, of `size` GiB.
 
@@ -194,7 +194,7 @@ class Found:
     tags: AbstractSet[tuple[str, str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Size:
     """Something that a cloud can launch. `price` is USD an hour, None if unknown."""
 
@@ -208,7 +208,7 @@ class Size:
     raw: Any = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A machine or disk to make."""
 

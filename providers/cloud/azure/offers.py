@@ -16,7 +16,7 @@ from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
@@ -167,7 +167,7 @@ _PATH = re.compile(
 KIND = "capacityReservationGroups"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Found:
     """What a group tells about where machines can be."""
 

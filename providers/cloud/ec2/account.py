@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.backend import ImageFilter
 from declarative.model.state import Record
 from declarative.provider import (
@@ -236,7 +236,7 @@ OWN = "self"
 """EC2's word for the account that asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Disk:
     """The disk from which nodes of an image start: its device, and its least size in GiB."""
 

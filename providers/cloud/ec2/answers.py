@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentKind, TransientError, TransientKind
 from providers.cloud.faults import Answer, ErrorInfo, Kind
 
@@ -25,7 +25,7 @@ LEAVING = ("detaching", BUSY)
 """States of an attachment that should end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Instance:
     """One instance."""
 
@@ -56,7 +56,7 @@ class Instance:
         return self.reason or f"it is {self.state}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Held:
     """A volume on an instance. `state`: attaching, attached, detaching, busy, detached."""
 
@@ -65,7 +65,7 @@ class Held:
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Volume:
     """One volume; its size is in GiB."""
 

@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Any
 
 from declarative.model.inputs import NodeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.spec.backend import Network
 from declarative.model.spec.values import Placement
 from declarative.provider import (
@@ -111,7 +111,7 @@ _GROUP = re.compile(r"arn:[a-z-]+:resource-groups:[a-z0-9-]+:\d+:group/.+")
 NONE_SUCH = "InvalidCapacityReservationId"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Reserved:
     """What a reservation tells about where nodes can be."""
 
@@ -270,7 +270,7 @@ class Groups(placement_groups.Groups):
             raise TransientError(TransientKind.BUSY, summary, about=name) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Found:
     """The subnets and security groups of the named ones that one region has."""
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from declarative.model.inputs import Placed
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
 from providers.cloud.gce.answers import error_info
@@ -94,7 +94,7 @@ HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class ServiceAccount:
     """A service account. `project` is the project in its file."""
 

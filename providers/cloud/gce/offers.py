@@ -20,7 +20,7 @@ from typing import Any
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import suggest
 from declarative.model.inputs import NodeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import if_there
@@ -174,7 +174,7 @@ _NAME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a reservation tells about where machines can be."""
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 
@@ -27,7 +27,7 @@ class Phase(StrEnum):
     """It never ran, and never will."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Device:
     """Where a machine finds one of its disks: see `hosts.OnNode`."""
 
@@ -35,7 +35,7 @@ class Device:
     serials: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One machine. Its `id` identifies it and is never used again."""
 
@@ -70,7 +70,7 @@ class Machine:
         return self.reason or f"it is {self.state}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Disk:
     """One disk; its size is in GiB."""
 
@@ -94,7 +94,7 @@ class Disk:
         return self.phase is Phase.ENDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Reserved:
     """What a machine takes of a reservation."""
 
@@ -106,7 +106,7 @@ class Reserved:
     """Whether its machines can be in another placement group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Wanted(Generic[P]):
     """A thing to make: its id, its address, its inputs, and its tags.
 
@@ -126,7 +126,7 @@ class Wanted(Generic[P]):
         return self.id.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class FirstStart:
     """The input of a machine's first start: cloud-init's text, and the public key that may log in."""
 

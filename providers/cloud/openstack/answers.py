@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import text_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind
@@ -24,7 +24,7 @@ BAD = ("error", "error_deleting", "error_extending", "error_restoring")
 """States of a volume that will not recover by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Server:
     """One server."""
 
@@ -65,7 +65,7 @@ class Server:
         return self.status == "ERROR" and not self.launched
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Held:
     """A volume on a server."""
 
@@ -73,7 +73,7 @@ class Held:
     device: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Volume:
     """One volume; its size is in GiB."""
 

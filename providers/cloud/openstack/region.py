@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from declarative.model.diagnostic import suggest
-from declarative.model.record import dataclass
+from declarative.model.record import struct
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub
@@ -38,7 +38,7 @@ RECENT = 5.0
 """For how many seconds a listing is reused by those who adopt one thing of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Listings:
     """Listings shared by many callers that each look for one thing."""
 
@@ -262,7 +262,7 @@ VERSIONS: Mapping[str, str] = {"image": "/v2", "network": "/v2.0"}
 """Version parts that some catalogs have at the end of a URL, and others leave out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True, kw_only=True)
 class Token:
     """A token, and the catalog that came with it."""
 
