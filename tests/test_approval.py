@@ -14,8 +14,7 @@ from declarative.cli.run import MOST_DIFFERENCES, Run
 from declarative.model.blocks import Shape
 from declarative.model.inputs import OfferInputs
 from declarative.model.state import RETRIES, State
-from declarative.planner.types import Fallback, Op, Plan, Spare
-from declarative.render.approval import (
+from declarative.planner.approval import (
     MARK,
     REFUSED,
     PlanDigest,
@@ -26,6 +25,7 @@ from declarative.render.approval import (
     differences,
     read_approval,
 )
+from declarative.planner.types import Fallback, Op, Plan, Spare
 from tests.planned import plan_of
 from tests.test_render import act, node
 

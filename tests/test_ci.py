@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from declarative.render.approval import read_approval
+from declarative.planner.approval import read_approval
 from tests.cli import COMMAND, clean_env, fleet, task, volume
 from tests.forge import forge
 

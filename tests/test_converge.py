@@ -11,7 +11,7 @@ import pytest
 
 from declarative.apply import settle
 from declarative.cli.run import Run
-from declarative.render import approval
+from declarative.planner import approval
 
 
 @dataclass

@@ -17,6 +17,13 @@ from declarative.model.resource import Offer
 from declarative.model.spec.reconcile import Limits
 from declarative.model.spec.values import FallbackPolicy
 from declarative.model.state import State
+from declarative.planner.approval import (
+    approval_in,
+    approval_of,
+    as_approved,
+    differences,
+    read_approval,
+)
 from declarative.planner.assumptions import Facts
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import limited
@@ -31,13 +38,6 @@ from declarative.planner.serves import (
 )
 from declarative.planner.types import Spent
 from declarative.provider import PermanentKind
-from declarative.render.approval import (
-    approval_in,
-    approval_of,
-    as_approved,
-    differences,
-    read_approval,
-)
 from declarative.render.data import plan_json
 from declarative.render.fallbacks import _places
 from declarative.render.html import plan_html

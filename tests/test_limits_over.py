@@ -17,12 +17,12 @@ from declarative.cli import run as cli_run
 from declarative.cli import session as cli_session
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
+from declarative.planner.approval import approval_of, differences
 from declarative.planner.assumptions import stopped_by_now
 from declarative.planner.permit import causes_of
 from declarative.planner.tasks import at
 from declarative.planner.types import Op
 from declarative.reconcile.permission import Backoff, choose
-from declarative.render.approval import approval_of, differences
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.listings import approvals_json, approvals_text

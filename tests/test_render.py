@@ -19,6 +19,7 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.inputs import KINDS, RankInputs, data_of, known
 from declarative.model.state import Address, Record
+from declarative.model.text import host_lists, ranges
 from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.health import Health
 from declarative.planner.types import (
@@ -39,7 +40,7 @@ from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
 from declarative.render.progress import Progress, duration, notes_json, report_text, result_json
 from declarative.render.status import Row, health_lines, map_lines, status_text
-from declarative.render.text import Paint, cells, host_lists, ranges, use_color, width, wrapped
+from declarative.render.text import Paint, cells, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from tests.cli import events_of
 from tests.planned import plan_of, with_parts

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from declarative.cli.reports import BEGINS, LEAST_CHARS, MAX_CHARS
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.state import Address
-from declarative.planner.types import Drift, Op, Reason
-from declarative.render.approval import (
+from declarative.planner.approval import (
     PlanDigest,
     RefusedPlanError,
     approval_of,
     differences,
     read_approval,
 )
+from declarative.planner.types import Drift, Op, Reason
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown

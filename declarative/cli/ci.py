@@ -19,7 +19,7 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples
 from declarative.cli.reports import BEGINS
 from declarative.cli.session import Session, project_command
-from declarative.render.text import clean
+from declarative.model.text import clean
 
 if TYPE_CHECKING:
     from declarative.cli.forges import Comment, Forge

@@ -188,7 +188,7 @@ def _as_trusted(host: Host, taken: Mapping[Place, NewKey]) -> Host:
 
 def _shown(place: Place, refusal: HostRefusal) -> str:
     from declarative.model.spec.hosts import fingerprint
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     known = ", ".join(map(fingerprint, refusal.known))
     instead = f"  CHANGED: known is {known}" if known else ""

@@ -375,7 +375,7 @@ class Follower:
 
 
 def _say(text: str) -> None:
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     sys.stderr.write(f"{clean(text)}\n")
     sys.stderr.flush()

@@ -252,7 +252,7 @@ class Safe:
             return data
         text = self._decoder.decode(data, final=final)
         if self._terminal and _MOVING.search(text):
-            from declarative.render.text import clean
+            from declarative.model.text import clean
 
             text = _MOVING.sub(lambda found: clean(found.group()), text)
         return text.encode(self._encoding)

@@ -362,7 +362,7 @@ def say_saved(session: Session, name: str, result: str) -> None:
 
 def origin(saved: Saved) -> str:
     """Where a saved plan comes from, in one line."""
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.basis.serial}"
     return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

@@ -118,7 +118,7 @@ def _one(
     and the normal form of that.
     """
     from declarative.language.source.format import format_text
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     content = bytes_of(path)
     formatted = known[1] if known and known[0] == content else format_text(content, name)
@@ -196,7 +196,7 @@ def _sync(folder: Path) -> None:
 
 def _diff(old: str, new: str, name: str) -> Iterator[str]:
     """A unified diff; what cannot be seen, or turns what can, is shown as its escape."""
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     found = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
     for line in found:

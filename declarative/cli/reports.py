@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from declarative.cli.run import Run
     from declarative.model.state import State
     from declarative.model.status import RankStatus
+    from declarative.planner.approval import PlanDigest
     from declarative.planner.types import Origin, Plan
-    from declarative.render.approval import PlanDigest
     from declarative.render.progress import Mode, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,7 +148,7 @@ def expected(text: str, *, earlier: bool = False) -> PlanDigest:
     """The digest that `--expect` gives, or the file with a report; `Failed` if it is neither, or the report
     of a refused plan. An `earlier` refused plan adds nothing to what is approved.
     """
-    from declarative.render.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
+    from declarative.planner.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
 
     if is_digest(text):
         return PlanDigest(text, {})

@@ -20,7 +20,7 @@ from declarative.cli.session import Session, allowing, check_requested, part_of
 from declarative.cli.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import RankInputs
-from declarative.render.text import clean
+from declarative.model.text import clean
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
@@ -86,7 +86,7 @@ class Run(RunOutput):
             plan = self.make_plan(writer, requested, destroy=destroy)
             plan = replace(plan, origin=self.origin)
             if self.options.get("expect") is not None:
-                from declarative.render.approval import as_approved
+                from declarative.planner.approval import as_approved
 
                 plan = as_approved(plan, self.options["expect"])
             self.plan = plan
@@ -252,7 +252,7 @@ class Run(RunOutput):
         approved = self.options.get("expect")
         if approved is None or not plan.changes:
             return
-        from declarative.render.approval import approval_of, differences
+        from declarative.planner.approval import approval_of, differences
 
         lines = list(
             differences(

@@ -117,7 +117,7 @@ def check(session: Session, as_json: bool) -> int:
 
 
 def _print_findings(found: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
-    from declarative.render.text import clean
+    from declarative.model.text import clean
 
     for item in found:
         parts = (item["address"], item["change"], item["detail"])

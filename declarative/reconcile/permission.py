@@ -16,6 +16,7 @@ from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
+from declarative.planner.approval import approval_of
 from declarative.planner.partial import group_of
 from declarative.planner.permit import (
     DAY,
@@ -30,7 +31,6 @@ from declarative.planner.permit import (
 from declarative.planner.tasks import DELAYS, again
 from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
-from declarative.render.approval import approval_of
 from declarative.store.journal import Permit
 from declarative.store.loops import ENDS, Approval
 

@@ -11,10 +11,11 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import changes_text
 from declarative.model.state import Address
+from declarative.model.text import clean, host_lists
 from declarative.planner.differences import addresses
 from declarative.planner.types import Action, Op, Plan, Reason, ReservationStatus, adopted
 from declarative.render.data import loss_text
-from declarative.render.text import Paint, clean, host_lists, plural, wrapped
+from declarative.render.text import Paint, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
 
 SYMBOLS = {

@@ -14,12 +14,12 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
 from declarative.placement.types import Refusal
+from declarative.planner.approval import approval_in
 from declarative.planner.health import Health
+from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data, number, plain
 from declarative.planner.serves import hourly_at_most
 from declarative.planner.shares import shares
 from declarative.planner.types import FORMAT_VERSION, Action, Drift, Loss, Origin, Part, Plan, Reservation
-from declarative.render.approval import approval_in
-from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number, plain
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic, Severity, Span
-from declarative.render.text import Paint, cell, cells, clean, plural, ranges, seal, sentence
+from declarative.model.text import clean, ranges
+from declarative.render.text import Paint, cell, cells, plural, seal, sentence
 
 WINDOW = 100
 """The number of columns shown of a source line; longer lines are cut around the caret."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
+from declarative.model.text import clean, ranges
 from declarative.placement.types import Kind, Refusal, Rejection, Verdict
 from declarative.planner.types import ReservationStatus
 from declarative.render.data import iso
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
-from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
+from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
 from declarative.why.alternatives import Alternative, Elsewhere, Instead, Rejected
 from declarative.why.reasons import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 

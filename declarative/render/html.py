@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.model.state import rank_name
+from declarative.model.text import clean, host_lists, numberless, ranges
+from declarative.planner.approval import REFUSED, approval_of
 from declarative.planner.differences import addresses
 from declarative.planner.types import Action, NodePreview, Op, Plan
 from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
-from declarative.render.approval import REFUSED, approval_of
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.fallbacks import fallback_lines
 from declarative.render.plan import (
@@ -35,7 +36,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import health_lines, nothing_text
-from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
+from declarative.render.text import Paint, plural
 from declarative.render.web import node_data, rendered
 
 MOST_UNCHANGED = 1000

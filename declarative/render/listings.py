@@ -12,12 +12,13 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Offer
 from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
+from declarative.model.text import clean
+from declarative.planner.json_values import plain
 from declarative.planner.offers import Offered, grouped, priced_on
 from declarative.planner.types import FORMAT_VERSION
 from declarative.render.data import diagnostics_json, iso, iso_ms
-from declarative.render.plain import plain
 from declarative.render.plan import prices_line
-from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
+from declarative.render.text import Cell, Paint, columns, money, seal, sentence
 from declarative.render.values import one_line, written
 from declarative.store.events import Event
 from declarative.store.journal import Operation

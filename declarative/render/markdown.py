@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from declarative.model.record import struct
 from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.text import clean, host_lists
+from declarative.planner.approval import REFUSED, approval_of
 from declarative.planner.differences import addresses
 from declarative.planner.types import Cost, NodePreview, Op, Plan
 from declarative.render.actions import (
@@ -27,7 +29,6 @@ from declarative.render.actions import (
     grouped,
     unstarted_lines,
 )
-from declarative.render.approval import REFUSED, approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.fallbacks import at_most_text, fallback_lines
 from declarative.render.plan import (
@@ -52,7 +53,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import health_lines, nothing_text
-from declarative.render.text import Paint, clean, host_lists, money, plural
+from declarative.render.text import Paint, money, plural
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report. Comments and files that begin with it are ours."""

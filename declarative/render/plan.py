@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime
 from declarative.model.diagnostic import and_more
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
+from declarative.model.text import clean, host_lists
 from declarative.planner.shares import shares
 from declarative.planner.types import Cost, Op, Origin, Plan
 from declarative.render.actions import (
@@ -37,17 +38,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import CHANGED, drift_rows, health_lines, unwell
-from declarative.render.text import (
-    Cell,
-    Paint,
-    clean,
-    columns,
-    host_lists,
-    money,
-    plural,
-    seal,
-    wrapped,
-)
+from declarative.render.text import Cell, Paint, columns, money, plural, seal, wrapped
 from declarative.render.values import fields
 
 COMMIT_DIGITS = 12

@@ -9,22 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from declarative.model.diagnostic import and_more
 from declarative.model.spec.values import show_mib
 from declarative.model.state import rank_name
+from declarative.model.text import clean, host_lists, ranges
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.types import NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.status import Row, map_lines
-from declarative.render.text import (
-    Cell,
-    Paint,
-    cells,
-    clean,
-    columns,
-    folded,
-    host_lists,
-    money,
-    plural,
-    ranges,
-    sentence,
-)
+from declarative.render.text import Cell, Paint, cells, columns, folded, money, plural, sentence
 
 LISTED = 7
 """Up to so many rejections are shown one by one; more are grouped by code."""

@@ -24,8 +24,9 @@ from rich.text import Text
 
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
+from declarative.model.text import clean, host_lists, numberless
 from declarative.render.data import to_event
-from declarative.render.text import Paint, clean, host_lists, numberless, seal, sentence
+from declarative.render.text import Paint, seal, sentence
 
 MOST_RUNNING = 8
 """At most so many running actions have their own line."""

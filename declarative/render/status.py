@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.status import NodeState, Silence
+from declarative.model.text import clean, numberless
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.shares import largest
 from declarative.planner.types import Drift, Plan
@@ -19,11 +20,9 @@ from declarative.render.text import (
     Cell,
     Paint,
     cells,
-    clean,
     columns,
     folded,
     money,
-    numberless,
     plural,
     seal,
     sentence,

@@ -17,7 +17,8 @@ from declarative.model.inputs import AttachmentInputs, Inputs, RankInputs, Reser
 from declarative.model.resource import SUMS
 from declarative.model.spec.values import show_mib
 from declarative.model.state import FAILED_ON, RETRIES, SCHEDULED
-from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wrapped
+from declarative.model.text import clean, ranges
+from declarative.render.text import PLAIN_WIDTH, Paint, cells, wrapped
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
 _AMBIGUOUS = re.compile(r"[,{}\[\]\"]|:\s|:$|^\s|\s$|^$|[\x00-\x1f]")

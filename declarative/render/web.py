@@ -11,8 +11,8 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from declarative.model.text import clean, ranges
 from declarative.render.status import Row, stretches
-from declarative.render.text import clean, ranges
 
 if TYPE_CHECKING:
     from jinja2 import Environment

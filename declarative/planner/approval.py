@@ -23,9 +23,9 @@ from typing import Any
 from declarative.model.inputs import OfferInputs
 from declarative.model.record import struct
 from declarative.model.state import RETRIES
+from declarative.model.text import clean, host_lists, numberless
+from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data, number
 from declarative.planner.types import Op, Plan
-from declarative.render.plain import fallbacks_data, inputs_data, moved_data, number
-from declarative.render.text import clean, host_lists, numberless
 
 MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""
